@@ -1,0 +1,1 @@
+//! ContigFS: files contiguous in a 64-bit LBA space.

@@ -1,0 +1,85 @@
+//! Address newtypes: every address counts grains, and no bare integer crosses a module boundary.
+
+use std::fmt;
+
+/// Size of a grain, the unit of mapping and of a page in memory.
+pub const GRAIN_BYTES: usize = 4096;
+
+/// Logical block address: a grain of the 64-bit byte space, hence below 2^52.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Lba(pub u64);
+
+/// Physical block address: a grain of the device.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Pba(pub u64);
+
+/// Index of a segment on the device.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SegmentId(pub u32);
+
+/// A run of LBAs: `start` and the `count - 1` grains after it.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct LbaRange {
+    /// First grain.
+    pub start: Lba,
+    /// Number of grains; may be 0.
+    pub count: u64,
+}
+
+impl Lba {
+    /// First LBA beyond the space that a 64-bit byte address can reach.
+    pub const END: Self = Self(1 << 52);
+
+    /// The LBA `grains` further on.
+    pub const fn offset(self, grains: u64) -> Self {
+        Self(self.0 + grains)
+    }
+}
+
+impl LbaRange {
+    /// Every LBA there is.
+    pub const ALL: Self = Self {
+        start: Lba(0),
+        count: Lba::END.0,
+    };
+
+    /// The run of `count` grains at `start`.
+    pub const fn new(start: Lba, count: u64) -> Self {
+        Self { start, count }
+    }
+
+    /// First LBA behind the run.
+    pub const fn end(self) -> Lba {
+        Lba(self.start.0 + self.count)
+    }
+
+    /// Whether `lba` lies in the run.
+    pub const fn contains(self, lba: Lba) -> bool {
+        self.start.0 <= lba.0 && lba.0 < self.end().0
+    }
+}
+
+macro_rules! show {
+    ($type:ident, $prefix:literal) => {
+        impl fmt::Display for $type {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, concat!($prefix, "{}"), self.0)
+            }
+        }
+        impl fmt::Debug for $type {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                fmt::Display::fmt(self, f)
+            }
+        }
+    };
+}
+
+show!(Lba, "LBA ");
+show!(Pba, "PBA ");
+show!(SegmentId, "segment ");
+
+impl fmt::Debug for LbaRange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "LBA {}..{}", self.start.0, self.end().0)
+    }
+}

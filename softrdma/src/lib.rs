@@ -1,0 +1,1 @@
+//! Software iWARP endpoint: MPA, DDP and RDMAP without I/O.

@@ -1,0 +1,2 @@
+//! The `flashnet` program.
+fn main() {}
