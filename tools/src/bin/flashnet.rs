@@ -1,0 +1,2 @@
+//! The `flashnet` program: target, clients, benches in one binary.
+fn main() {}

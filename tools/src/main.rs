@@ -1,2 +1,0 @@
-//! The `flashnet` program.
-fn main() {}
