@@ -2,9 +2,11 @@
 
 mod addr;
 mod batch;
+pub mod device;
 
 pub use addr::{GRAIN_BYTES, Lba, LbaRange, Pba, SegmentId};
 pub use batch::AtomicBatch;
+pub use device::{Action, ActionId, Device, IoBuf, MediaError, MediaOp};
 
 /// Logical space of a volume, in grains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
