@@ -1,0 +1,110 @@
+//! Completions, in the words of the verbs.
+
+use std::collections::VecDeque;
+use std::fmt;
+
+use crate::addr::{Stag, WrId};
+
+/// Which kind of request completed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum CompletionOpcode {
+    /// `RDMA_WRITE`: the transport took the bytes.
+    RdmaWrite,
+    /// `RDMA_READ`: the bytes are here.
+    RdmaRead,
+    /// `SEND`: the transport took the message.
+    Send,
+    /// `RECV`: a message arrived.
+    Recv,
+}
+
+/// How it ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Status {
+    /// `IBV_WC_SUCCESS`.
+    Success,
+    /// `IBV_WC_LOC_LEN_ERR`: the message did not fit the posted buffer.
+    LocalLength,
+    /// `IBV_WC_LOC_QP_OP_ERR`: this connection cannot do that (a READ with ORD 0).
+    LocalQpOperation,
+    /// `IBV_WC_REM_ACCESS_ERR`: the peer refused access to its memory.
+    RemoteAccess,
+    /// `IBV_WC_REM_INV_REQ_ERR`: the peer found the request malformed or had no buffer.
+    RemoteInvalidRequest,
+    /// `IBV_WC_REM_OP_ERR`: the peer could not carry it out.
+    RemoteOperation,
+    /// `IBV_WC_WR_FLUSH_ERR`: the connection ended first; whether it happened is unknown.
+    Flushed,
+}
+
+impl Status {
+    /// Did it succeed?
+    #[must_use]
+    pub const fn is_success(self) -> bool {
+        matches!(self, Self::Success)
+    }
+}
+
+impl fmt::Display for Status {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Success => "success",
+            Self::LocalLength => "local length error",
+            Self::LocalQpOperation => "local QP operation error",
+            Self::RemoteAccess => "remote access error",
+            Self::RemoteInvalidRequest => "remote invalid request error",
+            Self::RemoteOperation => "remote operation error",
+            Self::Flushed => "work request flushed error",
+        })
+    }
+}
+
+/// Result of one work request; every accepted request has exactly one, unless it was unsignaled and succeeded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Completion {
+    /// Of the request.
+    pub wr_id: WrId,
+    /// Kind of the request.
+    pub opcode: CompletionOpcode,
+    /// How it ended.
+    pub status: Status,
+    /// Bytes transferred.
+    pub bytes: u32,
+    /// Receive: the peer asked for a solicited event.
+    pub solicited: bool,
+    /// Receive: the local STag that the message invalidated.
+    pub invalidated: Option<Stag>,
+    /// Receive into a vector: the message.
+    pub message: Option<Vec<u8>>,
+}
+
+/// Completions not yet taken. Cannot overflow: posting is refused while requests plus unread completions reach the
+/// depth of the queues (RELIABILITY I16).
+#[derive(Debug, Default)]
+pub(crate) struct CompletionQueue {
+    entries: VecDeque<Completion>,
+    recvs: usize,
+}
+
+impl CompletionQueue {
+    pub(crate) fn push(&mut self, completion: Completion) {
+        self.recvs += usize::from(completion.opcode == CompletionOpcode::Recv);
+        self.entries.push_back(completion);
+    }
+
+    pub(crate) fn pop(&mut self) -> Option<Completion> {
+        let completion = self.entries.pop_front()?;
+        self.recvs -= usize::from(completion.opcode == CompletionOpcode::Recv);
+        Some(completion)
+    }
+
+    /// Unread completions of receives.
+    pub(crate) fn recvs(&self) -> usize {
+        self.recvs
+    }
+
+    /// Unread completions of the send queue.
+    pub(crate) fn sends(&self) -> usize {
+        self.entries.len() - self.recvs
+    }
+}

@@ -1,0 +1,145 @@
+//! The one access check (RELIABILITY I10).
+//!
+//! Every inbound segment that names a tagged buffer, and every page of a READ, passes [`check`] right before its bytes
+//! are copied. Order of the tests: full STag, stream, protection domain, liveness, range (wrap, then bounds), rights.
+//! The first that fails decides; which Terminate it becomes is in [`AccessError::terminate`].
+//!
+//! The check hands out an [`Access`] that holds the region's gate. Deregistration takes the gate for itself, so
+//! when it returned no copy is under way and none will start (I11).
+
+use std::sync::RwLockReadGuard;
+
+use crate::addr::{ProtectionDomain, Stag, StreamId, TaggedOffset};
+use crate::mem::region::{Region, Rights};
+use crate::wire::terminate::TerminateCode;
+
+/// What the peer wants to do with the bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum AccessKind {
+    /// A WRITE segment.
+    Write,
+    /// Source of a READ.
+    Read,
+    /// Send with Invalidate.
+    Invalidate,
+}
+
+/// Who wants to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Accessor {
+    pub(crate) stream: StreamId,
+    pub(crate) domain: ProtectionDomain,
+}
+
+/// Which bytes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Request {
+    pub(crate) kind: AccessKind,
+    pub(crate) stag: Stag,
+    pub(crate) to: TaggedOffset,
+    pub(crate) len: u32,
+}
+
+/// Why the peer may not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
+pub enum AccessError {
+    /// Unknown, wrong key, invalidated or deregistered.
+    #[error("invalid STag")]
+    InvalidStag,
+    /// Bound to another stream, or of another protection domain.
+    #[error("STag does not belong to this stream")]
+    NotOfStream,
+    /// Address plus length passes 2^64.
+    #[error("address wraps around")]
+    Wrap,
+    /// Outside of the region.
+    #[error("base or bounds violation")]
+    Bounds,
+    /// The region does not grant it.
+    #[error("access right missing")]
+    Rights,
+}
+
+impl AccessError {
+    /// The code for it. DDP has no "access rights" code: a WRITE without the right is told "invalid STag", as by `siw`.
+    #[must_use]
+    pub const fn terminate(self, kind: AccessKind) -> TerminateCode {
+        match (kind, self) {
+            (AccessKind::Write, Self::InvalidStag | Self::Rights) => {
+                TerminateCode::TaggedInvalidStag
+            }
+            (AccessKind::Write, Self::NotOfStream) => TerminateCode::TaggedNotOfStream,
+            (AccessKind::Write, Self::Wrap) => TerminateCode::TaggedWrap,
+            (AccessKind::Write, Self::Bounds) => TerminateCode::TaggedBounds,
+            (AccessKind::Read | AccessKind::Invalidate, Self::InvalidStag) => {
+                TerminateCode::ProtectionInvalidStag
+            }
+            (AccessKind::Read | AccessKind::Invalidate, Self::NotOfStream) => {
+                TerminateCode::ProtectionNotOfStream
+            }
+            (AccessKind::Read | AccessKind::Invalidate, Self::Wrap) => {
+                TerminateCode::ProtectionWrap
+            }
+            (AccessKind::Read | AccessKind::Invalidate, Self::Bounds) => {
+                TerminateCode::ProtectionBounds
+            }
+            (AccessKind::Read, Self::Rights) => TerminateCode::ProtectionRights,
+            (AccessKind::Invalidate, Self::Rights) => TerminateCode::ProtectionCannotInvalidate,
+        }
+    }
+}
+
+/// Permission to copy, as long as it is held.
+#[derive(Debug)]
+pub(crate) struct Access<'a> {
+    /// Offset of the first byte in the backing.
+    pub(crate) offset: u64,
+    _gate: RwLockReadGuard<'a, bool>,
+}
+
+/// May `who` do `what` with `region`? See the module's description for the order.
+pub(crate) fn check<'a>(
+    region: &'a Region,
+    who: Accessor,
+    what: Request,
+) -> Result<Access<'a>, AccessError> {
+    if !region.answers_to(what.stag) {
+        return Err(AccessError::InvalidStag);
+    }
+    if region
+        .spec
+        .stream
+        .is_some_and(|stream| stream != who.stream)
+    {
+        return Err(AccessError::NotOfStream);
+    }
+    if region.spec.domain != who.domain {
+        return Err(AccessError::NotOfStream);
+    }
+    let gate = region.gate();
+    if !*gate {
+        return Err(AccessError::InvalidStag);
+    }
+    let len = u64::from(what.len);
+    let end = what.to.checked_add(len).ok_or(AccessError::Wrap)?;
+    let base = region.spec.base;
+    // `base + len` does not wrap: registration checked it.
+    if what.to < base || end.0 - base.0 > region.spec.len {
+        return Err(AccessError::Bounds);
+    }
+    let granted = match what.kind {
+        AccessKind::Write => region.spec.rights.contains(Rights::REMOTE_WRITE),
+        AccessKind::Read => region.spec.rights.contains(Rights::REMOTE_READ),
+        // A region that several streams share must not be invalidated by one of them (RFC 5042 §6.2.3).
+        AccessKind::Invalidate => {
+            region.spec.stream.is_some() && region.spec.rights.contains(Rights::REMOTE_INVALIDATE)
+        }
+    };
+    if !granted {
+        return Err(AccessError::Rights);
+    }
+    Ok(Access {
+        offset: region.spec.offset + (what.to.0 - base.0),
+        _gate: gate,
+    })
+}

@@ -1,0 +1,182 @@
+//! Memory of this process that local code and remote peers read and write at the same time.
+//!
+//! A [`Buffer`] is one allocation with fixed place and size. Peers may write it at any moment, so no reference into
+//! it is ever given out: bytes are copied in and out through raw pointers, and a reader that races with a writer
+//! sees some mixture of old and new bytes, as with any RDMA memory. This is the only place of the crate with `unsafe`.
+//!
+//! # Invariants
+//! - B1. `start` points to `len` bytes allocated with `LAYOUT(len)`, initialised, until the drop.
+//! - B2. Nobody holds a reference to these bytes.
+
+#![allow(unsafe_code)]
+
+use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::fmt;
+use std::ptr::{self, NonNull};
+use std::sync::Arc;
+
+use crate::page::PAGE_BYTES;
+
+/// Memory for regions, messages and READ data.
+pub struct Buffer {
+    start: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: the memory is owned by the buffer (B1) and has no thread affinity.
+unsafe impl Send for Buffer {}
+// SAFETY: all access is by raw copies without references (B2); racing copies may mix bytes, which is documented.
+unsafe impl Sync for Buffer {}
+
+impl Buffer {
+    /// Page-aligned zeroed memory of `len` bytes.
+    ///
+    /// # Panics
+    /// If `len` exceeds `isize::MAX` less a page.
+    #[must_use]
+    pub fn zeroed(len: usize) -> Arc<Self> {
+        let layout = Self::layout(len);
+        // SAFETY: the layout is never of size zero.
+        let start = unsafe { alloc_zeroed(layout) };
+        let Some(start) = NonNull::new(start) else {
+            handle_alloc_error(layout)
+        };
+        Arc::new(Self { start, len })
+    }
+
+    /// Memory holding a copy of `bytes`.
+    #[must_use]
+    pub fn from_bytes(bytes: &[u8]) -> Arc<Self> {
+        let buffer = Self::zeroed(bytes.len());
+        buffer.write(0, bytes);
+        buffer
+    }
+
+    fn layout(len: usize) -> Layout {
+        Layout::from_size_align(len.max(1), PAGE_BYTES).expect("buffer of a possible size")
+    }
+
+    /// Number of bytes.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// No bytes at all?
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Address of the first byte, for programs that hand out virtual addresses as tagged offsets.
+    #[must_use]
+    pub fn address(&self) -> u64 {
+        self.start.as_ptr().addr() as u64
+    }
+
+    /// Copies bytes from `offset` on into `to`.
+    ///
+    /// # Panics
+    /// If they are not all inside.
+    pub fn read(&self, offset: usize, to: &mut [u8]) {
+        self.check(offset, to.len());
+        // SAFETY: source inside the allocation (checked, B1); `to` is a distinct Rust allocation (B2).
+        unsafe {
+            ptr::copy_nonoverlapping(self.start.as_ptr().add(offset), to.as_mut_ptr(), to.len())
+        }
+    }
+
+    /// Copies `from` to `offset`.
+    ///
+    /// # Panics
+    /// If it does not fit inside.
+    pub fn write(&self, offset: usize, from: &[u8]) {
+        self.check(offset, from.len());
+        // SAFETY: target inside the allocation (checked, B1); `from` is a distinct Rust allocation (B2).
+        unsafe {
+            ptr::copy_nonoverlapping(from.as_ptr(), self.start.as_ptr().add(offset), from.len())
+        }
+    }
+
+    /// Appends `len` bytes from `offset` on to `out`.
+    ///
+    /// # Panics
+    /// If they are not all inside.
+    pub fn append_to(&self, offset: usize, len: usize, out: &mut Vec<u8>) {
+        self.check(offset, len);
+        out.reserve(len);
+        let at = out.len();
+        // SAFETY: source inside the allocation (checked, B1); target is spare capacity just reserved.
+        unsafe {
+            ptr::copy_nonoverlapping(
+                self.start.as_ptr().add(offset),
+                out.as_mut_ptr().add(at),
+                len,
+            )
+        };
+        // SAFETY: the bytes up to the new length were initialised by the copy.
+        unsafe { out.set_len(at + len) };
+    }
+
+    /// A copy of `len` bytes from `offset` on.
+    ///
+    /// # Panics
+    /// If they are not all inside.
+    #[must_use]
+    pub fn to_vec(&self, offset: usize, len: usize) -> Vec<u8> {
+        let mut out = Vec::new();
+        self.append_to(offset, len, &mut out);
+        out
+    }
+
+    fn check(&self, offset: usize, len: usize) {
+        let inside = offset.checked_add(len).is_some_and(|end| end <= self.len);
+        assert!(
+            inside,
+            "{len} bytes at {offset} of a buffer of {}",
+            self.len
+        );
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        // SAFETY: allocated with this layout (B1), and nobody refers to it any more.
+        unsafe { dealloc(self.start.as_ptr(), Self::layout(self.len)) }
+    }
+}
+
+impl fmt::Debug for Buffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Buffer({} bytes)", self.len)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn copies_in_and_out() {
+        let buffer = Buffer::from_bytes(b"hello");
+        buffer.write(1, b"u");
+        assert_eq!(buffer.to_vec(0, 5), b"hullo");
+        let mut two = [0; 2];
+        buffer.read(3, &mut two);
+        assert_eq!(&two, b"lo");
+        assert_eq!(buffer.address() % PAGE_BYTES as u64, 0);
+        assert!(Buffer::zeroed(0).is_empty());
+    }
+
+    #[test]
+    #[should_panic(expected = "2 bytes at 4 of a buffer of 5")]
+    fn refuses_what_lies_outside() {
+        Buffer::zeroed(5).write(4, b"ab");
+    }
+
+    #[test]
+    #[should_panic(expected = "of a buffer of 5")]
+    fn refuses_wrapping_ranges() {
+        Buffer::zeroed(5).append_to(usize::MAX, 2, &mut Vec::new());
+    }
+}

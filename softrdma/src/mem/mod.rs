@@ -1,0 +1,9 @@
+//! Memory that peers may touch: buffers, regions and the one access check.
+
+pub mod access;
+pub mod arena;
+pub mod region;
+
+pub use access::{AccessError, AccessKind};
+pub use arena::Buffer;
+pub use region::{Backing, MemoryRegion, RegionSpec, RegionTable, RegisterError, Rights};

@@ -1,0 +1,128 @@
+//! The seam to whoever owns the pages of file-backed regions.
+//!
+//! A region over a file range stores an extent, not pages (DESIGN D6). When a remote operation touches it, the
+//! connection asks a [`PageStore`] for each page, copies, and drops the page. The target implements this over its
+//! page pool; tests use a vector.
+//!
+//! # Invariants
+//! - A [`Page`] stays valid and in place until dropped; dropping it gives it back.
+//! - `get` that said [`GetPage::Pending`] is answered exactly once, by
+//!   [`Connection::handle_page`](crate::Connection::handle_page) with the same ticket. When the connection is gone,
+//!   the driver drops the answer. It is never answered inside `get` itself.
+//! - `sync` is always answered later, by [`Connection::handle_durable`](crate::Connection::handle_durable).
+
+use crate::addr::{BackingId, Ticket};
+
+/// Size of a page.
+pub const PAGE_BYTES: usize = 4096;
+
+/// What the page will be used for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Intent {
+    /// Bytes are read.
+    Read,
+    /// Some bytes are written, the others keep their value.
+    Write,
+    /// Every byte is written: the old content need not be fetched.
+    Overwrite,
+}
+
+/// Answer to [`PageStore::get`].
+#[derive(Debug)]
+pub enum GetPage<P> {
+    /// Here it is, pinned until dropped.
+    Ready(P),
+    /// It will be handed in with the ticket.
+    Pending,
+    /// It will never come.
+    Failed(PageError),
+}
+
+/// Why a page or a durability request failed. Ends the connection that needed it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
+pub enum PageError {
+    /// Media failed or returned damaged bytes.
+    #[error("media error")]
+    Media,
+    /// No room for a new page.
+    #[error("no space")]
+    NoSpace,
+    /// The backing object is gone or shorter than the region.
+    #[error("backing is gone")]
+    Gone,
+}
+
+/// Consecutive pages of one backing object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct PageRange {
+    /// The object.
+    pub backing: BackingId,
+    /// First page.
+    pub first: u64,
+    /// Number of pages.
+    pub count: u64,
+}
+
+/// A page held in memory. Dropping it gives it back.
+pub trait Page {
+    /// Copies bytes from `offset` on into `to`. `offset + to.len() <= PAGE_BYTES`.
+    fn copy_out(&self, offset: usize, to: &mut [u8]);
+
+    /// Copies `from` into the page at `offset`. Only for pages got with a write intent.
+    fn copy_in(&mut self, offset: usize, from: &[u8]);
+
+    /// Appends `len` bytes from `offset` on to `out`. Override it when that can be done without clearing `out` first:
+    /// it is the hot path of READ.
+    fn append_to(&self, offset: usize, len: usize, out: &mut Vec<u8>) {
+        let at = out.len();
+        out.resize(at + len, 0);
+        self.copy_out(offset, &mut out[at..]);
+    }
+}
+
+/// Owner of the pages behind file-backed regions.
+pub trait PageStore {
+    /// A pinned page.
+    type Page: Page;
+
+    /// Asks for page number `page` of `backing`.
+    fn get(
+        &mut self,
+        backing: BackingId,
+        page: u64,
+        intent: Intent,
+        ticket: Ticket,
+    ) -> GetPage<Self::Page>;
+
+    /// Asks that everything written so far to `ranges` becomes durable.
+    fn sync(&mut self, ranges: &[PageRange], ticket: Ticket);
+}
+
+/// A store without pages, for endpoints that only have memory regions (clients).
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NoPages;
+
+/// The page that [`NoPages`] never hands out.
+#[derive(Clone, Copy, Debug)]
+pub enum NoPage {}
+
+impl Page for NoPage {
+    fn copy_out(&self, _: usize, _: &mut [u8]) {
+        match *self {}
+    }
+
+    fn copy_in(&mut self, _: usize, _: &[u8]) {
+        match *self {}
+    }
+}
+
+impl PageStore for NoPages {
+    type Page = NoPage;
+
+    fn get(&mut self, _: BackingId, _: u64, _: Intent, _: Ticket) -> GetPage<NoPage> {
+        GetPage::Failed(PageError::Gone)
+    }
+
+    /// Never reached: nothing can be written to pages that do not exist.
+    fn sync(&mut self, _: &[PageRange], _: Ticket) {}
+}

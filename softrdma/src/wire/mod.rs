@@ -1,0 +1,2 @@
+//! The formats on the wire.
+pub mod terminate;

@@ -1,0 +1,154 @@
+//! Work requests: what the local program asks for.
+
+use std::sync::Arc;
+
+use crate::addr::{RemoteAddr, Stag, WrId};
+use crate::mem::Buffer;
+
+/// Bytes of a local buffer.
+#[derive(Clone, Debug)]
+pub struct LocalSlice {
+    /// The memory.
+    pub buffer: Arc<Buffer>,
+    /// First byte.
+    pub offset: usize,
+    /// Number of bytes.
+    pub len: usize,
+}
+
+impl LocalSlice {
+    /// All of a buffer.
+    #[must_use]
+    pub fn whole(buffer: &Arc<Buffer>) -> Self {
+        Self {
+            buffer: Arc::clone(buffer),
+            offset: 0,
+            len: buffer.len(),
+        }
+    }
+
+    /// `len` bytes from `offset` on. Checked against the buffer when posted.
+    #[must_use]
+    pub fn new(buffer: &Arc<Buffer>, offset: usize, len: usize) -> Self {
+        Self {
+            buffer: Arc::clone(buffer),
+            offset,
+            len,
+        }
+    }
+
+    pub(crate) fn is_inside(&self) -> bool {
+        self.offset
+            .checked_add(self.len)
+            .is_some_and(|end| end <= self.buffer.len())
+    }
+}
+
+/// Where outgoing bytes come from.
+#[derive(Clone, Debug)]
+pub enum Source {
+    /// A registered or unregistered local buffer; must stay unchanged until the completion.
+    Local(LocalSlice),
+    /// Bytes given away.
+    Bytes(Vec<u8>),
+}
+
+impl Source {
+    /// Number of bytes.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        match self {
+            Self::Local(slice) => slice.len,
+            Self::Bytes(bytes) => bytes.len(),
+        }
+    }
+
+    /// No bytes at all?
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// What to do.
+#[derive(Clone, Debug)]
+pub enum Operation {
+    /// RDMA WRITE.
+    Write {
+        /// Bytes to write.
+        source: Source,
+        /// Where to.
+        remote: RemoteAddr,
+    },
+    /// RDMA READ of `sink.len` bytes.
+    Read {
+        /// Where the bytes go.
+        sink: LocalSlice,
+        /// Where they come from.
+        remote: RemoteAddr,
+    },
+    /// SEND, in all four forms.
+    Send {
+        /// Message.
+        source: Source,
+        /// Ask for a solicited event at the peer.
+        solicited: bool,
+        /// STag of the peer that it shall invalidate.
+        invalidate: Option<Stag>,
+    },
+}
+
+/// A request for the send queue.
+#[derive(Clone, Debug)]
+pub struct WorkRequest {
+    /// Comes back in the completion.
+    pub wr_id: WrId,
+    /// Complete it visibly also on success. Errors are always reported.
+    pub signaled: bool,
+    /// Hold it until all earlier READs have completed.
+    pub fence: bool,
+    /// What to do.
+    pub op: Operation,
+}
+
+impl WorkRequest {
+    /// A signaled request without fence.
+    #[must_use]
+    pub fn new(wr_id: WrId, op: Operation) -> Self {
+        Self {
+            wr_id,
+            signaled: true,
+            fence: false,
+            op,
+        }
+    }
+}
+
+/// Where a message of the peer goes.
+#[derive(Clone, Debug)]
+pub enum RecvBuffer {
+    /// Into a local buffer; at most `len` bytes.
+    Local(LocalSlice),
+    /// Into a vector that the completion hands over; at most this many bytes.
+    Vec(usize),
+}
+
+/// Why a request was not queued.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
+pub enum PostError {
+    /// The queue holds its maximum; take completions first.
+    #[error("queue is full")]
+    QueueFull,
+    /// The connection is closing or closed.
+    #[error("connection is not open")]
+    NotOpen,
+    /// The slice lies outside its buffer.
+    #[error("slice lies outside its buffer")]
+    OutOfBounds,
+    /// A message is at most 2^32 - 1 bytes.
+    #[error("message is longer than 2^32 - 1 bytes")]
+    TooLong,
+    /// No READs were agreed on with this peer (ORD 0).
+    #[error("peer accepts no READs")]
+    NoReads,
+}
