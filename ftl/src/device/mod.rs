@@ -12,12 +12,21 @@
 //! - A discard is advice. It always succeeds, and what it covered reads as anything.
 
 mod error;
+pub mod file;
 mod io_buf;
+mod mem;
+
+#[cfg(test)]
+mod testing;
 
 pub use error::MediaError;
+pub use file::FileDevice;
 pub use io_buf::IoBuf;
+pub use mem::MemDevice;
 
 use std::fmt;
+
+use crate::GRAIN_BYTES;
 
 /// Names one media operation between its issue and its completion.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -86,4 +95,26 @@ pub trait Device: Send {
     /// Takes the next completion. With `wait`, blocks while something is in flight and nothing has completed;
     /// `None` then means that nothing is in flight.
     fn poll(&mut self, wait: bool) -> Option<(ActionId, Result<(), MediaError>)>;
+}
+
+/// Whether `op` lies inside a device of `len_bytes` and is aligned; every implementation asks this first.
+fn check(op: &MediaOp, len_bytes: u64) -> Result<(), MediaError> {
+    let (offset, len) = match op {
+        MediaOp::Flush => return Ok(()),
+        MediaOp::Read { offset, buf } | MediaOp::Write { offset, buf } => {
+            if !buf.as_ptr().addr().is_multiple_of(GRAIN_BYTES) {
+                return Err(MediaError::Invalid);
+            }
+            (*offset, buf.len() as u64)
+        }
+        MediaOp::Discard { offset, len } => (*offset, *len),
+    };
+    let aligned =
+        offset.is_multiple_of(GRAIN_BYTES as u64) && len.is_multiple_of(GRAIN_BYTES as u64);
+    let inside = offset.checked_add(len).is_some_and(|end| end <= len_bytes);
+    if aligned && inside && len > 0 {
+        Ok(())
+    } else {
+        Err(MediaError::Invalid)
+    }
 }

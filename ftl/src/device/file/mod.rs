@@ -1,0 +1,367 @@
+//! Regular files and block devices.
+//!
+//! The file is opened for direct I/O, so that success of a write means the device took it and the page cache holds
+//! no second copy; where the file system refuses that, buffered I/O and `fdatasync` mean the same. Operations go over
+//! an io_uring of the device's own, or, where the system has none, one system call at a time. A reactor with a ring
+//! of its own takes the file with [`FileDevice::into_parts`] and keeps the rules of [`crate::device`] itself.
+//!
+//! # Exclusion
+//! An image has one user at a time: `flock` on the open file, for block devices also `O_EXCL`, which excludes mounts.
+//! The lock lives exactly as long as the file is open. Read-only users share it among themselves.
+
+mod blocking;
+mod discard;
+mod error;
+mod ring;
+mod transfer;
+
+pub use error::{DeviceOpenError, Step};
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::{AsRawFd, RawFd};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::path::Path;
+use std::ptr::NonNull;
+
+use super::{Action, ActionId, Device, MediaError, MediaOp, check};
+use crate::GRAIN_BYTES;
+use blocking::Blocking;
+use ring::Ring;
+
+/// `_IOR(0x12, 114, size_t)`: size of a block device in bytes.
+const BLKGETSIZE64: libc::c_ulong = 0x8008_1272;
+
+/// How much of a new image's space is claimed at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Allocation {
+    /// All of it, so that the image can not run out of space later (where the file system can do that).
+    Reserve,
+    /// Only what is written.
+    Sparse,
+}
+
+/// An open image, taken apart by [`FileDevice::into_parts`].
+#[derive(Debug)]
+pub struct FileParts {
+    /// The open and locked file.
+    pub file: File,
+    /// Whether it is open for direct I/O: offsets, lengths and addresses must be aligned.
+    pub direct: bool,
+    /// Whether writes are refused.
+    pub read_only: bool,
+    /// Size of the device.
+    pub len_bytes: u64,
+}
+
+/// A regular file or block device.
+#[derive(Debug)]
+pub struct FileDevice {
+    // Declared before `parts` and drained on drop: no request outlives the file.
+    driver: Driver,
+    parts: Option<FileParts>,
+}
+
+#[derive(Debug)]
+enum Driver {
+    Ring(Box<Ring>),
+    Blocking(Blocking),
+}
+
+/// What the opener is going to do.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Access {
+    Create,
+    ReadWrite,
+    ReadOnly,
+}
+
+impl FileDevice {
+    /// Creates an image file that does not exist yet, with `len_bytes` rounded down to a whole grain.
+    ///
+    /// # Errors
+    /// See [`DeviceOpenError`]; nothing is left behind.
+    pub fn create(
+        path: impl AsRef<Path>,
+        len_bytes: u64,
+        allocation: Allocation,
+    ) -> Result<Self, DeviceOpenError> {
+        let path = path.as_ref();
+        let len_bytes = len_bytes - len_bytes % GRAIN_BYTES as u64;
+        let file = open_file(path, Access::Create, false)?;
+        let made = lock(path, &file, libc::LOCK_EX)
+            .and_then(|()| allocate(path, &file, len_bytes, allocation))
+            .and_then(|()| sync_directory(path))
+            .and_then(|()| Self::measured(path, file, false));
+        if made.is_err() {
+            // The name is ours: it did not exist before. An error here hides nothing, the first one is reported.
+            let _ = std::fs::remove_file(path);
+        }
+        made
+    }
+
+    /// Opens an image or block device for reading and writing.
+    ///
+    /// # Errors
+    /// See [`DeviceOpenError`].
+    pub fn open(path: impl AsRef<Path>) -> Result<Self, DeviceOpenError> {
+        Self::open_as(path.as_ref(), Access::ReadWrite)
+    }
+
+    /// Opens an image or block device for reading; shares it with other readers. Writes fail.
+    ///
+    /// # Errors
+    /// See [`DeviceOpenError`].
+    pub fn open_read_only(path: impl AsRef<Path>) -> Result<Self, DeviceOpenError> {
+        Self::open_as(path.as_ref(), Access::ReadOnly)
+    }
+
+    fn open_as(path: &Path, access: Access) -> Result<Self, DeviceOpenError> {
+        let kind = std::fs::metadata(path)
+            .map_err(|error| DeviceOpenError::from_system(path, Step::Open, error))?
+            .file_type();
+        if !kind.is_file() && !kind.is_block_device() {
+            return Err(DeviceOpenError::WrongKind {
+                path: path.to_path_buf(),
+            });
+        }
+        let file = open_file(path, access, kind.is_block_device())?;
+        let (operation, read_only) = match access {
+            Access::ReadOnly => (libc::LOCK_SH, true),
+            Access::Create | Access::ReadWrite => (libc::LOCK_EX, false),
+        };
+        lock(path, &file, operation)?;
+        Self::measured(path, file, read_only)
+    }
+
+    fn measured(path: &Path, file: File, read_only: bool) -> Result<Self, DeviceOpenError> {
+        let bytes = size_of_device(&file)
+            .map_err(|error| DeviceOpenError::from_system(path, Step::Measure, error))?;
+        let len_bytes = bytes - bytes % GRAIN_BYTES as u64;
+        if len_bytes == 0 {
+            return Err(DeviceOpenError::TooSmall {
+                path: path.to_path_buf(),
+                bytes,
+            });
+        }
+        let direct = switch_to_direct(&file);
+        let driver = Ring::new().map_or_else(
+            |_| Driver::Blocking(Blocking::default()),
+            |ring| Driver::Ring(Box::new(ring)),
+        );
+        Ok(Self {
+            driver,
+            parts: Some(FileParts {
+                file,
+                direct,
+                read_only,
+                len_bytes,
+            }),
+        })
+    }
+
+    /// Does without io_uring from now on, as on systems that have none.
+    #[must_use]
+    pub fn without_ring(mut self) -> Self {
+        self.drain();
+        self.driver = Driver::Blocking(Blocking::default());
+        self
+    }
+
+    /// The open file; its lock lives as long as it is open.
+    pub fn file(&self) -> &File {
+        &self.parts().file
+    }
+
+    /// Descriptor of the open file.
+    pub fn raw_fd(&self) -> RawFd {
+        self.file().as_raw_fd()
+    }
+
+    /// Whether the page cache is bypassed.
+    pub fn is_direct(&self) -> bool {
+        self.parts().direct
+    }
+
+    /// Whether writes are refused.
+    pub fn is_read_only(&self) -> bool {
+        self.parts().read_only
+    }
+
+    /// Whether operations go over io_uring.
+    pub fn has_ring(&self) -> bool {
+        matches!(self.driver, Driver::Ring(_))
+    }
+
+    /// Waits for everything in flight, forgets its completions, and hands the file out, still locked.
+    pub fn into_parts(mut self) -> FileParts {
+        self.drain();
+        self.parts.take().expect("taken only here, by value")
+    }
+
+    fn parts(&self) -> &FileParts {
+        self.parts
+            .as_ref()
+            .expect("taken only by `into_parts`, by value")
+    }
+
+    fn drain(&mut self) {
+        if let (Driver::Ring(ring), Some(parts)) = (&mut self.driver, &self.parts) {
+            ring.drain(&parts.file);
+        }
+    }
+
+    fn refusal(&self, op: &MediaOp) -> Result<(), MediaError> {
+        let parts = self.parts();
+        check(op, parts.len_bytes)?;
+        match op {
+            MediaOp::Write { .. } | MediaOp::Discard { .. } if parts.read_only => {
+                Err(MediaError::ReadOnly)
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Drop for FileDevice {
+    /// Waits for what is in flight: its buffers belong to the kernel until then.
+    fn drop(&mut self) {
+        self.drain();
+    }
+}
+
+impl Device for FileDevice {
+    fn len_bytes(&self) -> u64 {
+        self.parts().len_bytes
+    }
+
+    fn submit(&mut self, action: Action) {
+        let refusal = self.refusal(&action.op);
+        let file = &self.parts.as_ref().expect("as in `parts`").file;
+        match (&mut self.driver, refusal) {
+            (Driver::Ring(ring), Ok(())) => ring.submit(file, action),
+            (Driver::Ring(ring), refused) => ring.report(action.id, refused),
+            (Driver::Blocking(calls), Ok(())) => calls.submit(file, action),
+            (Driver::Blocking(calls), refused) => calls.report(action.id, refused),
+        }
+    }
+
+    fn poll(&mut self, wait: bool) -> Option<(ActionId, Result<(), MediaError>)> {
+        let file = &self.parts.as_ref().expect("as in `parts`").file;
+        match &mut self.driver {
+            Driver::Ring(ring) => ring.poll(file, wait),
+            Driver::Blocking(calls) => calls.poll(),
+        }
+    }
+}
+
+fn open_file(path: &Path, access: Access, is_block: bool) -> Result<File, DeviceOpenError> {
+    // O_EXCL without O_CREAT has a meaning only for block devices: refuse if mounted or held by another.
+    let exclusive = is_block && access == Access::ReadWrite;
+    OpenOptions::new()
+        .read(true)
+        .write(access != Access::ReadOnly)
+        .create_new(access == Access::Create)
+        .custom_flags(libc::O_CLOEXEC | if exclusive { libc::O_EXCL } else { 0 })
+        .open(path)
+        .map_err(|error| DeviceOpenError::from_system(path, Step::Open, error))
+}
+
+fn lock(path: &Path, file: &File, operation: i32) -> Result<(), DeviceOpenError> {
+    // SAFETY: no memory is involved.
+    let locked = unsafe { libc::flock(file.as_raw_fd(), operation | libc::LOCK_NB) };
+    if locked == 0 {
+        return Ok(());
+    }
+    let error = io::Error::last_os_error();
+    Err(DeviceOpenError::from_system(path, Step::Lock, error))
+}
+
+fn allocate(
+    path: &Path,
+    file: &File,
+    len_bytes: u64,
+    allocation: Allocation,
+) -> Result<(), DeviceOpenError> {
+    let mut result = file.set_len(len_bytes);
+    if result.is_ok() && allocation == Allocation::Reserve && len_bytes > 0 {
+        // SAFETY: no memory is involved.
+        let reserved =
+            unsafe { libc::fallocate64(file.as_raw_fd(), 0, 0, len_bytes.cast_signed()) };
+        if reserved != 0 {
+            let error = io::Error::last_os_error();
+            // A file system that can not reserve space still gets its image, sparse.
+            if error.raw_os_error() != Some(libc::EOPNOTSUPP) {
+                result = Err(error);
+            }
+        }
+    }
+    // The size and the reservation are metadata of the file; they must not depend on a later flush.
+    result
+        .and_then(|()| file.sync_all())
+        .map_err(|error| match MediaError::from(&error) {
+            MediaError::NoSpace => DeviceOpenError::NoSpace {
+                path: path.to_path_buf(),
+                bytes: len_bytes,
+            },
+            _ => DeviceOpenError::from_system(path, Step::Allocate, error),
+        })
+}
+
+/// Makes the name of a new image survive a power cut.
+fn sync_directory(path: &Path) -> Result<(), DeviceOpenError> {
+    let parent = match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    File::open(parent)
+        .and_then(|directory| directory.sync_all())
+        .map_err(|error| DeviceOpenError::from_system(path, Step::SyncDirectory, error))
+}
+
+fn size_of_device(file: &File) -> io::Result<u64> {
+    let meta = file.metadata()?;
+    if !meta.file_type().is_block_device() {
+        return Ok(meta.len());
+    }
+    let mut bytes = 0_u64;
+    // SAFETY: BLKGETSIZE64 writes one u64 to the pointer.
+    if unsafe { libc::ioctl(file.as_raw_fd(), BLKGETSIZE64, &raw mut bytes) } == 0 {
+        Ok(bytes)
+    } else {
+        Err(io::Error::last_os_error())
+    }
+}
+
+/// Asks for direct I/O and proves with one read that it works; otherwise the file stays buffered.
+fn switch_to_direct(file: &File) -> bool {
+    let fd = file.as_raw_fd();
+    // SAFETY: no memory is involved.
+    let flags = unsafe { libc::fcntl(fd, libc::F_GETFL) };
+    // SAFETY: no memory is involved.
+    if flags < 0 || unsafe { libc::fcntl(fd, libc::F_SETFL, flags | libc::O_DIRECT) } != 0 {
+        return false;
+    }
+    if probe_read(file) {
+        return true;
+    }
+    // SAFETY: no memory is involved.
+    let restored = unsafe { libc::fcntl(fd, libc::F_SETFL, flags) };
+    assert_eq!(restored, 0, "flags the file had a moment ago");
+    false
+}
+
+/// Whether an aligned read of the first grain is not refused as such.
+fn probe_read(file: &File) -> bool {
+    #[repr(C, align(4096))]
+    struct Probe([u8; GRAIN_BYTES]);
+    let mut probe = Box::new(Probe([0; GRAIN_BYTES]));
+    let ptr = NonNull::from(&mut probe.0).cast::<u8>();
+    let fd = file.as_raw_fd();
+    // SAFETY: the memory is `probe`'s, which lives until the call has returned.
+    let got = unsafe { libc::pread64(fd, ptr.as_ptr().cast(), GRAIN_BYTES, 0) };
+    got >= 0 || io::Error::last_os_error().raw_os_error() != Some(libc::EINVAL)
+}
+
+#[cfg(test)]
+mod tests;
