@@ -15,6 +15,7 @@ mod error;
 pub mod file;
 mod io_buf;
 mod mem;
+pub mod sim;
 
 #[cfg(test)]
 mod testing;
@@ -23,6 +24,7 @@ pub use error::MediaError;
 pub use file::FileDevice;
 pub use io_buf::IoBuf;
 pub use mem::MemDevice;
+pub use sim::SimDevice;
 
 use std::fmt;
 
