@@ -138,6 +138,14 @@ impl Ticket {
         (self.0 >> 32) as u32
     }
 
+    /// The ticket drawn `count` later by the same connection for the same purpose. The number has 30 bits; the two
+    /// above say what it is for.
+    pub(crate) const fn advanced(self, count: usize) -> Self {
+        let number = self.number();
+        let next = number.wrapping_add(count as u32) & 0x3fff_ffff;
+        Self::new(self.tag(), (number & 0xc000_0000) | next)
+    }
+
     pub(crate) const fn number(self) -> u32 {
         (self.0 & 0xffff_ffff) as u32
     }

@@ -6,9 +6,11 @@ pub mod addr;
 pub mod config;
 pub mod connection;
 pub mod cq;
+pub mod driver;
 pub mod event;
 pub mod mem;
 pub mod page;
+mod stream;
 pub mod wire;
 pub mod wqe;
 

@@ -63,6 +63,13 @@ impl Source {
         }
     }
 
+    pub(crate) fn local(&self) -> Option<&LocalSlice> {
+        match self {
+            Self::Local(slice) => Some(slice),
+            Self::Bytes(_) => None,
+        }
+    }
+
     /// No bytes at all?
     #[must_use]
     pub fn is_empty(&self) -> bool {

@@ -1,15 +1,55 @@
-//! One iWARP connection, without I/O.
+//! One iWARP connection, without I/O and without a clock.
+//!
+//! A driver feeds it what happens (`handle_*`) and carries out what it wants (`poll_*`). After every call of the first
+//! kind it drains all of the second kind; the crate's description has the loop.
+
+mod inbound;
+mod phase;
+mod place;
+mod receives;
+mod requests;
+mod responses;
+mod segment;
+mod setup;
+mod ticket;
+mod transmit;
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
-use crate::addr::{ProtectionDomain, StreamId, Ticket, Time, WrId};
-use crate::config::{Config, PRIVATE_DATA_MAX};
-use crate::cq::{Completion, CompletionQueue};
+use crate::addr::{Msn, ProtectionDomain, Stag, StreamId, Time, WrId};
+use crate::config::{Config, PRIVATE_DATA_MAX, ULPDU_FLOOR, ULPDU_LIMIT};
+use crate::cq::{Completion, CompletionQueue, Status};
 use crate::event::{CloseReason, Event};
 use crate::mem::RegionTable;
+use crate::mem::access::Accessor;
+use crate::mem::cache::RegionCache;
 use crate::page::{PageError, PageStore};
-use crate::wqe::{PostError, RecvBuffer, WorkRequest};
+use crate::stream::StreamBuffer;
+use crate::wire::ddp::Untagged;
+use crate::wire::hello::HELLO_BYTES;
+use crate::wire::marker::Framer;
+use crate::wire::rdmap::Opcode;
+use crate::wire::terminate::{Terminate, TerminateCode};
+use crate::wqe::{Operation, PostError, RecvBuffer, WorkRequest};
+
+use inbound::Inbound;
+use phase::{Finish, Local, Phase, Remote};
+use place::Placer;
+use receives::Receives;
+use requests::Requests;
+use responses::Responses;
+use ticket::Tickets;
+use transmit::Turn;
+
+/// A foreign responder may leave our first FPDU unread until another segment comes (`siw` does when it arrives while
+/// its data handler is being installed). If nothing came back this long after the Reply, a Write of zero bytes follows.
+const NUDGE_DELAY: Duration = Duration::from_millis(50);
+
+/// Smallest bound of the inbound buffer: two of the largest FPDUs.
+const INBOUND_BUFFER_FLOOR: usize = 128 << 10;
 
 /// What the driver shall do with the socket once everything from `poll_transmit` is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -22,12 +62,12 @@ pub enum SocketState {
     Close,
 }
 
-/// Private data is limited to [`PRIVATE_DATA_MAX`], less the hello.
+/// Private data is limited to [`PRIVATE_DATA_MAX`], less the hello if there is one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 #[error("private data of {0} bytes is too long")]
 pub struct PrivateDataTooLong(pub usize);
 
-/// `accept` or `reject` without a request to answer.
+/// Why `accept` or `reject` did nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum AnswerError {
     /// No request waits.
@@ -38,16 +78,63 @@ pub enum AnswerError {
     PrivateData(#[from] PrivateDataTooLong),
 }
 
+/// Private data of the program beside a hello or not.
+const fn private_data_max(hello: bool) -> usize {
+    PRIVATE_DATA_MAX - if hello { HELLO_BYTES } else { 0 }
+}
+
+/// What ends a connection from the inside.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fault {
+    /// The peer broke a rule.
+    Peer(TerminateCode),
+    /// The store failed; the peer hears of a catastrophic error of this stream.
+    Storage(PageError),
+}
+
 /// One connection; see the crate's description for the calls and their order.
-#[derive(Debug)]
 pub struct Connection<S: PageStore> {
     config: Config,
-    table: Arc<RegionTable>,
     stream: StreamId,
-    events: VecDeque<Event>,
+    phase: Phase,
+    /// The latest moment we were told.
+    now: Time,
+    // Agreed at set-up.
+    framer: Framer,
+    ulpdu_max: u16,
+    is_foreign: bool,
+    ird: u16,
+    ord: u16,
+    // Inbound.
+    rx: StreamBuffer,
+    inbound: Inbound,
+    /// A WRITE message of the peer has begun and not ended.
+    mid_write: bool,
+    regions: RegionCache,
+    tickets: Tickets,
+    placer: Placer,
+    responses: Responses<S::Page>,
+    receives: Receives,
+    // Outbound.
+    requests: Requests,
+    turn: Turn,
+    /// Start frames, ready-to-receive frame, Terminate.
+    control_out: Vec<u8>,
+    fpdus_sent: bool,
+    nudge_at: Option<Time>,
+    // For the program.
     completions: CompletionQueue,
-    closed: bool,
-    parked: Option<S::Page>,
+    events: VecDeque<Event>,
+}
+
+impl<S: PageStore> fmt::Debug for Connection<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Connection")
+            .field("stream", &self.stream)
+            .field("phase", &self.phase)
+            .field("inbound", &self.inbound)
+            .finish_non_exhaustive()
+    }
 }
 
 impl<S: PageStore> Connection<S> {
@@ -59,112 +146,145 @@ impl<S: PageStore> Connection<S> {
         config: Config,
         table: &Arc<RegionTable>,
         private_data: &[u8],
-        _now: Time,
+        now: Time,
     ) -> Result<Self, PrivateDataTooLong> {
-        if private_data.len() > PRIVATE_DATA_MAX {
+        if private_data.len() > private_data_max(config.hello) {
             return Err(PrivateDataTooLong(private_data.len()));
         }
-        Ok(Self::responder(config, table, _now))
+        let deadline = now + config.start_timeout;
+        let mut connection = Self::new(config, table, Phase::AwaitReply { deadline }, now);
+        setup::emit_request(
+            &connection.config,
+            private_data,
+            &mut connection.control_out,
+        );
+        Ok(connection)
     }
 
     /// The side that was connected to. Reports [`Event::ConnectRequest`] when the peer's Request arrived.
     #[must_use]
-    pub fn responder(config: Config, table: &Arc<RegionTable>, _now: Time) -> Self {
+    pub fn responder(config: Config, table: &Arc<RegionTable>, now: Time) -> Self {
+        let deadline = now + config.start_timeout;
+        Self::new(config, table, Phase::AwaitRequest { deadline }, now)
+    }
+
+    fn new(mut config: Config, table: &Arc<RegionTable>, phase: Phase, now: Time) -> Self {
+        config.ulpdu_max = config.ulpdu_max.clamp(ULPDU_FLOOR, ULPDU_LIMIT);
+        config.ulpdu_foreign = config.ulpdu_foreign.clamp(ULPDU_FLOOR, ULPDU_LIMIT);
+        config.inbound_buffer_max = config.inbound_buffer_max.max(INBOUND_BUFFER_FLOOR);
         Self {
-            config,
-            table: Arc::clone(table),
             stream: table.next_stream(),
-            events: VecDeque::new(),
+            phase,
+            now,
+            framer: Framer::default(),
+            ulpdu_max: config.ulpdu_foreign,
+            is_foreign: true,
+            ird: 0,
+            ord: 0,
+            rx: StreamBuffer::default(),
+            inbound: Inbound::Open,
+            mid_write: false,
+            regions: RegionCache::new(table),
+            tickets: Tickets::new(config.tag),
+            placer: Placer::default(),
+            responses: Responses::new(config.read_window_pages),
+            receives: Receives::new(),
+            requests: Requests::new(),
+            turn: Turn::Response,
+            control_out: Vec::new(),
+            fpdus_sent: false,
+            nudge_at: None,
             completions: CompletionQueue::default(),
-            closed: false,
-            parked: None,
+            events: VecDeque::new(),
+            config,
         }
     }
 
-    /// Accepts the request reported last.
-    ///
-    /// # Errors
-    /// If there is none, or the private data is too long.
-    pub fn accept(&mut self, _private_data: &[u8]) -> Result<(), AnswerError> {
-        Err(AnswerError::NoRequest)
-    }
-
-    /// Refuses the request reported last.
-    ///
-    /// # Errors
-    /// As `accept`.
-    pub fn reject(&mut self, _private_data: &[u8]) -> Result<(), AnswerError> {
-        Err(AnswerError::NoRequest)
-    }
-
-    /// Responder: chooses whose regions the peer may touch; only before `accept`.
+    /// Responder: chooses whose regions the peer may touch; to be called before `accept`.
     pub fn set_protection_domain(&mut self, domain: ProtectionDomain) {
         self.config.protection_domain = domain;
     }
 
     /// Sets the ULPDU limit towards a foreign peer, from the socket's segment size ([`mulpdu`](crate::config::mulpdu)).
     pub fn set_ulpdu_foreign(&mut self, bytes: u16) {
-        self.config.ulpdu_foreign = bytes;
+        self.config.ulpdu_foreign = bytes.clamp(ULPDU_FLOOR, ULPDU_LIMIT);
+        if self.is_foreign {
+            self.ulpdu_max = self.config.ulpdu_foreign;
+        }
+    }
+
+    /// Identity of this connection for regions bound to a stream.
+    #[must_use]
+    pub fn stream(&self) -> StreamId {
+        self.stream
+    }
+
+    /// The shared table of regions.
+    #[must_use]
+    pub fn table(&self) -> &Arc<RegionTable> {
+        self.regions.table()
+    }
+
+    fn accessor(&self) -> Accessor {
+        Accessor {
+            stream: self.stream,
+            domain: self.config.protection_domain,
+        }
     }
 
     /// Takes received bytes; returns how many. Fewer than all only when the inbound side is parked and its buffer
     /// is full: offer the rest again when `wants_input` says so.
-    pub fn handle_bytes(&mut self, _now: Time, _pages: &mut S, bytes: &[u8]) -> usize {
-        bytes.len()
+    pub fn handle_bytes(&mut self, now: Time, pages: &mut S, bytes: &[u8]) -> usize {
+        self.now = now;
+        if !bytes.is_empty() && !matches!(self.phase, Phase::AwaitReply { .. }) {
+            self.nudge_at = None;
+        }
+        let taken = self.feed(pages, bytes);
+        // Pages of new READs are asked for at once, not only when there is room to send.
+        if matches!(self.phase, Phase::Rts { .. }) {
+            self.responses.fill_window(pages, &mut self.tickets);
+        }
+        taken
+    }
+
+    /// Should the driver receive? False when closed, and while parked with much in hand.
+    #[must_use]
+    pub fn wants_input(&self) -> bool {
+        !matches!(self.phase, Phase::Closed)
+            && (!self.rx.is_parked() || self.rx.kept().len() < self.config.inbound_buffer_max / 2)
     }
 
     /// The peer sent FIN.
-    pub fn handle_eof(&mut self, _now: Time) {}
+    pub fn handle_eof(&mut self, now: Time) {
+        self.now = now;
+        match &mut self.phase {
+            Phase::Finishing {
+                finish: finish @ Finish::Pending,
+                ..
+            } => *finish = Finish::PendingAfterFin,
+            Phase::Finishing {
+                finish: Finish::Sent { .. },
+                ..
+            } => self.close_finishing(),
+            Phase::Finishing { .. } | Phase::Closed => {}
+            Phase::Rts {
+                remote: remote @ Remote::Open,
+                ..
+            } => {
+                *remote = Remote::FinBehind;
+                self.note_end();
+            }
+            Phase::Rts { .. } => {}
+            _ => self.close(CloseReason::Lost),
+        }
+    }
 
     /// The socket failed.
     pub fn handle_transport_error(&mut self) {
-        self.closed = true;
-    }
-
-    /// Should the driver receive? False while parked with enough bytes in hand.
-    #[must_use]
-    pub fn wants_input(&self) -> bool {
-        !self.closed
-    }
-
-    /// Answers a pending [`PageStore::get`].
-    pub fn handle_page(
-        &mut self,
-        _pages: &mut S,
-        _ticket: Ticket,
-        page: Result<S::Page, PageError>,
-    ) {
-        self.parked = page.ok();
-    }
-
-    /// Answers a [`PageStore::sync`].
-    pub fn handle_durable(
-        &mut self,
-        _pages: &mut S,
-        _ticket: Ticket,
-        _result: Result<(), PageError>,
-    ) {
-    }
-
-    /// Appends bytes to send, whole FPDUs, until `out` holds `limit` bytes or nothing more is ready. Returns how many
-    /// were appended. They count as taken by the transport: the driver sends all of them, in order.
-    pub fn poll_transmit(
-        &mut self,
-        _now: Time,
-        _pages: &mut S,
-        _out: &mut Vec<u8>,
-        _limit: usize,
-    ) -> usize {
-        0
-    }
-
-    /// What to do with the socket when all bytes are sent.
-    #[must_use]
-    pub fn socket_state(&self) -> SocketState {
-        if self.closed {
-            SocketState::Close
+        if matches!(self.phase, Phase::Finishing { .. }) {
+            self.close_finishing();
         } else {
-            SocketState::Open
+            self.close(CloseReason::Lost);
         }
     }
 
@@ -181,46 +301,213 @@ impl<S: PageStore> Connection<S> {
     /// When `handle_timeout` is due next.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {
-        None
+        let closing = match &self.phase {
+            Phase::Rts {
+                local: Local::FinSent { deadline },
+                ..
+            } => Some(*deadline),
+            _ => self.setup_deadline(),
+        };
+        [closing, self.nudge_at].into_iter().flatten().min()
     }
 
-    /// A deadline passed.
-    pub fn handle_timeout(&mut self, _now: Time) {}
+    /// Time passed; does nothing when no deadline did.
+    pub fn handle_timeout(&mut self, now: Time) {
+        self.now = now;
+        if self.nudge_at.is_some_and(|at| at <= now) {
+            self.nudge_at = None;
+            let idle = !self.requests.is_mid_message() && !self.responses.is_mid_message();
+            if self.fpdus_sent
+                && idle
+                && matches!(
+                    self.phase,
+                    Phase::Rts {
+                        local: Local::Open,
+                        ..
+                    }
+                )
+            {
+                self.emit_zero_write();
+            }
+        }
+        if self.setup_deadline().is_some_and(|at| at <= now) {
+            match self.phase {
+                Phase::Finishing { .. } => self.close_finishing(),
+                _ => self.close(CloseReason::TimedOut),
+            }
+        }
+        if matches!(self.phase, Phase::Rts { local: Local::FinSent { deadline }, .. } if deadline <= now)
+        {
+            self.close(CloseReason::TimedOut);
+        }
+    }
 
     /// Queues work. Allowed from the start; it goes out when the connection is established.
     ///
     /// # Errors
     /// See [`PostError`]; nothing was queued.
-    pub fn post_send(&mut self, _request: WorkRequest) -> Result<(), PostError> {
-        Err(PostError::NotOpen)
+    pub fn post_send(&mut self, request: WorkRequest) -> Result<(), PostError> {
+        self.check_open()?;
+        if self.requests.len() + self.completions.sends() >= self.config.send_queue_max {
+            return Err(PostError::QueueFull);
+        }
+        let (len, slice) = match &request.op {
+            Operation::Write { source, .. } | Operation::Send { source, .. } => {
+                (source.len(), source.local())
+            }
+            Operation::Read { sink, .. } => (sink.len, Some(sink)),
+        };
+        if slice.is_some_and(|slice| !slice.is_inside()) {
+            return Err(PostError::OutOfBounds);
+        }
+        let len = u32::try_from(len).map_err(|_| PostError::TooLong)?;
+        let is_read = matches!(request.op, Operation::Read { .. });
+        if is_read && self.ord == 0 && matches!(self.phase, Phase::Rts { .. }) {
+            return Err(PostError::NoReads);
+        }
+        self.requests.push(request, len);
+        Ok(())
     }
 
     /// Queues a buffer for a message of the peer.
     ///
     /// # Errors
     /// See [`PostError`]; nothing was queued.
-    pub fn post_recv(&mut self, _wr_id: WrId, _buffer: RecvBuffer) -> Result<(), PostError> {
-        Err(PostError::NotOpen)
+    pub fn post_recv(&mut self, wr_id: WrId, buffer: RecvBuffer) -> Result<(), PostError> {
+        self.check_open()?;
+        if self.receives.len() + self.completions.recvs() >= self.config.recv_queue_max {
+            return Err(PostError::QueueFull);
+        }
+        let (len, inside) = match &buffer {
+            RecvBuffer::Local(slice) => (slice.len, slice.is_inside()),
+            RecvBuffer::Vec(max) => (*max, true),
+        };
+        if !inside {
+            return Err(PostError::OutOfBounds);
+        }
+        u32::try_from(len).map_err(|_| PostError::TooLong)?;
+        self.receives.push(wr_id, buffer);
+        Ok(())
     }
 
-    /// Ends in order: posted work goes out, then FIN.
-    pub fn disconnect(&mut self) {}
+    fn check_open(&self) -> Result<(), PostError> {
+        match &self.phase {
+            Phase::Rts {
+                local: Local::Open, ..
+            } => Ok(()),
+            Phase::Rts { .. } | Phase::Finishing { .. } | Phase::Closed => Err(PostError::NotOpen),
+            _ => Ok(()),
+        }
+    }
+
+    /// Ends in order: posted work goes out, then FIN. Before the connection is established, it just ends.
+    pub fn disconnect(&mut self) {
+        match &mut self.phase {
+            Phase::Rts {
+                local: local @ Local::Open,
+                ..
+            } => *local = Local::Draining,
+            Phase::Rts { .. } | Phase::Finishing { .. } | Phase::Closed => {}
+            _ => self.finish(CloseReason::Aborted),
+        }
+    }
 
     /// Ends now: requests are flushed, the socket closes without Terminate.
     pub fn abort(&mut self) {
-        self.closed = true;
-        self.events.push_back(Event::Closed(CloseReason::Aborted));
+        self.close(CloseReason::Aborted);
     }
 
-    /// Identity of this connection for regions bound to a stream.
-    #[must_use]
-    pub fn stream(&self) -> StreamId {
-        self.stream
+    /// Ends the connection because of `fault` in the message `ulpdu`, telling the peer.
+    fn fail(&mut self, fault: Fault, ulpdu: Option<&[u8]>) -> crate::stream::Step {
+        let (code, reason) = match fault {
+            Fault::Peer(code) => (code, CloseReason::TerminateSent(code)),
+            Fault::Storage(error) => (
+                TerminateCode::OperationCatastrophicStream,
+                CloseReason::Storage(error),
+            ),
+        };
+        // Before the first whole FPDU of the peer a responder may send none itself.
+        if matches!(self.phase, Phase::AwaitFirst { .. }) {
+            self.close(reason);
+        } else {
+            self.queue_terminate(code, ulpdu);
+            self.finish(reason);
+        }
+        crate::stream::Step::Discard
     }
 
-    /// The shared table of regions.
-    #[must_use]
-    pub fn table(&self) -> &Arc<RegionTable> {
-        &self.table
+    fn queue_terminate(&mut self, code: TerminateCode, ulpdu: Option<&[u8]>) {
+        let at = self.framer.open(&mut self.control_out);
+        Untagged {
+            opcode: Opcode::Terminate,
+            last: true,
+            invalidate: Stag(0),
+            msn: Msn::FIRST,
+            offset: 0,
+            payload: &[],
+        }
+        .emit_header(&mut self.control_out);
+        Terminate::emit(code, ulpdu, &mut self.control_out);
+        self.framer.seal(&mut self.control_out, at);
+    }
+
+    /// All work ends in error and everything held is given back.
+    fn flush(&mut self, oldest_read: Status) {
+        self.requests.flush(oldest_read, &mut self.completions);
+        self.receives.flush(&mut self.completions);
+        self.responses.reset();
+        self.placer.reset();
+        self.inbound = Inbound::Open;
+        self.rx = StreamBuffer::default();
+        self.nudge_at = None;
+    }
+
+    /// Lets what is in `control_out` go out, then FIN.
+    fn finish(&mut self, reason: CloseReason) {
+        self.flush(Status::Flushed);
+        let fin_seen = matches!(
+            self.phase,
+            Phase::Rts {
+                remote: Remote::FinBehind | Remote::Finished,
+                ..
+            }
+        );
+        let finish = if fin_seen {
+            Finish::PendingAfterFin
+        } else {
+            Finish::Pending
+        };
+        self.phase = Phase::Finishing { reason, finish };
+    }
+
+    fn close_finishing(&mut self) {
+        if let Phase::Finishing { reason, .. } = std::mem::replace(&mut self.phase, Phase::Closed) {
+            self.events.push_back(Event::Closed(reason));
+        }
+    }
+
+    /// The end.
+    fn close(&mut self, reason: CloseReason) {
+        if matches!(self.phase, Phase::Closed) {
+            return;
+        }
+        self.flush(read_status(&reason));
+        self.control_out.clear();
+        self.phase = Phase::Closed;
+        self.events.push_back(Event::Closed(reason));
+    }
+}
+
+/// What the READ that the peer stopped at is told.
+fn read_status(reason: &CloseReason) -> Status {
+    match reason {
+        CloseReason::TerminateReceived(Terminate {
+            layer: 0, etype: 1, ..
+        }) => Status::RemoteAccess,
+        CloseReason::TerminateReceived(Terminate { layer: 0, .. }) => Status::RemoteOperation,
+        CloseReason::TerminateReceived(Terminate {
+            layer: 1, etype: 2, ..
+        }) => Status::RemoteInvalidRequest,
+        _ => Status::Flushed,
     }
 }

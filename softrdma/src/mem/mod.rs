@@ -2,6 +2,7 @@
 
 pub mod access;
 pub mod arena;
+pub(crate) mod cache;
 pub mod region;
 
 pub use access::{AccessError, AccessKind};

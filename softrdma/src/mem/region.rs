@@ -177,6 +177,8 @@ pub struct RegionTable {
     regions: RwLock<HashMap<u32, Arc<Region>>>,
     random: Mutex<StdRng>,
     streams: AtomicU64,
+    /// Counts deregistrations.
+    generation: AtomicU64,
 }
 
 impl fmt::Debug for RegionTable {
@@ -195,6 +197,7 @@ impl RegionTable {
             regions: RwLock::new(HashMap::new()),
             random: Mutex::new(StdRng::from_seed(seed)),
             streams: AtomicU64::new(1),
+            generation: AtomicU64::new(0),
         })
     }
 
@@ -211,6 +214,10 @@ impl RegionTable {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    pub(crate) fn generation(&self) -> u64 {
+        self.generation.load(Ordering::Acquire)
     }
 
     pub(crate) fn next_stream(&self) -> StreamId {
@@ -287,6 +294,7 @@ impl RegionTable {
         }
         let region = regions.remove(&stag.index());
         drop(regions);
+        self.generation.fetch_add(1, Ordering::Release);
         if let Some(region) = region {
             region.kill();
         }

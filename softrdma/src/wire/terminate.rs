@@ -8,6 +8,12 @@
 
 use std::fmt;
 
+use zerocopy::big_endian::U16;
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use crate::wire::ddp;
+use crate::wire::rdmap::{Opcode, READ_REQUEST_BYTES};
+
 /// Everything that ends a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[allow(missing_docs)]
@@ -174,6 +180,171 @@ impl fmt::Display for Terminate {
                 "layer {} type {} code {:#04x}",
                 self.layer, self.etype, self.ecode
             ),
+        }
+    }
+}
+
+/// The control word of a Terminate; the low 13 bits are reserved.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+pub struct RawTerminate {
+    layer_and_type: u8,
+    code: u8,
+    flags: U16,
+}
+const _: () = assert!(size_of::<RawTerminate>() == 4);
+
+/// M: the segment length is there.
+const FLAG_LENGTH: u16 = 0x8000;
+/// D: the DDP header is there.
+const FLAG_DDP: u16 = 0x4000;
+/// R: the Read Request header is there.
+const FLAG_READ: u16 = 0x2000;
+/// M, D and R where `siw` puts them.
+const FLAGS_SIW: u16 = 0x0700;
+
+impl Terminate {
+    /// Reads a Terminate's body, in the layout of the RFC or of `siw`. `None` if it is shorter than its control word.
+    ///
+    /// `siw`'s layout is told by its flags; without any flag, by a layer or a combination that does not exist
+    /// otherwise. LLP errors carry no flags: 0x20 is layer 2 type 0 of the RFC, 0x02 the same from `siw` (layer 0
+    /// type 2 of the RFC always has a DDP header).
+    #[must_use]
+    pub fn parse(body: &[u8]) -> Option<Self> {
+        let (raw, _) = RawTerminate::ref_from_prefix(body).ok()?;
+        let (high, low) = (raw.layer_and_type >> 4, raw.layer_and_type & 0x0f);
+        let flags = raw.flags.get();
+        let as_rfc = Self {
+            layer: high,
+            etype: low,
+            ecode: raw.code,
+        };
+        let as_siw = Self {
+            layer: low,
+            etype: high,
+            ecode: raw.code,
+        };
+        let from_siw = if flags & (FLAG_LENGTH | FLAG_DDP | FLAG_READ) != 0 {
+            false
+        } else if flags & FLAGS_SIW != 0 {
+            true
+        } else {
+            // Nothing enclosed: an LLP error, a local catastrophic one, or a version error of `siw`.
+            as_rfc
+                .code()
+                .is_none_or(|code| code.row().enclosed != Enclosed::Nothing)
+                && as_siw.code().is_some()
+        };
+        Some(if from_siw { as_siw } else { as_rfc })
+    }
+
+    /// Appends the body of a Terminate for `code`, with headers of the offending ULPDU as far as they are there.
+    pub fn emit(code: TerminateCode, ulpdu: Option<&[u8]>, out: &mut Vec<u8>) {
+        let row = code.row();
+        let header = ulpdu.and_then(|ulpdu| Some((ulpdu, ddp::header_bytes(ulpdu)?)));
+        let header = header.filter(|_| row.enclosed != Enclosed::Nothing);
+        let read = header.and_then(|(ulpdu, ddp)| {
+            let is_read = row.enclosed == Enclosed::DdpAndRead
+                && ulpdu[1] & 0x0f == Opcode::ReadRequest as u8;
+            ulpdu
+                .get(ddp.len()..ddp.len() + READ_REQUEST_BYTES)
+                .filter(|_| is_read)
+        });
+        let mut flags = 0;
+        if header.is_some() {
+            flags |= FLAG_LENGTH | FLAG_DDP;
+        }
+        if read.is_some() {
+            flags |= FLAG_READ;
+        }
+        let raw = RawTerminate {
+            layer_and_type: (row.layer << 4) | row.etype,
+            code: row.ecode,
+            flags: U16::new(flags),
+        };
+        out.extend_from_slice(raw.as_bytes());
+        if let Some((ulpdu, ddp)) = header {
+            // A ULPDU comes out of a 16-bit length field.
+            let length = u16::try_from(ulpdu.len()).unwrap_or(u16::MAX);
+            out.extend_from_slice(&length.to_be_bytes());
+            out.extend_from_slice(ddp);
+            out.extend_from_slice(read.unwrap_or_default());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Row for row: the code finds its row, its numbers find the code, and what we send reads back in both layouts.
+    #[test]
+    fn every_row() {
+        for (at, row) in TERMINATE_TABLE.iter().enumerate() {
+            assert_eq!(
+                row.code as usize, at,
+                "table in the order of the enum: {}",
+                row.text
+            );
+            assert_eq!(
+                TerminateCode::find(row.layer, row.etype, row.ecode),
+                Some(row.code)
+            );
+            let ulpdu = [&[0x41, 0x41][..], &[9; 16 + READ_REQUEST_BYTES]].concat();
+            let mut body = Vec::new();
+            Terminate::emit(row.code, Some(&ulpdu), &mut body);
+            let (flags, len) = match row.enclosed {
+                Enclosed::Nothing => (0, 4),
+                Enclosed::Ddp => (0xc0, 4 + 2 + 18),
+                Enclosed::DdpAndRead => (0xe0, 4 + 2 + 18 + 28),
+            };
+            assert_eq!(body[..4], [row.layer << 4 | row.etype, row.ecode, flags, 0]);
+            assert_eq!(body.len(), len);
+            assert_eq!(Terminate::parse(&body).unwrap().code(), Some(row.code));
+            let swapped = match flags {
+                0 => 0,
+                0xc0 => 3,
+                _ => 7,
+            };
+            let siw = [row.etype << 4 | row.layer, row.ecode, swapped, 0];
+            assert_eq!(
+                Terminate::parse(&siw).unwrap().code(),
+                Some(row.code),
+                "{}",
+                row.text
+            );
+        }
+    }
+
+    /// Bytes seen from `siw`, and their RFC forms.
+    #[test]
+    fn golden() {
+        let code = |bytes: &[u8]| Terminate::parse(bytes).unwrap().code().unwrap();
+        assert_eq!(code(&[0x11, 0, 3, 0]), TerminateCode::TaggedInvalidStag);
+        assert_eq!(code(&[0x10, 0, 7, 0]), TerminateCode::ProtectionInvalidStag);
+        assert_eq!(code(&[0x11, 0, 0xc0, 0]), TerminateCode::TaggedInvalidStag);
+        assert_eq!(
+            code(&[0x01, 0, 0xe0, 0]),
+            TerminateCode::ProtectionInvalidStag
+        );
+        // Nothing enclosed: version and opcode errors of siw.
+        assert_eq!(code(&[0x20, 6, 0, 0]), TerminateCode::MpaInsufficientIrd);
+        assert_eq!(code(&[0x02, 2, 0, 0]), TerminateCode::MpaCrc);
+        assert_eq!(Terminate::parse(&[0; 3]), None);
+    }
+
+    /// A tagged header is 14 bytes, and headers that are not there are left out.
+    #[test]
+    fn encloses_what_is_there() {
+        let mut body = Vec::new();
+        let ulpdu = [&[0xc1, 0x40][..], &[5; 20]].concat();
+        Terminate::emit(TerminateCode::TaggedBounds, Some(&ulpdu), &mut body);
+        assert_eq!(body[..6], [0x11, 0x01, 0xc0, 0, 0, 22]);
+        assert_eq!(body[6..], ulpdu[..14]);
+        for ulpdu in [None, Some(&ulpdu[..13]), Some(&[][..])] {
+            let mut body = Vec::new();
+            Terminate::emit(TerminateCode::TaggedBounds, ulpdu, &mut body);
+            assert_eq!(body, [0x11, 0x01, 0, 0]);
         }
     }
 }

@@ -1,0 +1,301 @@
+//! What arrives: FPDU by FPDU, strictly in order.
+//!
+//! The inbound side stops ("parks") when the next thing can not happen yet: a page of a WRITE is not in memory, or
+//! a WRITE through a sync STag is not durable. Bytes behind it are kept, unread. READs do not park: they enter the
+//! inbound read queue, and their pages are awaited there.
+
+use crate::addr::Ticket;
+use crate::connection::phase::{Local, Phase, Remote};
+use crate::connection::place::Placed;
+use crate::connection::ticket::TicketKind;
+use crate::connection::{Connection, Fault};
+use crate::event::{CloseReason, Event, SetupError};
+use crate::mem::access::{AccessError, AccessKind, Request, check};
+use crate::page::{PageError, PageStore};
+use crate::stream::Step;
+use crate::wire::ddp::{Segment, TAGGED_BYTES, Tagged, Untagged};
+use crate::wire::fpdu::{self, LENGTH_BYTES, NextFpdu};
+use crate::wire::rdmap::Opcode;
+use crate::wire::terminate::{Terminate, TerminateCode};
+
+/// Why the inbound side is parked, if it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Inbound {
+    Open,
+    /// The first kept FPDU, `total` bytes with `payload` of them at the usual place, is a WRITE in placement.
+    Placing {
+        total: usize,
+        payload: usize,
+        last: bool,
+    },
+    /// Nothing happens before this is durable.
+    AwaitDurable(Ticket),
+}
+
+impl<S: PageStore> Connection<S> {
+    /// Looks at the start of what is not consumed yet.
+    pub(super) fn step(&mut self, pages: &mut S, bytes: &[u8]) -> Step {
+        match &self.phase {
+            Phase::AwaitRequest { .. } => self.take_request(bytes),
+            Phase::AwaitReply { .. } => self.take_reply(bytes),
+            Phase::AwaitAnswer(_) => self.setup_failed(SetupError::TrailingBytes),
+            Phase::AwaitFirst { .. } | Phase::Rts { .. } => self.take_fpdu(pages, bytes),
+            Phase::Finishing { .. } | Phase::Closed => Step::Discard,
+        }
+    }
+
+    fn take_fpdu(&mut self, pages: &mut S, bytes: &[u8]) -> Step {
+        let (ulpdu, total) = match fpdu::next(bytes, self.framer.crc) {
+            Ok(NextFpdu::Need(count)) => return Step::Need(count),
+            Ok(NextFpdu::Fpdu(ulpdu, total)) => (ulpdu, total),
+            Err(_) => return self.fail(Fault::Peer(TerminateCode::MpaCrc), None),
+        };
+        let segment = match Segment::parse(ulpdu) {
+            Ok(segment) => segment,
+            Err(error) => return self.fail(Fault::Peer(error.terminate()), Some(ulpdu)),
+        };
+        self.first_fpdu_arrived();
+        let result = match segment {
+            Segment::Tagged(Tagged {
+                opcode: Opcode::Write,
+                ..
+            }) if self.placer.is_dirty_full() => {
+                return self.barrier(pages, 0);
+            }
+            Segment::Tagged(segment) if segment.opcode == Opcode::Write => {
+                return self.take_write(pages, &segment, ulpdu, total);
+            }
+            // Nothing but WRITEs gets past a WRITE that is not durable yet.
+            _ if !self.placer.dirty().is_empty() => return self.barrier(pages, 0),
+            Segment::Tagged(segment) => self
+                .requests
+                .handle_response(&segment, &mut self.completions),
+            Segment::Untagged(segment) => self.take_untagged(&segment),
+        };
+        match result {
+            Ok(()) if matches!(self.phase, Phase::Closed) => Step::Discard,
+            Ok(()) => Step::Took(total),
+            Err(code) => self.fail(Fault::Peer(code), Some(ulpdu)),
+        }
+    }
+
+    fn first_fpdu_arrived(&mut self) {
+        if let Phase::AwaitFirst { established, .. } = &mut self.phase {
+            let established = established.take();
+            self.events.extend(established.map(Event::Established));
+            self.phase = Phase::rts();
+        }
+    }
+
+    fn take_write(
+        &mut self,
+        pages: &mut S,
+        segment: &Tagged<'_>,
+        ulpdu: &[u8],
+        total: usize,
+    ) -> Step {
+        self.mid_write = !segment.last;
+        let who = self.accessor();
+        match self
+            .placer
+            .place(who, &mut self.regions, pages, &mut self.tickets, segment)
+        {
+            Ok(Placed::Done) if segment.last && !self.placer.dirty().is_empty() => {
+                self.barrier(pages, total)
+            }
+            Ok(Placed::Done) => Step::Took(total),
+            Ok(Placed::Waiting) => {
+                self.inbound = Inbound::Placing {
+                    total,
+                    payload: segment.payload.len(),
+                    last: segment.last,
+                };
+                Step::Park(0)
+            }
+            Err(fault) => self.fail(fault, Some(ulpdu)),
+        }
+    }
+
+    /// Stops the inbound side until everything written through sync STags is durable.
+    fn barrier(&mut self, pages: &mut S, took: usize) -> Step {
+        let ticket = self.tickets.next(TicketKind::Durable);
+        pages.sync(self.placer.dirty(), ticket);
+        self.placer.clear_dirty();
+        self.inbound = Inbound::AwaitDurable(ticket);
+        Step::Park(took)
+    }
+
+    fn take_untagged(&mut self, segment: &Untagged<'_>) -> Result<(), TerminateCode> {
+        match segment.opcode {
+            Opcode::ReadRequest => {
+                if matches!(
+                    self.phase,
+                    Phase::Rts {
+                        local: Local::FinSent { .. },
+                        ..
+                    }
+                ) {
+                    // It can not be answered any more.
+                    self.close(CloseReason::Lost);
+                    return Ok(());
+                }
+                self.responses
+                    .accept(self.accessor(), &mut self.regions, self.ird, segment)
+            }
+            Opcode::Terminate => {
+                let terminate =
+                    Terminate::parse(segment.payload).ok_or(TerminateCode::OperationUnspecified)?;
+                self.close(CloseReason::TerminateReceived(terminate));
+                Ok(())
+            }
+            _ => self.take_send(segment),
+        }
+    }
+
+    fn take_send(&mut self, segment: &Untagged<'_>) -> Result<(), TerminateCode> {
+        self.receives
+            .handle_segment(segment, &mut self.completions)?;
+        if segment.last {
+            let invalidated = segment.opcode.invalidates().then_some(segment.invalidate);
+            if let Some(stag) = invalidated {
+                self.invalidate(stag)
+                    .map_err(|error| error.terminate(AccessKind::Invalidate))?;
+            }
+            self.receives.complete(
+                segment.opcode.is_solicited(),
+                invalidated,
+                &mut self.completions,
+            );
+        }
+        Ok(())
+    }
+
+    /// Send with Invalidate: no access through the region happens after it (I11).
+    fn invalidate(&mut self, stag: crate::addr::Stag) -> Result<(), AccessError> {
+        let who = self.accessor();
+        let region = self.regions.find(stag).ok_or(AccessError::InvalidStag)?;
+        let what = Request {
+            kind: AccessKind::Invalidate,
+            stag,
+            to: region.spec.base,
+            len: 0,
+        };
+        drop(check(region, who, what)?);
+        region.kill();
+        Ok(())
+    }
+
+    /// Answers a pending [`PageStore::get`]. Tickets of operations that no longer exist are ignored.
+    pub fn handle_page(&mut self, pages: &mut S, ticket: Ticket, page: Result<S::Page, PageError>) {
+        if !matches!(self.phase, Phase::Rts { .. }) {
+            return;
+        }
+        match self.tickets.kind(ticket) {
+            Some(TicketKind::Read) => self.responses.handle_page(ticket, page),
+            Some(TicketKind::Write) => self.handle_write_page(pages, ticket, page),
+            _ => {}
+        }
+    }
+
+    fn handle_write_page(
+        &mut self,
+        pages: &mut S,
+        ticket: Ticket,
+        page: Result<S::Page, PageError>,
+    ) {
+        let Inbound::Placing {
+            total,
+            payload,
+            last,
+        } = self.inbound
+        else {
+            return;
+        };
+        let who = self.accessor();
+        let start = LENGTH_BYTES + TAGGED_BYTES;
+        let kept = &self.rx.kept()[start..start + payload];
+        match self.placer.handle_page(who, ticket, page, kept) {
+            Ok(Placed::Waiting) => {}
+            Ok(Placed::Done) => {
+                self.rx.consume(total);
+                self.inbound = Inbound::Open;
+                if last && !self.placer.dirty().is_empty() {
+                    self.barrier(pages, 0);
+                } else {
+                    self.resume(pages);
+                }
+            }
+            Err(fault) => {
+                let ulpdu = self.rx.kept()[LENGTH_BYTES..start + payload].to_vec();
+                self.fail(fault, Some(&ulpdu));
+            }
+        }
+    }
+
+    /// Answers a [`PageStore::sync`]. Tickets of operations that no longer exist are ignored.
+    pub fn handle_durable(&mut self, pages: &mut S, ticket: Ticket, result: Result<(), PageError>) {
+        if self.inbound != Inbound::AwaitDurable(ticket) {
+            return;
+        }
+        match result {
+            Ok(()) => {
+                self.inbound = Inbound::Open;
+                self.resume(pages);
+            }
+            Err(error) => {
+                self.fail(Fault::Storage(error), None);
+            }
+        }
+    }
+
+    fn resume(&mut self, pages: &mut S) {
+        self.rx.unpark();
+        self.feed(pages, &[]);
+        self.responses.fill_window(pages, &mut self.tickets);
+    }
+
+    /// Runs received bytes through `step`.
+    pub(super) fn feed(&mut self, pages: &mut S, bytes: &[u8]) -> usize {
+        let mut rx = std::mem::take(&mut self.rx);
+        let taken = rx.feed(bytes, self.config.inbound_buffer_max, |shown| {
+            self.step(pages, shown)
+        });
+        // A connection that ended meanwhile keeps nothing.
+        if matches!(
+            self.phase,
+            Phase::Rts { .. } | Phase::AwaitFirst { .. } | Phase::AwaitRequest { .. }
+        ) || matches!(self.phase, Phase::AwaitReply { .. } | Phase::AwaitAnswer(_))
+        {
+            self.rx = rx;
+        }
+        self.note_end();
+        taken
+    }
+
+    /// The peer's FIN takes effect when everything before it is done.
+    pub(super) fn note_end(&mut self) {
+        let Phase::Rts {
+            local,
+            remote: remote @ Remote::FinBehind,
+        } = &mut self.phase
+        else {
+            return;
+        };
+        if self.rx.is_parked() {
+            return;
+        }
+        let cut_short =
+            !self.rx.kept().is_empty() || self.mid_write || self.receives.is_mid_message();
+        if cut_short || self.requests.has_reads() {
+            return self.close(CloseReason::Lost);
+        }
+        *remote = Remote::Finished;
+        match local {
+            Local::FinSent { .. } => self.close(CloseReason::Graceful),
+            _ => {
+                *local = Local::Draining;
+                self.events.push_back(Event::PeerFinished);
+            }
+        }
+    }
+}

@@ -1,0 +1,78 @@
+//! The life of a connection.
+//!
+//! ```text
+//!  responder: AwaitRequest -> AwaitAnswer -> AwaitFirst -> Rts
+//!  initiator: AwaitReply ---------------------------------> Rts
+//!
+//!  Rts (Open -> Draining -> FinSent, and FIN of the peer) ----------> Closed
+//!  any -> Finishing (Terminate or refusal goes out, FIN) -----------> Closed
+//!  any -> Closed
+//! ```
+
+use crate::addr::Time;
+use crate::connection::setup::Asked;
+use crate::event::{CloseReason, Established};
+
+/// Where the connection is.
+#[derive(Debug)]
+pub(super) enum Phase {
+    /// Responder: no Request yet.
+    AwaitRequest { deadline: Time },
+    /// Responder: the program has not answered.
+    AwaitAnswer(Asked),
+    /// Initiator: no Reply yet.
+    AwaitReply { deadline: Time },
+    /// Responder: replied; nothing may be sent before the first FPDU of the peer (RFC 5044 §7.1.2).
+    AwaitFirst {
+        deadline: Option<Time>,
+        established: Option<Established>,
+    },
+    /// Work goes both ways.
+    Rts { local: Local, remote: Remote },
+    /// Last words go out, received bytes are discarded.
+    Finishing { reason: CloseReason, finish: Finish },
+    /// The end.
+    Closed,
+}
+
+impl Phase {
+    pub(super) fn rts() -> Self {
+        Self::Rts {
+            local: Local::Open,
+            remote: Remote::Open,
+        }
+    }
+}
+
+/// Our direction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Local {
+    Open,
+    /// Finishes what was posted and asked.
+    Draining,
+    /// FIN may be sent; the peer's is awaited.
+    FinSent {
+        deadline: Time,
+    },
+}
+
+/// The peer's direction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Remote {
+    Open,
+    /// FIN arrived while bytes before it are still parked.
+    FinBehind,
+    /// FIN arrived, everything before it is done.
+    Finished,
+}
+
+/// How far the last words are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Finish {
+    /// Not handed to the driver yet.
+    Pending,
+    /// Handed over; the peer's FIN is awaited.
+    Sent { deadline: Time },
+    /// Not handed over yet, and the peer's FIN is here.
+    PendingAfterFin,
+}

@@ -1,0 +1,139 @@
+//! The receive queue: buffers for the peer's SENDs, used in posting order.
+
+use std::collections::VecDeque;
+
+use crate::addr::{Msn, Stag, WrId};
+use crate::cq::{Completion, CompletionOpcode, CompletionQueue, Status};
+use crate::wire::ddp::Untagged;
+use crate::wire::terminate::TerminateCode;
+use crate::wqe::{LocalSlice, RecvBuffer};
+
+#[derive(Debug)]
+enum Target {
+    Local(LocalSlice),
+    /// The message so far, and its limit.
+    Vec(Vec<u8>, usize),
+}
+
+#[derive(Debug)]
+struct Receive {
+    wr_id: WrId,
+    target: Target,
+    /// Bytes of the message so far.
+    got: u32,
+}
+
+impl Receive {
+    fn room(&self) -> usize {
+        match &self.target {
+            Target::Local(slice) => slice.len - self.got as usize,
+            Target::Vec(_, max) => max - self.got as usize,
+        }
+    }
+
+    fn completion(self, status: Status, solicited: bool, invalidated: Option<Stag>) -> Completion {
+        let message = match self.target {
+            Target::Vec(bytes, _) if status.is_success() => Some(bytes),
+            _ => None,
+        };
+        let (wr_id, bytes) = (self.wr_id, self.got);
+        Completion {
+            wr_id,
+            opcode: CompletionOpcode::Recv,
+            status,
+            bytes,
+            solicited,
+            invalidated,
+            message,
+        }
+    }
+}
+
+/// Posted buffers.
+#[derive(Debug)]
+pub(super) struct Receives {
+    queue: VecDeque<Receive>,
+    msn: Msn,
+}
+
+impl Receives {
+    pub(super) fn new() -> Self {
+        Self {
+            queue: VecDeque::new(),
+            msn: Msn::FIRST,
+        }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.queue.len()
+    }
+
+    pub(super) fn push(&mut self, wr_id: WrId, buffer: RecvBuffer) {
+        let target = match buffer {
+            RecvBuffer::Local(slice) => Target::Local(slice),
+            RecvBuffer::Vec(max) => Target::Vec(Vec::new(), max),
+        };
+        self.queue.push_back(Receive {
+            wr_id,
+            target,
+            got: 0,
+        });
+    }
+
+    /// A message was begun and not ended.
+    pub(super) fn is_mid_message(&self) -> bool {
+        self.queue.front().is_some_and(|receive| receive.got > 0)
+    }
+
+    /// Checks a segment of a SEND and takes its bytes. After the last one, the caller invalidates if asked to, and
+    /// calls `complete`.
+    pub(super) fn handle_segment(
+        &mut self,
+        segment: &Untagged<'_>,
+        completions: &mut CompletionQueue,
+    ) -> Result<(), TerminateCode> {
+        if segment.msn != self.msn {
+            return Err(TerminateCode::UntaggedMsnRange);
+        }
+        let Some(receive) = self.queue.front_mut() else {
+            return Err(TerminateCode::UntaggedNoBuffer);
+        };
+        if segment.offset != receive.got {
+            return Err(TerminateCode::UntaggedOffset);
+        }
+        if segment.payload.len() > receive.room() {
+            if let Some(receive) = self.queue.pop_front() {
+                completions.push(receive.completion(Status::LocalLength, false, None));
+            }
+            return Err(TerminateCode::UntaggedTooLong);
+        }
+        match &mut receive.target {
+            Target::Local(slice) => slice
+                .buffer
+                .write(slice.offset + receive.got as usize, segment.payload),
+            Target::Vec(bytes, _) => bytes.extend_from_slice(segment.payload),
+        }
+        receive.got += segment.payload.len() as u32;
+        Ok(())
+    }
+
+    /// The last segment of a message was taken.
+    pub(super) fn complete(
+        &mut self,
+        solicited: bool,
+        invalidated: Option<Stag>,
+        completions: &mut CompletionQueue,
+    ) {
+        self.msn = self.msn.next();
+        if let Some(receive) = self.queue.pop_front() {
+            completions.push(receive.completion(Status::Success, solicited, invalidated));
+        }
+    }
+
+    /// Ends all in error.
+    pub(super) fn flush(&mut self, completions: &mut CompletionQueue) {
+        for receive in self.queue.drain(..) {
+            completions.push(receive.completion(Status::Flushed, false, None));
+        }
+    }
+}

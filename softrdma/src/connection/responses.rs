@@ -1,0 +1,337 @@
+//! READs of the peer: the inbound read queue (IRQ).
+//!
+//! Each accepted Read Request becomes an entry; the pages of all entries are asked for in order as far as a window
+//! of pinned pages allows, so cold pages of several READs are fetched side by side. Responses are built strictly in
+//! order from the ready prefix of the window, straight into the send buffer.
+//!
+//! # Invariants
+//! - Q1. `slots[i]` belongs to ticket number `front + i`; slots are in the order of the bytes that will be sent.
+//! - Q2. At most `window` slots; at most IRD entries.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use crate::addr::{Msn, Ticket};
+use crate::connection::Fault;
+use crate::connection::segment::cut;
+use crate::connection::ticket::{TicketKind, Tickets, distance};
+use crate::mem::access::{AccessError, AccessKind, Accessor, Request, check};
+use crate::mem::cache::RegionCache;
+use crate::mem::region::{Backing, Region};
+use crate::page::{GetPage, Intent, PAGE_BYTES, Page, PageError, PageStore};
+use crate::wire::ddp::{TAGGED_BYTES, Tagged, Untagged};
+use crate::wire::marker::Framer;
+use crate::wire::rdmap::{Opcode, ReadRequest};
+use crate::wire::terminate::TerminateCode;
+
+#[derive(Debug)]
+enum Slot<P> {
+    Pending,
+    Ready(P),
+    Failed(PageError),
+}
+
+#[derive(Debug)]
+struct Inbound {
+    msn: Msn,
+    request: ReadRequest,
+    /// Source region and offset of the first byte in its backing; nothing for a READ of zero bytes.
+    source: Option<(Arc<Region>, u64)>,
+    /// Bytes whose pages were asked for.
+    asked: u32,
+    /// Bytes sent.
+    sent: u32,
+}
+
+impl Inbound {
+    /// Request for the part of the source that is not sent yet, `len` bytes of it.
+    fn access(&self, len: u32) -> Request {
+        Request {
+            kind: AccessKind::Read,
+            stag: self.request.source.stag,
+            to: self.request.source.to.wrapping_add(u64::from(self.sent)),
+            len,
+        }
+    }
+}
+
+/// The peer's READs that are not answered completely.
+#[derive(Debug)]
+pub(super) struct Responses<P> {
+    reads: VecDeque<Inbound>,
+    slots: VecDeque<Slot<P>>,
+    /// Ticket of `slots[0]`.
+    front: Ticket,
+    /// Entry whose pages are asked for next.
+    asking: usize,
+    window: usize,
+    msn: Msn,
+}
+
+impl<P: Page> Responses<P> {
+    pub(super) fn new(window: usize) -> Self {
+        Self {
+            reads: VecDeque::new(),
+            slots: VecDeque::new(),
+            front: Ticket(0),
+            asking: 0,
+            window: window.max(1),
+            msn: Msn::FIRST,
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.reads.is_empty()
+    }
+
+    /// A response was begun and not ended.
+    pub(super) fn is_mid_message(&self) -> bool {
+        self.reads.front().is_some_and(|read| read.sent > 0)
+    }
+
+    /// Gives all pages back and forgets all READs.
+    pub(super) fn reset(&mut self) {
+        self.reads.clear();
+        self.slots.clear();
+        self.asking = 0;
+    }
+
+    /// Takes a Read Request.
+    pub(super) fn accept(
+        &mut self,
+        who: Accessor,
+        regions: &mut RegionCache,
+        ird: u16,
+        segment: &Untagged<'_>,
+    ) -> Result<(), TerminateCode> {
+        if segment.msn != self.msn {
+            return Err(TerminateCode::UntaggedMsnRange);
+        }
+        if segment.offset != 0 {
+            return Err(TerminateCode::UntaggedOffset);
+        }
+        // There is no code for a Read Request of a wrong length but this one, if it is too long.
+        let Some(request) = ReadRequest::parse(segment.payload).filter(|_| segment.last) else {
+            let too_long =
+                segment.payload.len() > crate::wire::rdmap::READ_REQUEST_BYTES || !segment.last;
+            return Err(if too_long {
+                TerminateCode::UntaggedTooLong
+            } else {
+                TerminateCode::OperationUnspecified
+            });
+        };
+        if self.reads.len() >= usize::from(ird) {
+            return Err(TerminateCode::OperationCatastrophicStream);
+        }
+        // A READ of zero bytes names no source (RFC 5040 §5.2.1).
+        let source = if request.size == 0 {
+            None
+        } else {
+            let refused = |error: AccessError| error.terminate(AccessKind::Read);
+            let stag = request.source.stag;
+            let region = regions
+                .find(stag)
+                .ok_or(AccessError::InvalidStag)
+                .map_err(refused)?;
+            let what = Request {
+                kind: AccessKind::Read,
+                stag,
+                to: request.source.to,
+                len: request.size,
+            };
+            let offset = check(region, who, what).map_err(refused)?.offset;
+            Some((Arc::clone(region), offset))
+        };
+        self.msn = self.msn.next();
+        self.reads.push_back(Inbound {
+            msn: segment.msn,
+            request,
+            source,
+            asked: 0,
+            sent: 0,
+        });
+        Ok(())
+    }
+
+    /// Asks for pages, in order, as far as the window allows.
+    pub(super) fn fill_window<S: PageStore<Page = P>>(
+        &mut self,
+        pages: &mut S,
+        tickets: &mut Tickets,
+    ) {
+        while let Some(read) = self.reads.get_mut(self.asking) {
+            let paged =
+                read.source
+                    .as_ref()
+                    .and_then(|(region, offset)| match region.spec.backing {
+                        Backing::Pages(backing) if read.asked < read.request.size => {
+                            Some((backing, *offset))
+                        }
+                        _ => None,
+                    });
+            let Some((backing, offset)) = paged else {
+                self.asking += 1;
+                continue;
+            };
+            if self.slots.len() >= self.window {
+                return;
+            }
+            let offset = offset + u64::from(read.asked);
+            let ticket = tickets.next(TicketKind::Read);
+            if self.slots.is_empty() {
+                self.front = ticket;
+            }
+            self.slots.push_back(
+                match pages.get(backing, offset / PAGE_BYTES as u64, Intent::Read, ticket) {
+                    GetPage::Ready(page) => Slot::Ready(page),
+                    GetPage::Pending => Slot::Pending,
+                    GetPage::Failed(error) => Slot::Failed(error),
+                },
+            );
+            let in_page = PAGE_BYTES as u32 - (offset % PAGE_BYTES as u64) as u32;
+            read.asked += in_page.min(read.request.size - read.asked);
+        }
+    }
+
+    /// A page came.
+    pub(super) fn handle_page(&mut self, ticket: Ticket, page: Result<P, PageError>) {
+        if let Some(slot @ Slot::Pending) = self.slots.get_mut(distance(self.front, ticket)) {
+            *slot = match page {
+                Ok(page) => Slot::Ready(page),
+                Err(error) => Slot::Failed(error),
+            };
+        }
+    }
+
+    /// Can a segment be built?
+    pub(super) fn is_ready(&self) -> bool {
+        let Some(read) = self.reads.front() else {
+            return false;
+        };
+        match &read.source {
+            Some((region, _)) if matches!(region.spec.backing, Backing::Pages(_)) => {
+                matches!(self.slots.front(), Some(Slot::Ready(_) | Slot::Failed(_)))
+            }
+            _ => true,
+        }
+    }
+
+    /// Appends one segment of the first READ's response; only when `is_ready`.
+    pub(super) fn emit(
+        &mut self,
+        who: Accessor,
+        ulpdu_max: u16,
+        framer: &mut Framer,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Fault> {
+        let Some(read) = self.reads.front() else {
+            return Ok(());
+        };
+        let sink = read.request.sink;
+        let to = sink.to.wrapping_add(u64::from(read.sent));
+        let remaining = read.request.size - read.sent;
+        let mut len = cut(remaining, u64::from(read.sent), ulpdu_max, TAGGED_BYTES);
+        let mut header = Tagged {
+            opcode: Opcode::ReadResponse,
+            last: len == remaining,
+            stag: sink.stag,
+            to,
+            payload: &[],
+        };
+        let mut done_slots = 0;
+        match &read.source {
+            None => {
+                let at = framer.open(out);
+                header.emit_header(out);
+                framer.seal(out, at);
+            }
+            Some((region, base)) => {
+                let offset = base + u64::from(read.sent);
+                if matches!(region.spec.backing, Backing::Pages(_)) {
+                    len = self.ready_bytes(offset, len)?;
+                    header.last = len == remaining;
+                }
+                let refused = |error: AccessError| Fault::Peer(error.terminate(AccessKind::Read));
+                let access = check(region, who, read.access(len)).map_err(refused)?;
+                let at = framer.open(out);
+                header.emit_header(out);
+                match &region.spec.backing {
+                    Backing::Memory(buffer) => buffer.append_to(offset as usize, len as usize, out),
+                    Backing::Pages(_) => {
+                        done_slots = self.append_pages(offset, len, header.last, out)
+                    }
+                }
+                drop(access);
+                framer.seal(out, at);
+            }
+        }
+        self.slots.drain(..done_slots);
+        self.front = self.front.advanced(done_slots);
+        if header.last {
+            self.reads.pop_front();
+            self.asking = self.asking.saturating_sub(1);
+        } else if let Some(read) = self.reads.front_mut() {
+            read.sent += len;
+        }
+        Ok(())
+    }
+
+    /// How many of the `wanted` bytes at `offset` lie in the ready prefix of the window.
+    fn ready_bytes(&self, offset: u64, wanted: u32) -> Result<u32, Fault> {
+        let mut ready = 0;
+        for slot in &self.slots {
+            match slot {
+                Slot::Ready(_) if ready < wanted => {
+                    let in_page = PAGE_BYTES as u32
+                        - ((offset + u64::from(ready)) % PAGE_BYTES as u64) as u32;
+                    ready = wanted.min(ready + in_page);
+                }
+                Slot::Failed(error) if ready == 0 => return Err(Fault::Storage(*error)),
+                _ => break,
+            }
+        }
+        assert!(ready > 0, "called only when the first page is there");
+        Ok(ready)
+    }
+
+    /// Copies `len` bytes at `offset` out of the window; returns how many slots are done with.
+    fn append_pages(&self, offset: u64, len: u32, last: bool, out: &mut Vec<u8>) -> usize {
+        let (mut copied, mut done) = (0, 0);
+        for slot in &self.slots {
+            let Slot::Ready(page) = slot else { break };
+            if copied == len as usize {
+                break;
+            }
+            let in_page = ((offset + copied as u64) % PAGE_BYTES as u64) as usize;
+            let count = (PAGE_BYTES - in_page).min(len as usize - copied);
+            page.append_to(in_page, count, out);
+            copied += count;
+            if in_page + count == PAGE_BYTES || (last && copied == len as usize) {
+                done += 1;
+            }
+        }
+        assert_eq!(copied, len as usize, "only ready bytes are sent");
+        done
+    }
+
+    /// The Read Request being answered, advanced to where it stopped, as a Terminate encloses it (RFC 5040 §4.8).
+    pub(super) fn offending_ulpdu(&self) -> Option<Vec<u8>> {
+        let read = self.reads.front()?;
+        let mut ulpdu = Vec::new();
+        let header = Untagged {
+            opcode: Opcode::ReadRequest,
+            last: true,
+            invalidate: crate::addr::Stag(0),
+            msn: read.msn,
+            offset: 0,
+            payload: &[],
+        };
+        header.emit_header(&mut ulpdu);
+        let mut request = read.request;
+        request.sink.to = request.sink.to.wrapping_add(u64::from(read.sent));
+        request.source.to = request.source.to.wrapping_add(u64::from(read.sent));
+        request.size -= read.sent;
+        request.emit(&mut ulpdu);
+        Some(ulpdu)
+    }
+}

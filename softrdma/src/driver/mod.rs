@@ -1,0 +1,4 @@
+//! Drivers: what moves the bytes between connections.
+
+pub mod loopback;
+pub mod tcp;

@@ -1,0 +1,386 @@
+//! A blocking client over a standard TCP socket, for command-line programs and tests.
+//!
+//! One thread, one connection. Calls run the connection until what they wait for has happened. For many connections
+//! or page-backed regions write a reactor around [`Connection`] instead.
+
+use std::collections::VecDeque;
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream, ToSocketAddrs};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::addr::{RemoteAddr, Stag, Time, WrId};
+use crate::config::Config;
+use crate::connection::{Connection, PrivateDataTooLong, SocketState};
+use crate::cq::{Completion, Status};
+use crate::event::{CloseReason, Established, Event};
+use crate::mem::RegionTable;
+use crate::page::NoPages;
+use crate::wqe::{LocalSlice, Operation, PostError, RecvBuffer, Source, WorkRequest};
+
+/// Bytes received or sent by one system call.
+const IO_BYTES: usize = 256 << 10;
+/// First of the numbers that the blocking calls give to their own requests.
+const OWN_WR_IDS: u64 = 1 << 63;
+
+/// Why a client call failed.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// The name has no address.
+    #[error("unknown host {host}: {source}")]
+    UnknownHost {
+        /// As given.
+        host: String,
+        /// What the resolver said.
+        source: io::Error,
+    },
+    /// Nobody listens there, or it cannot be reached.
+    #[error("cannot connect to {address}: {source}")]
+    Connect {
+        /// The address tried last.
+        address: SocketAddr,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The socket failed later.
+    #[error("socket: {0}")]
+    Socket(#[from] io::Error),
+    /// Nothing happened for too long.
+    #[error("no answer within {0:?}")]
+    TimedOut(Duration),
+    /// The connection ended.
+    #[error("connection ended: {0}")]
+    Closed(CloseReason),
+    /// A request failed.
+    #[error("request failed: {0}")]
+    Failed(Status),
+    /// A request could not be queued.
+    #[error(transparent)]
+    Post(#[from] PostError),
+    /// The private data is too long.
+    #[error(transparent)]
+    PrivateData(#[from] PrivateDataTooLong),
+}
+
+/// A connected client.
+#[derive(Debug)]
+pub struct TcpClient {
+    connection: Connection<NoPages>,
+    socket: TcpStream,
+    established: Established,
+    timeout: Duration,
+    started: Instant,
+    completions: VecDeque<Completion>,
+    next_own: u64,
+    input: Vec<u8>,
+    output: Vec<u8>,
+    sent: usize,
+    ended: Option<CloseReason>,
+    fin_sent: bool,
+}
+
+impl TcpClient {
+    /// Connects to `host` (`name:port`) and sets the connection up. `timeout` holds for this and each later call.
+    ///
+    /// # Errors
+    /// Unknown host, refusal by the system or by the peer's program, bad set-up, time-out: see [`ClientError`].
+    pub fn connect(
+        host: &str,
+        config: Config,
+        table: &Arc<RegionTable>,
+        private_data: &[u8],
+        timeout: Duration,
+    ) -> Result<Self, ClientError> {
+        let unknown = |source| ClientError::UnknownHost {
+            host: host.to_owned(),
+            source,
+        };
+        let addresses: Vec<SocketAddr> = host.to_socket_addrs().map_err(unknown)?.collect();
+        let mut last = unknown(io::ErrorKind::NotFound.into());
+        for address in addresses {
+            match TcpStream::connect_timeout(&address, timeout) {
+                Ok(socket) => return Self::start(socket, config, table, private_data, timeout),
+                Err(source) => last = ClientError::Connect { address, source },
+            }
+        }
+        Err(last)
+    }
+
+    /// Sets the connection up over a connected socket.
+    ///
+    /// # Errors
+    /// As `connect`.
+    pub fn start(
+        socket: TcpStream,
+        config: Config,
+        table: &Arc<RegionTable>,
+        private_data: &[u8],
+        timeout: Duration,
+    ) -> Result<Self, ClientError> {
+        socket.set_nodelay(true)?;
+        socket.set_nonblocking(false)?;
+        socket.set_write_timeout(Some(timeout))?;
+        let connection = Connection::initiator(config, table, private_data, Time(0))?;
+        let nothing_yet = Established {
+            private_data: Vec::new(),
+            ird: 0,
+            ord: 0,
+            crc: false,
+            markers: false,
+            ulpdu_max: 0,
+        };
+        let mut client = Self {
+            connection,
+            socket,
+            established: nothing_yet,
+            timeout,
+            started: Instant::now(),
+            completions: VecDeque::new(),
+            next_own: OWN_WR_IDS,
+            input: vec![0; IO_BYTES],
+            output: Vec::with_capacity(IO_BYTES),
+            sent: 0,
+            ended: None,
+            fin_sent: false,
+        };
+        let deadline = Instant::now() + timeout;
+        while client.established.ulpdu_max == 0 {
+            client.turn(deadline)?;
+        }
+        Ok(client)
+    }
+
+    /// What was agreed on, with the private data of the Reply.
+    #[must_use]
+    pub fn established(&self) -> &Established {
+        &self.established
+    }
+
+    /// The connection, to post work on; `poll` or `wait` carries it out. Numbers from 2^63 on are taken.
+    pub fn connection(&mut self) -> &mut Connection<NoPages> {
+        &mut self.connection
+    }
+
+    /// The next completion of posted work, waiting for it.
+    ///
+    /// # Errors
+    /// Time-out, or the end of the connection.
+    pub fn wait(&mut self) -> Result<Completion, ClientError> {
+        let deadline = Instant::now() + self.timeout;
+        loop {
+            if let Some(completion) = self.completions.pop_front() {
+                return Ok(completion);
+            }
+            self.turn(deadline)?;
+        }
+    }
+
+    /// Sends what is ready and returns a completion that is there already. Does not wait for the peer.
+    ///
+    /// # Errors
+    /// The end of the connection.
+    pub fn poll(&mut self) -> Result<Option<Completion>, ClientError> {
+        self.transmit()?;
+        self.drain();
+        Ok(self.completions.pop_front())
+    }
+
+    /// WRITEs a copy of `bytes` and returns when the socket has them: see DESIGN §3 for what that means.
+    ///
+    /// # Errors
+    /// As `wait`, or that the request failed.
+    pub fn write(&mut self, bytes: &[u8], remote: RemoteAddr) -> Result<(), ClientError> {
+        self.perform(Operation::Write {
+            source: Source::Bytes(bytes.to_vec()),
+            remote,
+        })
+    }
+
+    /// READs `sink.len` bytes into `sink`. With a length of 0 it proves that earlier WRITEs have been placed, and
+    /// that those through sync STags are durable.
+    ///
+    /// # Errors
+    /// As `wait`, or that the request failed.
+    pub fn read(&mut self, sink: LocalSlice, remote: RemoteAddr) -> Result<(), ClientError> {
+        self.perform(Operation::Read { sink, remote })
+    }
+
+    /// SENDs a copy of `message`.
+    ///
+    /// # Errors
+    /// As `wait`, or that the request failed.
+    pub fn send(&mut self, message: &[u8], invalidate: Option<Stag>) -> Result<(), ClientError> {
+        self.perform(Operation::Send {
+            source: Source::Bytes(message.to_vec()),
+            solicited: false,
+            invalidate,
+        })
+    }
+
+    /// Posts a buffer of `max` bytes and waits for a message in it. To receive what the peer may send at any moment,
+    /// post buffers in advance on `connection` and `wait`.
+    ///
+    /// # Errors
+    /// As `wait`, or that the request failed.
+    pub fn recv(&mut self, max: usize) -> Result<Vec<u8>, ClientError> {
+        let wr_id = self.own_wr_id();
+        self.connection.post_recv(wr_id, RecvBuffer::Vec(max))?;
+        Ok(self.wait_for(wr_id)?.message.unwrap_or_default())
+    }
+
+    /// Ends in order and waits for the peer to do so too.
+    ///
+    /// # Errors
+    /// How it ended, if not in order.
+    pub fn disconnect(mut self) -> Result<(), ClientError> {
+        self.connection.disconnect();
+        let deadline = Instant::now() + self.timeout;
+        loop {
+            match self.turn(deadline) {
+                Err(ClientError::Closed(CloseReason::Graceful)) => return Ok(()),
+                Err(error) => return Err(error),
+                Ok(()) => {}
+            }
+        }
+    }
+
+    fn own_wr_id(&mut self) -> WrId {
+        self.next_own += 1;
+        WrId(self.next_own)
+    }
+
+    fn perform(&mut self, op: Operation) -> Result<(), ClientError> {
+        let wr_id = self.own_wr_id();
+        self.connection.post_send(WorkRequest::new(wr_id, op))?;
+        self.wait_for(wr_id).map(|_| ())
+    }
+
+    fn wait_for(&mut self, wr_id: WrId) -> Result<Completion, ClientError> {
+        let deadline = Instant::now() + self.timeout;
+        loop {
+            if let Some(at) = self
+                .completions
+                .iter()
+                .position(|completion| completion.wr_id == wr_id)
+                && let Some(completion) = self.completions.remove(at)
+            {
+                return match completion.status {
+                    Status::Success => Ok(completion),
+                    // What ended the connection says more than that the request was flushed.
+                    Status::Flushed if self.ended.is_some() => Err(self.end()),
+                    status => Err(ClientError::Failed(status)),
+                };
+            }
+            self.turn(deadline)?;
+        }
+    }
+
+    fn end(&self) -> ClientError {
+        ClientError::Closed(self.ended.clone().unwrap_or(CloseReason::Lost))
+    }
+
+    fn now(&self) -> Time {
+        Time(0) + self.started.elapsed()
+    }
+
+    /// Sends what is ready, then receives once, unless there is news already.
+    fn turn(&mut self, deadline: Instant) -> Result<(), ClientError> {
+        self.transmit()?;
+        let (news, established) = (self.completions.len(), self.established.ulpdu_max);
+        self.drain();
+        if self.completions.len() > news || self.established.ulpdu_max != established {
+            return Ok(());
+        }
+        if self.ended.is_some() {
+            return Err(self.end());
+        }
+        self.receive(deadline)?;
+        self.drain();
+        Ok(())
+    }
+
+    fn drain(&mut self) {
+        while let Some(completion) = self.connection.poll_completion() {
+            self.completions.push_back(completion);
+        }
+        while let Some(event) = self.connection.poll_event() {
+            match event {
+                Event::Established(established) => self.established = established,
+                Event::Closed(reason) => self.ended = Some(reason),
+                Event::PeerFinished | Event::ConnectRequest(_) => {}
+            }
+        }
+    }
+
+    /// Hands everything that is ready to the socket.
+    fn transmit(&mut self) -> Result<(), ClientError> {
+        loop {
+            if self.sent == self.output.len() {
+                self.output.clear();
+                self.sent = 0;
+                let now = self.now();
+                self.connection
+                    .poll_transmit(now, &mut NoPages, &mut self.output, IO_BYTES);
+                if self.output.is_empty() {
+                    break;
+                }
+            }
+            match self.socket.write(&self.output[self.sent..]) {
+                Ok(count) => self.sent += count,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if is_timeout(&error) => {
+                    return Err(ClientError::TimedOut(self.timeout));
+                }
+                Err(_) => {
+                    self.connection.handle_transport_error();
+                    self.output.clear();
+                    self.sent = 0;
+                    break;
+                }
+            }
+        }
+        if self.connection.socket_state() != SocketState::Open && !self.fin_sent {
+            self.fin_sent = true;
+            // Fails only if the connection is gone already, which the next receive reports.
+            let _ = self.socket.shutdown(Shutdown::Write);
+        }
+        Ok(())
+    }
+
+    fn receive(&mut self, deadline: Instant) -> Result<(), ClientError> {
+        let timer = self
+            .connection
+            .poll_timeout()
+            .map(|at| Duration::from_nanos(at.0.saturating_sub(self.now().0)));
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(ClientError::TimedOut(self.timeout));
+        }
+        let wait = timer
+            .map_or(left, |timer| timer.min(left))
+            .max(Duration::from_millis(1));
+        self.socket.set_read_timeout(Some(wait))?;
+        let now = self.now();
+        match self.socket.read(&mut self.input) {
+            Ok(0) => self.connection.handle_eof(now),
+            // Without pages the inbound side never parks, so all is taken.
+            Ok(count) => {
+                self.connection
+                    .handle_bytes(now, &mut NoPages, &self.input[..count]);
+            }
+            Err(error) if is_timeout(&error) || error.kind() == io::ErrorKind::Interrupted => {
+                let now = self.now();
+                self.connection.handle_timeout(now);
+            }
+            Err(_) => self.connection.handle_transport_error(),
+        }
+        Ok(())
+    }
+}
+
+fn is_timeout(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut
+    )
+}
