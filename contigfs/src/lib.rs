@@ -1,1 +1,43 @@
 //! ContigFS: files contiguous in a 64-bit LBA space.
+//!
+//! Every file is one run of LBAs, taken from a space so large that each file gets far more than it needs; the store
+//! below maps only what is written. So the place of byte `n` of a file is an addition, and registering a file for
+//! remote access takes no look at its size. There is no journal: the store commits a batch of changes all or nothing,
+//! and each metadata operation is one batch, durable when the call returns.
+//!
+//! # Invariants (numbers as in the project's reliability notes)
+//! - I9. Metadata operations are atomic and durable when they return; a file never shows bytes of another file or of
+//!   its own past.
+//! - Running out of space changes nothing, and deleting never needs space.
+//!
+//! # Module map
+//! - [`store`](BlockStore): what is needed from below; [`MemStore`] is one in memory, for tests
+//! - `format`: the layout on media; `docs/layout.md` has the diagrams and the crash argument
+//! - `buddy`, `table`, `dir`: free ranges, free inode numbers, the index of a directory; all in memory
+//! - `fs`: the file system, [`Fs`]; its module has the rules of locking
+//! - [`check()`]: a separate reader that judges a volume
+//! - [`fuse`]: the thin adapter that mounts an [`Fs`]
+
+mod buddy;
+mod check;
+mod dir;
+mod error;
+mod format;
+mod fs;
+pub mod fuse;
+mod inode;
+mod mem_store;
+mod store;
+mod table;
+mod time;
+
+pub use check::{CheckReport, Problem, check, check_with_data};
+pub use error::{Corruption, FsError};
+pub use fs::{
+    Clock, DirEntry, Extent, FallocMode, FormatOptions, Fs, NewNode, RenameMode, SeekTo, StatFs,
+    SyncScope, WriteOptions,
+};
+pub use inode::{Attr, FileKind, InodeNo, SetAttr, SetTime};
+pub use mem_store::MemStore;
+pub use store::{BlockStore, ByteAddr, StoreError};
+pub use time::Timestamp;

@@ -1,0 +1,560 @@
+//! The checker: reads a whole volume and says what is wrong with it.
+//!
+//! It shares the format parsers with the file system, but none of its state: it reads the store alone, so it judges
+//! what a mount would find. It changes nothing.
+
+use std::collections::{HashMap, HashSet};
+use std::fmt;
+
+use ftl::{GRAIN_BYTES, Lba, LbaRange};
+
+use crate::error::FsError;
+use crate::format::{
+    COLD_BYTES, COLD_PER_GRAIN, COLD_RANGE, HOT_BYTES, HOT_PER_GRAIN, HOT_RANGE, HotRecord,
+    INODES_MAX, InodeRecord, METADATA_ORDER, ROOT_COPY_LBA, ROOT_LBA, RootRecord, TableRecord,
+    parse_grain,
+};
+use crate::inode::{FileKind, InodeNo};
+use crate::store::{BlockStore, ByteAddr, StoreError};
+
+/// What the checker found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CheckReport {
+    /// Everything that is wrong; empty for a healthy volume.
+    pub problems: Vec<Problem>,
+    /// Regular files.
+    pub files: u64,
+    /// Directories.
+    pub directories: u64,
+    /// Links, devices, pipes, sockets.
+    pub others: u64,
+    /// Files without names, to be freed by the next mount. They are no problem.
+    pub orphans: u64,
+    /// Mapped grains outside all ranges, to be freed by the next mount. They are no problem.
+    pub ownerless_grains: u64,
+}
+
+impl CheckReport {
+    /// Whether nothing is wrong.
+    pub fn is_clean(&self) -> bool {
+        self.problems.is_empty()
+    }
+}
+
+/// Something that is wrong with a volume.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Problem {
+    /// A root record can not be read; `copy` tells which. One of the two is enough to mount.
+    Root {
+        /// The second one.
+        copy: bool,
+        /// Why.
+        error: FsError,
+    },
+    /// A record of the inode table can not be read.
+    Record {
+        /// The inode.
+        ino: InodeNo,
+        /// Why.
+        error: FsError,
+    },
+    /// A record exists behind the end of the inode table.
+    BehindTable {
+        /// The grain.
+        lba: Lba,
+    },
+    /// The range of a file overlaps that of another one.
+    Overlap {
+        /// The inode.
+        ino: InodeNo,
+        /// The other one.
+        other: InodeNo,
+    },
+    /// A directory can not be read to its end.
+    Directory {
+        /// The directory.
+        ino: InodeNo,
+        /// Why.
+        error: FsError,
+    },
+    /// A name occurs twice in a directory.
+    NameTwice {
+        /// The directory.
+        dir: InodeNo,
+        /// Where the name leads.
+        ino: InodeNo,
+    },
+    /// A name leads to an inode that does not exist.
+    Dangling {
+        /// The directory.
+        dir: InodeNo,
+        /// Where the name leads.
+        ino: InodeNo,
+    },
+    /// The kind in the directory entry differs from that of the inode.
+    KindDiffers {
+        /// The directory.
+        dir: InodeNo,
+        /// The inode.
+        ino: InodeNo,
+    },
+    /// The number of names or subdirectories differs from the link count.
+    LinkCount {
+        /// The inode.
+        ino: InodeNo,
+        /// What the record says.
+        recorded: u32,
+        /// What was counted.
+        counted: u64,
+    },
+    /// A directory has several names, or a parent other than the directory that holds its name.
+    Parent {
+        /// The directory.
+        ino: InodeNo,
+    },
+    /// An inode has no name and is no orphan.
+    Unreachable {
+        /// The inode.
+        ino: InodeNo,
+    },
+    /// A directory has mapped grains behind its size, or its last grain is empty.
+    DirectorySize {
+        /// The directory.
+        ino: InodeNo,
+    },
+    /// A grain of data can not be read.
+    Data {
+        /// The inode.
+        ino: InodeNo,
+        /// Why.
+        error: StoreError,
+    },
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Root { copy, error } => {
+                write!(
+                    f,
+                    "root record{}: {error}",
+                    if *copy { " (copy)" } else { "" }
+                )
+            }
+            Self::Record { ino, error } => write!(f, "inode {ino}: {error}"),
+            Self::BehindTable { lba } => {
+                write!(f, "{lba}: inode records behind the end of the table")
+            }
+            Self::Overlap { ino, other } => {
+                write!(f, "inode {ino}: its range overlaps that of inode {other}")
+            }
+            Self::Directory { ino, error } => write!(f, "directory {ino}: {error}"),
+            Self::NameTwice { dir, ino } => {
+                write!(
+                    f,
+                    "directory {dir}: a name occurs twice, once for inode {ino}"
+                )
+            }
+            Self::Dangling { dir, ino } => {
+                write!(
+                    f,
+                    "directory {dir}: a name leads to inode {ino}, which does not exist"
+                )
+            }
+            Self::KindDiffers { dir, ino } => {
+                write!(
+                    f,
+                    "directory {dir}: the entry of inode {ino} has another kind"
+                )
+            }
+            Self::LinkCount {
+                ino,
+                recorded,
+                counted,
+            } => {
+                write!(
+                    f,
+                    "inode {ino}: link count {recorded}, but {counted} links were found"
+                )
+            }
+            Self::Parent { ino } => write!(f, "directory {ino}: wrong parent, or several names"),
+            Self::Unreachable { ino } => write!(f, "inode {ino}: without a name"),
+            Self::DirectorySize { ino } => {
+                write!(f, "directory {ino}: size does not fit its content")
+            }
+            Self::Data { ino, error } => write!(f, "inode {ino}: data: {error}"),
+        }
+    }
+}
+
+/// What the walk through the directories counts for an inode.
+#[derive(Default)]
+struct Links {
+    names: u64,
+    subdirectories: u64,
+    /// Directory that holds the last name seen.
+    holder: Option<InodeNo>,
+}
+
+struct Checker<'a, S> {
+    store: &'a S,
+    report: CheckReport,
+    inodes: HashMap<InodeNo, InodeRecord>,
+    unreadable: HashSet<InodeNo>,
+    links: HashMap<InodeNo, Links>,
+}
+
+/// Checks the metadata of a volume.
+///
+/// # Errors
+/// Only when there is nothing to check: neither root record can be read.
+pub fn check<S: BlockStore>(store: &S) -> Result<CheckReport, FsError> {
+    Checker::new(store).run(false)
+}
+
+/// As [`check()`], and reads all data too.
+///
+/// # Errors
+/// As [`check()`].
+pub fn check_with_data<S: BlockStore>(store: &S) -> Result<CheckReport, FsError> {
+    Checker::new(store).run(true)
+}
+
+impl<'a, S: BlockStore> Checker<'a, S> {
+    fn new(store: &'a S) -> Self {
+        Self {
+            store,
+            report: CheckReport::default(),
+            inodes: HashMap::new(),
+            unreadable: HashSet::new(),
+            links: HashMap::new(),
+        }
+    }
+
+    fn run(mut self, data: bool) -> Result<CheckReport, FsError> {
+        self.check_roots()?;
+        let grains = self.check_table_record();
+        self.read_records(grains);
+        self.check_ranges();
+        self.walk_directories();
+        self.check_links();
+        if data {
+            self.check_data();
+        }
+        Ok(self.report)
+    }
+
+    fn problem(&mut self, problem: Problem) {
+        self.report.problems.push(problem);
+    }
+
+    fn check_roots(&mut self) -> Result<(), FsError> {
+        let read = |lba| -> Result<(), FsError> {
+            let mut bytes = [0; RootRecord::BYTES];
+            self.store.read(ByteAddr::new(lba, 0), &mut bytes)?;
+            RootRecord::parse(&bytes)?;
+            Ok(())
+        };
+        let (first, second) = (read(ROOT_LBA), read(ROOT_COPY_LBA));
+        if let (Err(error), Err(_)) = (first, second) {
+            return Err(error);
+        }
+        for (copy, result) in [(false, first), (true, second)] {
+            if let Err(error) = result {
+                self.problem(Problem::Root { copy, error });
+            }
+        }
+        Ok(())
+    }
+
+    /// Number of hot grains to look at.
+    fn check_table_record(&mut self) -> u64 {
+        let mut bytes = [0; HOT_BYTES];
+        let read = self
+            .store
+            .read(ByteAddr::new(HOT_RANGE.start, 0), &mut bytes);
+        let parsed = read
+            .map_err(FsError::from)
+            .and_then(|()| Ok(TableRecord::parse(&bytes)?));
+        let behind = match parsed {
+            Ok(table) => table.grains,
+            Err(error) => {
+                self.problem(Problem::Record {
+                    ino: InodeNo::TABLE,
+                    error,
+                });
+                return INODES_MAX / HOT_PER_GRAIN;
+            }
+        };
+        for (table, first) in [
+            (HOT_RANGE, behind),
+            (COLD_RANGE, behind * HOT_PER_GRAIN / COLD_PER_GRAIN),
+        ] {
+            let rest = LbaRange::new(table.start.offset(first), table.order.grains() - first);
+            if let Some(lba) = self.store.next_mapped(rest) {
+                self.problem(Problem::BehindTable { lba });
+            }
+        }
+        behind
+    }
+
+    fn read_records(&mut self, grains: u64) {
+        let mut next = 0;
+        while next < grains {
+            let hot_rest = LbaRange::new(HOT_RANGE.start.offset(next), grains - next);
+            let hot = self
+                .store
+                .next_mapped(hot_rest)
+                .map(|lba| lba.0 - HOT_RANGE.start.0);
+            let cold_per_hot = HOT_PER_GRAIN / COLD_PER_GRAIN;
+            let cold_rest = LbaRange::new(
+                COLD_RANGE.start.offset(next * cold_per_hot),
+                (grains - next) * cold_per_hot,
+            );
+            let cold = self
+                .store
+                .next_mapped(cold_rest)
+                .map(|lba| (lba.0 - COLD_RANGE.start.0) / cold_per_hot);
+            let Some(number) = hot.into_iter().chain(cold).min() else {
+                return;
+            };
+            for ino in number * HOT_PER_GRAIN..(number + 1) * HOT_PER_GRAIN {
+                if ino != InodeNo::TABLE.0 {
+                    self.read_record(InodeNo(ino));
+                }
+            }
+            next = number + 1;
+        }
+    }
+
+    fn read_record(&mut self, ino: InodeNo) {
+        let (mut hot, mut cold) = ([0; HOT_BYTES], [0; COLD_BYTES]);
+        let hot_at = ByteAddr::new(HOT_RANGE.start, ino.0 * HOT_BYTES as u64);
+        let cold_at = ByteAddr::new(COLD_RANGE.start, ino.0 * COLD_BYTES as u64);
+        let read = self
+            .store
+            .read(hot_at, &mut hot)
+            .and_then(|()| self.store.read(cold_at, &mut cold));
+        let parsed = read
+            .map_err(FsError::from)
+            .and_then(|()| Ok(InodeRecord::parse(ino, &hot, &cold)?));
+        match parsed {
+            Ok(None) => {}
+            Ok(Some(record)) => {
+                self.inodes.insert(ino, record);
+            }
+            Err(error) => {
+                self.problem(Problem::Record { ino, error });
+                self.unreadable.insert(ino);
+            }
+        }
+    }
+
+    /// No two files share LBAs; what is mapped belongs to somebody.
+    fn check_ranges(&mut self) {
+        let mut ranges: Vec<(LbaRange, InodeNo)> = self
+            .inodes
+            .iter()
+            .filter_map(|(&ino, record)| Some((record.range?.lbas(), ino)))
+            .chain(
+                self.unreadable
+                    .iter()
+                    .filter_map(|&ino| Some((self.hot_range(ino)?, ino))),
+            )
+            .collect();
+        ranges.sort_by_key(|(range, ino)| (range.start, *ino));
+        let mut end = Lba(METADATA_ORDER.grains());
+        let mut last = InodeNo::TABLE;
+        for (range, ino) in ranges {
+            if range.start < end {
+                self.problem(Problem::Overlap { ino, other: last });
+            } else {
+                self.report.ownerless_grains += self
+                    .store
+                    .mapped_count(LbaRange::new(end, range.start.0 - end.0));
+            }
+            if range.end() > end {
+                (end, last) = (range.end(), ino);
+            }
+        }
+        self.report.ownerless_grains += self
+            .store
+            .mapped_count(LbaRange::new(end, Lba::END.0 - end.0));
+    }
+
+    /// Range of an inode whose cold record alone is damaged.
+    fn hot_range(&self, ino: InodeNo) -> Option<LbaRange> {
+        let mut hot = [0; HOT_BYTES];
+        let at = ByteAddr::new(HOT_RANGE.start, ino.0 * HOT_BYTES as u64);
+        self.store.read(at, &mut hot).ok()?;
+        let range = HotRecord::parse(ino, &hot).ok()??.range?;
+        Some(range.lbas())
+    }
+
+    fn walk_directories(&mut self) {
+        let mut dirs: Vec<InodeNo> = self
+            .inodes
+            .iter()
+            .filter(|(_, record)| record.kind == FileKind::Directory)
+            .map(|(&ino, _)| ino)
+            .collect();
+        dirs.sort_unstable();
+        for dir in dirs {
+            if let Err(error) = self.walk_directory(dir) {
+                self.problem(Problem::Directory { ino: dir, error });
+            }
+        }
+    }
+
+    fn walk_directory(&mut self, dir: InodeNo) -> Result<(), FsError> {
+        let record = self.inodes[&dir];
+        let range = record.range.ok_or(FsError::NotDirectory)?.lbas();
+        let grains = record.size.div_ceil(GRAIN_BYTES as u64);
+        let behind = LbaRange::new(range.start.offset(grains), range.count - grains);
+        let last_is_mapped = grains == 0
+            || self
+                .store
+                .next_mapped(LbaRange::new(range.start.offset(grains - 1), 1))
+                .is_some();
+        if !record.size.is_multiple_of(GRAIN_BYTES as u64)
+            || self.store.next_mapped(behind).is_some()
+            || !last_is_mapped
+        {
+            self.problem(Problem::DirectorySize { ino: dir });
+        }
+        let mut names: HashSet<Vec<u8>> = HashSet::new();
+        let mut next = range.start;
+        let end = range.start.offset(grains);
+        while next < end {
+            let Some(lba) = self.store.next_mapped(LbaRange::new(next, end.0 - next.0)) else {
+                break;
+            };
+            next = lba.offset(1);
+            let mut grain = [0; GRAIN_BYTES];
+            self.store.read(ByteAddr::new(lba, 0), &mut grain)?;
+            let mut entries = Vec::new();
+            parse_grain(dir, 0, &grain, |_, entry| {
+                entries.push((entry.ino, entry.kind, entry.name.to_vec()));
+            })?;
+            for (ino, kind, name) in entries {
+                if !names.insert(name) {
+                    self.problem(Problem::NameTwice { dir, ino });
+                }
+                self.note_entry(dir, ino, kind);
+            }
+        }
+        Ok(())
+    }
+
+    fn note_entry(&mut self, dir: InodeNo, ino: InodeNo, kind: FileKind) {
+        match self.inodes.get(&ino) {
+            Some(record) if record.kind != kind => self.problem(Problem::KindDiffers { dir, ino }),
+            None if !self.unreadable.contains(&ino) => self.problem(Problem::Dangling { dir, ino }),
+            _ => {}
+        }
+        let links = self.links.entry(ino).or_default();
+        links.names += 1;
+        links.holder = Some(dir);
+        if kind == FileKind::Directory {
+            self.links.entry(dir).or_default().subdirectories += 1;
+        }
+    }
+
+    fn check_links(&mut self) {
+        let mut inodes: Vec<_> = self
+            .inodes
+            .iter()
+            .map(|(&ino, &record)| (ino, record))
+            .collect();
+        inodes.sort_unstable_by_key(|(ino, _)| *ino);
+        let root_is_directory = self
+            .inodes
+            .get(&InodeNo::ROOT)
+            .is_some_and(|record| record.kind == FileKind::Directory);
+        if !root_is_directory {
+            self.problem(Problem::Record {
+                ino: InodeNo::ROOT,
+                error: FsError::NotDirectory,
+            });
+        }
+        for (ino, record) in inodes {
+            self.count_kind(record.kind);
+            let links = self.links.remove(&ino).unwrap_or_default();
+            if record.orphan {
+                self.report.orphans += 1;
+            }
+            let is_root = ino == InodeNo::ROOT;
+            if links.names == 0 && !record.orphan && !is_root {
+                self.problem(Problem::Unreachable { ino });
+                continue;
+            }
+            let counted = match record.kind {
+                FileKind::Directory => 2 + links.subdirectories,
+                _ => links.names,
+            };
+            if u64::from(record.nlink) != counted {
+                self.problem(Problem::LinkCount {
+                    ino,
+                    recorded: record.nlink,
+                    counted,
+                });
+            }
+            if record.kind == FileKind::Directory {
+                let good = match (is_root, links.names) {
+                    (true, names) => names == 0 && record.parent == Some(ino),
+                    (false, names) => {
+                        names == 1 && record.parent == links.holder && self.reaches_root(ino)
+                    }
+                };
+                if !good {
+                    self.problem(Problem::Parent { ino });
+                }
+            }
+        }
+    }
+
+    /// Whether the parents lead to the root rather than in a circle.
+    fn reaches_root(&self, mut ino: InodeNo) -> bool {
+        for _ in 0..=self.inodes.len() {
+            if ino == InodeNo::ROOT {
+                return true;
+            }
+            match self.inodes.get(&ino).and_then(|record| record.parent) {
+                Some(parent) => ino = parent,
+                None => return false,
+            }
+        }
+        false
+    }
+
+    fn count_kind(&mut self, kind: FileKind) {
+        match kind {
+            FileKind::File => self.report.files += 1,
+            FileKind::Directory => self.report.directories += 1,
+            _ => self.report.others += 1,
+        }
+    }
+
+    fn check_data(&mut self) {
+        let mut files: Vec<_> = self
+            .inodes
+            .iter()
+            .filter_map(|(&ino, r)| Some((ino, r.range?.lbas())))
+            .collect();
+        files.sort_unstable_by_key(|(ino, _)| *ino);
+        let mut grain = [0; GRAIN_BYTES];
+        for (ino, range) in files {
+            let mut next = range.start;
+            while next < range.end() {
+                let rest = LbaRange::new(next, range.end().0 - next.0);
+                let Some(lba) = self.store.next_mapped(rest) else {
+                    break;
+                };
+                next = lba.offset(1);
+                if let Err(error) = self.store.read(ByteAddr::new(lba, 0), &mut grain) {
+                    self.problem(Problem::Data { ino, error });
+                }
+            }
+        }
+    }
+}

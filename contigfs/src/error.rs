@@ -1,0 +1,130 @@
+//! What can go wrong, and the one place where it becomes an `errno`.
+
+use crate::inode::InodeNo;
+use crate::store::StoreError;
+
+/// Why an operation of the file system failed. Unless said otherwise nothing was changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FsError {
+    /// No such name, or the inode is gone.
+    #[error("no such file or directory")]
+    NotFound,
+    /// The name exists already.
+    #[error("the name exists already")]
+    Exists,
+    /// A directory was needed.
+    #[error("not a directory")]
+    NotDirectory,
+    /// Anything but a directory was needed.
+    #[error("is a directory")]
+    IsDirectory,
+    /// The directory still has entries.
+    #[error("directory not empty")]
+    NotEmpty,
+    /// A name of more than 255 bytes or a link target of more than 4095.
+    #[error("name too long")]
+    NameTooLong,
+    /// An argument makes no sense: empty name, `/` in a name, a directory moved below itself, ...
+    #[error("invalid argument")]
+    Invalid,
+    /// The volume is full, or a directory or the inode table has reached its limit.
+    #[error("no space left on the volume")]
+    NoSpace,
+    /// The size exceeds what a file may have.
+    #[error("file too large")]
+    FileTooLarge,
+    /// The inode has the most links it may have.
+    #[error("too many links")]
+    TooManyLinks,
+    /// The operation does not exist for this kind of file, or not in this file system.
+    #[error("operation not supported")]
+    NotSupported,
+    /// The operation is not allowed for this kind of file.
+    #[error("operation not permitted")]
+    NotPermitted,
+    /// The extent of the file is held (registered for remote access), so the file can not move to a larger range.
+    #[error("the file's extent is held")]
+    Busy,
+    /// No data or hole at or behind the offset.
+    #[error("no data or hole behind the offset")]
+    BehindEnd,
+    /// Metadata on media make no sense.
+    #[error("corrupt metadata: {0}")]
+    Corrupt(Corruption),
+    /// The store below failed.
+    #[error("storage: {0}")]
+    Store(StoreError),
+}
+
+/// What was found corrupt, and where.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Corruption {
+    /// The volume has no file system.
+    #[error("there is no file system on the volume")]
+    NoFileSystem,
+    /// The file system was made by a version that this one does not know.
+    #[error("file system version {0} is unknown")]
+    Version(u32),
+    /// The root record.
+    #[error("root record: {0}")]
+    Root(&'static str),
+    /// A record of the inode table.
+    #[error("inode {ino}: {what}")]
+    Inode {
+        /// The inode.
+        ino: InodeNo,
+        /// What is wrong.
+        what: &'static str,
+    },
+    /// An entry of a directory.
+    #[error("directory {dir}, entry at unit {unit}: {what}")]
+    Entry {
+        /// The directory.
+        dir: InodeNo,
+        /// Position of the entry.
+        unit: u32,
+        /// What is wrong.
+        what: &'static str,
+    },
+}
+
+impl FsError {
+    /// The error number that POSIX programs see.
+    pub const fn errno(self) -> i32 {
+        match self {
+            Self::NotFound => libc::ENOENT,
+            Self::Exists => libc::EEXIST,
+            Self::NotDirectory => libc::ENOTDIR,
+            Self::IsDirectory => libc::EISDIR,
+            Self::NotEmpty => libc::ENOTEMPTY,
+            Self::NameTooLong => libc::ENAMETOOLONG,
+            Self::Invalid => libc::EINVAL,
+            Self::NoSpace | Self::Store(StoreError::NoSpace) => libc::ENOSPC,
+            Self::FileTooLarge => libc::EFBIG,
+            Self::TooManyLinks => libc::EMLINK,
+            Self::NotSupported => libc::EOPNOTSUPP,
+            Self::NotPermitted => libc::EPERM,
+            Self::Busy => libc::EBUSY,
+            Self::BehindEnd => libc::ENXIO,
+            Self::Corrupt(_)
+            | Self::Store(
+                StoreError::Damaged { .. } | StoreError::Failed | StoreError::BatchTooLarge,
+            ) => libc::EIO,
+        }
+    }
+}
+
+impl From<StoreError> for FsError {
+    fn from(error: StoreError) -> Self {
+        match error {
+            StoreError::NoSpace => Self::NoSpace,
+            other => Self::Store(other),
+        }
+    }
+}
+
+impl From<Corruption> for FsError {
+    fn from(corruption: Corruption) -> Self {
+        Self::Corrupt(corruption)
+    }
+}

@@ -1,0 +1,49 @@
+//! The layout on media: raw structs as they lie there, and parsed types that can only hold legal values.
+//!
+//! `docs/layout.md` has the byte diagrams and the crash argument. Every parser here is total: whatever bytes it gets,
+//! it answers with a value or a [`Corruption`](crate::error::Corruption), never with a panic.
+
+mod dirent;
+mod inode;
+mod root;
+
+pub(crate) use dirent::{DIRENT_UNIT, Dirent, GRAIN_UNITS, UNITS_MAX, parse_grain, units_for};
+pub(crate) use inode::{
+    COLD_BYTES, COLD_PER_GRAIN, HOT_BYTES, HOT_PER_GRAIN, HotRecord, InodeRecord, Range,
+    TableRecord,
+};
+pub(crate) use root::RootRecord;
+
+use ftl::Lba;
+
+use crate::buddy::Order;
+
+/// Where the root record lies.
+pub(crate) const ROOT_LBA: Lba = Lba(0);
+/// Metadata (root record and inode table) live below this address; the buddy allocator never hands it out.
+pub(crate) const METADATA_ORDER: Order = Order(32);
+/// Where its second copy lies; neither is ever changed.
+pub(crate) const ROOT_COPY_LBA: Lba = Lba(1);
+/// The hot records of the inode table: 2^32 of 32 bytes.
+pub(crate) const HOT_RANGE: Range = Range {
+    start: Lba(1 << 26),
+    order: Order(25),
+};
+/// The cold records of the inode table: 2^32 of 128 bytes.
+pub(crate) const COLD_RANGE: Range = Range {
+    start: Lba(1 << 28),
+    order: Order(27),
+};
+/// Most inodes a file system can have.
+pub(crate) const INODES_MAX: u64 = 1 << 32;
+/// Longest name, in bytes.
+pub(crate) const NAME_MAX: usize = 255;
+/// Longest target of a symbolic link, in bytes.
+pub(crate) const TARGET_MAX: usize = 4095;
+
+const _: () = assert!(HOT_RANGE.start.0.is_multiple_of(1 << 25));
+const _: () = assert!(COLD_RANGE.start.0.is_multiple_of(1 << 27));
+const _: () = assert!(HOT_RANGE.start.0 + (1 << 25) <= COLD_RANGE.start.0);
+const _: () = assert!(COLD_RANGE.start.0 + (1 << 27) <= 1 << 32);
+const _: () = assert!(INODES_MAX * HOT_BYTES as u64 == (1 << 25) * 4096);
+const _: () = assert!(INODES_MAX * COLD_BYTES as u64 == (1 << 27) * 4096);

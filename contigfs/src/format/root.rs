@@ -1,0 +1,141 @@
+//! The root record: the first bytes of LBA 0.
+
+use ftl::Lba;
+use zerocopy::little_endian::{I64, U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+use super::{COLD_RANGE, HOT_RANGE};
+use crate::error::Corruption;
+use crate::time::Timestamp;
+
+const MAGIC: [u8; 8] = *b"CONTIGFS";
+const VERSION: u32 = 1;
+
+/// Root record. Written once, by format.
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct RawRoot {
+    magic: [u8; 8],
+    version: U32,
+    /// CRC-32 of the record with this field zero.
+    crc: U32,
+    hot_lba: U64,
+    cold_lba: U64,
+    hot_order: u8,
+    cold_order: u8,
+    reserved: [u8; 2],
+    created_nanos: U32,
+    created_secs: I64,
+    reserved2: [u8; 16],
+}
+const _: () = assert!(size_of::<RawRoot>() == RootRecord::BYTES);
+
+/// The parsed root record. Its addresses are constants of this version, so only the time of birth varies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RootRecord {
+    /// When the file system was made.
+    pub(crate) created: Timestamp,
+}
+
+impl RootRecord {
+    /// Size on media.
+    pub(crate) const BYTES: usize = 64;
+
+    /// Judges the first bytes of the volume.
+    pub(crate) fn parse(bytes: &[u8; Self::BYTES]) -> Result<Self, Corruption> {
+        let raw = RawRoot::ref_from_bytes(bytes).map_err(|_| Corruption::Root("wrong length"))?;
+        if raw.magic != MAGIC {
+            return Err(Corruption::NoFileSystem);
+        }
+        if crc(bytes) != raw.crc.get() {
+            return Err(Corruption::Root("checksum mismatch"));
+        }
+        if raw.version.get() != VERSION {
+            return Err(Corruption::Version(raw.version.get()));
+        }
+        let hot = (Lba(raw.hot_lba.get()), raw.hot_order);
+        let cold = (Lba(raw.cold_lba.get()), raw.cold_order);
+        if hot != (HOT_RANGE.start, HOT_RANGE.order.0)
+            || cold != (COLD_RANGE.start, COLD_RANGE.order.0)
+        {
+            return Err(Corruption::Root(
+                "inode table is elsewhere than this version puts it",
+            ));
+        }
+        let created = Timestamp {
+            secs: raw.created_secs.get(),
+            nanos: raw.created_nanos.get(),
+        };
+        if created.nanos >= 1_000_000_000 {
+            return Err(Corruption::Root("time of birth"));
+        }
+        Ok(Self { created })
+    }
+
+    /// The bytes on media.
+    pub(crate) fn emit(&self) -> [u8; Self::BYTES] {
+        let mut raw = RawRoot {
+            magic: MAGIC,
+            version: U32::new(VERSION),
+            crc: U32::ZERO,
+            hot_lba: U64::new(HOT_RANGE.start.0),
+            cold_lba: U64::new(COLD_RANGE.start.0),
+            hot_order: HOT_RANGE.order.0,
+            cold_order: COLD_RANGE.order.0,
+            reserved: [0; 2],
+            created_nanos: U32::new(self.created.nanos),
+            created_secs: I64::new(self.created.secs),
+            reserved2: [0; 16],
+        };
+        let mut bytes = [0; Self::BYTES];
+        bytes.copy_from_slice(raw.as_bytes());
+        raw.crc = U32::new(crc(&bytes));
+        bytes.copy_from_slice(raw.as_bytes());
+        bytes
+    }
+}
+
+fn crc(bytes: &[u8; RootRecord::BYTES]) -> u32 {
+    let mut hasher = crc32fast::Hasher::new();
+    hasher.update(&bytes[..12]);
+    hasher.update(&[0; 4]);
+    hasher.update(&bytes[16..]);
+    hasher.finalize()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn golden_and_round_trip() {
+        let root = RootRecord {
+            created: Timestamp {
+                secs: 0x0102_0304,
+                nanos: 5,
+            },
+        };
+        let bytes = root.emit();
+        assert_eq!(&bytes[..12], b"CONTIGFS\x01\0\0\0");
+        assert_eq!(
+            &bytes[16..34],
+            b"\0\0\0\x04\0\0\0\0\0\0\0\x10\0\0\0\0\x19\x1b"
+        );
+        assert_eq!(&bytes[36..48], b"\x05\0\0\0\x04\x03\x02\x01\0\0\0\0");
+        assert_eq!(RootRecord::parse(&bytes), Ok(root));
+    }
+
+    /// No single damaged byte is taken for a good record.
+    #[test]
+    fn every_damaged_byte_is_noticed() {
+        let bytes = RootRecord {
+            created: Timestamp { secs: 9, nanos: 5 },
+        }
+        .emit();
+        for at in 0..bytes.len() {
+            let mut damaged = bytes;
+            damaged[at] ^= 0x41;
+            assert!(RootRecord::parse(&damaged).is_err(), "byte {at}");
+        }
+    }
+}

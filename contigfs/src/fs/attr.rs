@@ -1,0 +1,129 @@
+//! Attributes of inodes and of the whole.
+
+use std::sync::Arc;
+
+use super::{Fs, Inode, Txn, lock};
+use crate::error::FsError;
+use crate::format::{INODES_MAX, InodeRecord, NAME_MAX};
+use crate::inode::{Attr, FileKind, InodeNo, SetAttr, SetTime};
+use crate::store::BlockStore;
+use crate::time::Timestamp;
+
+pub(super) const SET_UID: u16 = 0o4000;
+pub(super) const SET_GID: u16 = 0o2000;
+const GROUP_EXECUTE: u16 = 0o010;
+/// A grain has room for this many new inodes, entries and records counted together; an estimate.
+const INODES_PER_GRAIN: u64 = 16;
+
+/// How full the file system is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StatFs {
+    /// Grains that can be mapped.
+    pub grains: u64,
+    /// Grains that are not mapped.
+    pub grains_free: u64,
+    /// Inodes in use.
+    pub inodes: u64,
+    /// Inodes that could still be made; an estimate, since they share the space with data.
+    pub inodes_free: u64,
+    /// Longest name.
+    pub name_max: u32,
+}
+
+impl<S: BlockStore> Fs<S> {
+    /// Attributes of an inode.
+    pub fn attr(&self, ino: InodeNo) -> Result<Attr, FsError> {
+        let inode = self.inode(ino)?;
+        let state = *inode.state();
+        if state.dead && state.opens == 0 && state.lookups == 0 {
+            return Err(FsError::NotFound);
+        }
+        Ok(self.attr_of(&inode))
+    }
+
+    /// Attributes with the number of mapped grains, counted anew after a change.
+    pub(super) fn attr_of(&self, inode: &Arc<Inode>) -> Attr {
+        let state = *inode.state();
+        let grains = state.grains.unwrap_or_else(|| {
+            let grains = state
+                .record
+                .range
+                .map_or(0, |range| self.store.mapped_count(range.lbas()));
+            let mut now = inode.state();
+            if now.size == state.size && now.record == state.record {
+                now.grains = Some(grains);
+            }
+            grains
+        });
+        state.attr(inode.ino, grains)
+    }
+
+    /// Changes attributes, all in one batch.
+    pub fn set_attr(&self, ino: InodeNo, set: &SetAttr) -> Result<Attr, FsError> {
+        let inode = self.inode(ino)?;
+        let now = self.now();
+        let apply = |record: &mut InodeRecord| apply_set(record, set, now);
+        if let Some(size) = set.size {
+            self.truncate(&inode, size, now, apply)?;
+            return Ok(self.attr_of(&inode));
+        }
+        let _change = lock(&inode.change);
+        {
+            let mut state = inode.state();
+            match (state.dead, state.opens > 0 || state.lookups > 0) {
+                (true, false) => return Err(FsError::NotFound),
+                (true, true) => {
+                    // Without a name and without a record: memory is all there is of it.
+                    apply(&mut state.record);
+                    let attr = state.attr(ino, 0);
+                    return Ok(attr);
+                }
+                (false, _) => {}
+            }
+        }
+        let mut txn = Txn::default();
+        txn.edit(&inode, apply);
+        self.commit(txn)?;
+        Ok(self.attr_of(&inode))
+    }
+
+    /// How full the file system is.
+    pub fn statfs(&self) -> StatFs {
+        let space = self.store.space();
+        let grains_free = space.capacity.saturating_sub(space.mapped);
+        let inodes = self.alloc().table.inodes();
+        StatFs {
+            grains: space.capacity,
+            grains_free,
+            inodes,
+            inodes_free: (grains_free.saturating_mul(INODES_PER_GRAIN)).min(INODES_MAX - inodes),
+            name_max: NAME_MAX as u32,
+        }
+    }
+}
+
+fn apply_set(record: &mut InodeRecord, set: &SetAttr, now: Timestamp) {
+    let time = |set: SetTime| match set {
+        SetTime::Now => now,
+        SetTime::At(time) => time,
+    };
+    if (set.uid.is_some() || set.gid.is_some()) && record.kind != FileKind::Directory {
+        record.perm = without_privileges(record.perm);
+    }
+    record.uid = set.uid.unwrap_or(record.uid);
+    record.gid = set.gid.unwrap_or(record.gid);
+    record.perm = set.perm.map_or(record.perm, |perm| perm & 0o7777);
+    record.atime = set.atime.map_or(record.atime, time);
+    record.mtime = set.mtime.map_or(record.mtime, time);
+    record.ctime = now;
+}
+
+/// Permissions after a write or a change of owner: without setuid, and without setgid where it means privileges.
+pub(super) fn without_privileges(perm: u16) -> u16 {
+    let gid = if perm & GROUP_EXECUTE != 0 {
+        SET_GID
+    } else {
+        0
+    };
+    perm & !(SET_UID | gid)
+}

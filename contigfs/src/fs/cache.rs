@@ -1,0 +1,212 @@
+//! Inodes in memory.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, RwLock};
+
+use super::lock;
+use crate::dir::DirIndex;
+use crate::error::FsError;
+use crate::format::{InodeRecord, Range};
+use crate::inode::{Attr, FileKind, InodeNo};
+
+const SHARDS: usize = 64;
+/// Inodes that a shard keeps although nobody uses them.
+const IDLE_MAX: usize = 1024;
+
+/// An inode in memory. The lock order is in the parent module.
+#[derive(Debug)]
+pub(crate) struct Inode {
+    pub(crate) ino: InodeNo,
+    pub(crate) kind: FileKind,
+    /// Guards the content; a directory keeps its index here once it was read.
+    pub(crate) content: RwLock<Option<DirIndex>>,
+    /// Held by whoever writes the record, until it is durable.
+    pub(crate) change: Mutex<()>,
+    state: Mutex<State>,
+}
+
+/// The part of an inode that changes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct State {
+    /// As on media, except that times may be newer (`times_dirty`). Its `size` is the durable one.
+    pub(crate) record: InodeRecord,
+    /// Size that readers see.
+    pub(crate) size: u64,
+    /// The times of `record` are not on media yet.
+    pub(crate) times_dirty: bool,
+    /// What is known of the bytes behind the end.
+    pub(crate) tail: Tail,
+    /// Opens without close: the inode outlives its last name.
+    pub(crate) opens: u64,
+    /// How often the kernel was told the number: the number is not reused.
+    pub(crate) lookups: u64,
+    /// Holders of the extent: the file does not move.
+    pub(crate) holds: u64,
+    /// The record is gone, or about to go.
+    pub(crate) dead: bool,
+    /// Mapped grains, if counted since the last change.
+    pub(crate) grains: Option<u64>,
+}
+
+/// What is known of the bytes behind the end of a file, in its last grain and in the grains after it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Tail {
+    /// A write that made the file longer may have been cut off by a crash or an error: there may be anything.
+    Unknown,
+    /// They read as zeros.
+    Zeros,
+}
+
+impl Inode {
+    pub(crate) fn new(
+        ino: InodeNo,
+        record: InodeRecord,
+        tail: Tail,
+        index: Option<DirIndex>,
+    ) -> Self {
+        Self {
+            ino,
+            kind: record.kind,
+            content: RwLock::new(index),
+            change: Mutex::new(()),
+            state: Mutex::new(State {
+                record,
+                size: record.size,
+                times_dirty: false,
+                tail,
+                opens: 0,
+                lookups: 0,
+                holds: 0,
+                dead: false,
+                grains: None,
+            }),
+        }
+    }
+
+    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
+    }
+
+    /// The range of a file, directory or link.
+    pub(crate) fn range(&self) -> Result<Range, FsError> {
+        self.state().record.range.ok_or(FsError::Invalid)
+    }
+
+    /// Fails unless this is a live directory. Meaningful while `content` is held.
+    pub(crate) fn live_directory(&self) -> Result<(), FsError> {
+        if self.kind != FileKind::Directory {
+            return Err(FsError::NotDirectory);
+        }
+        if self.state().dead {
+            Err(FsError::NotFound)
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Fails unless this is a live regular file. Meaningful while `content` is held.
+    pub(crate) fn live_file(&self) -> Result<(), FsError> {
+        match self.kind {
+            FileKind::File if self.state().dead => Err(FsError::NotFound),
+            FileKind::File => Ok(()),
+            FileKind::Directory => Err(FsError::IsDirectory),
+            _ => Err(FsError::Invalid),
+        }
+    }
+}
+
+impl State {
+    /// Whether a crash would lose something of the record.
+    pub(crate) fn dirty(&self) -> bool {
+        !self.dead && (self.times_dirty || self.size != self.record.size)
+    }
+
+    /// The attributes; `grains` is filled in by the caller.
+    pub(crate) fn attr(&self, ino: InodeNo, grains: u64) -> Attr {
+        let record = &self.record;
+        Attr {
+            ino,
+            generation: record.generation,
+            kind: record.kind,
+            perm: record.perm,
+            nlink: record.nlink,
+            uid: record.uid,
+            gid: record.gid,
+            rdev: record.rdev,
+            size: self.size,
+            grains,
+            atime: record.atime,
+            mtime: record.mtime,
+            ctime: record.ctime,
+            btime: record.btime,
+        }
+    }
+}
+
+/// All inodes in memory.
+#[derive(Debug)]
+pub(super) struct Cache {
+    shards: Vec<Mutex<HashMap<InodeNo, Arc<Inode>>>>,
+}
+
+impl Cache {
+    pub(super) fn new() -> Self {
+        Self {
+            shards: (0..SHARDS).map(|_| Mutex::default()).collect(),
+        }
+    }
+
+    fn shard(&self, ino: InodeNo) -> MutexGuard<'_, HashMap<InodeNo, Arc<Inode>>> {
+        lock(&self.shards[ino.0 as usize % SHARDS])
+    }
+
+    /// The inode, loaded if necessary. The shard stays locked meanwhile, so nobody loads a record twice or while
+    /// another copy of it is changed and dropped.
+    pub(super) fn get(
+        &self,
+        ino: InodeNo,
+        load: impl FnOnce() -> Result<Inode, FsError>,
+    ) -> Result<Arc<Inode>, FsError> {
+        let mut shard = self.shard(ino);
+        if let Some(inode) = shard.get(&ino) {
+            return Ok(Arc::clone(inode));
+        }
+        let inode = Arc::new(load()?);
+        if shard.len() >= IDLE_MAX {
+            shard.retain(|_, inode| Arc::strong_count(inode) > 1 || !inode.state().idle());
+        }
+        shard.insert(ino, Arc::clone(&inode));
+        Ok(inode)
+    }
+
+    /// Adds an inode that was just created.
+    pub(super) fn insert(&self, inode: &Arc<Inode>) {
+        let previous = self.shard(inode.ino).insert(inode.ino, Arc::clone(inode));
+        assert!(previous.is_none(), "{:?} was created twice", inode.ino);
+    }
+
+    pub(super) fn remove(&self, ino: InodeNo) {
+        self.shard(ino).remove(&ino);
+    }
+
+    /// Every inode in memory that has something to write.
+    pub(super) fn dirty(&self) -> Vec<Arc<Inode>> {
+        let mut dirty = Vec::new();
+        for shard in &self.shards {
+            dirty.extend(
+                lock(shard)
+                    .values()
+                    .filter(|inode| inode.state().dirty())
+                    .cloned(),
+            );
+        }
+        dirty
+    }
+}
+
+impl State {
+    /// Whether nothing is lost when memory forgets the inode.
+    fn idle(&self) -> bool {
+        !self.dirty() && !self.dead && self.opens == 0 && self.lookups == 0 && self.holds == 0
+    }
+}

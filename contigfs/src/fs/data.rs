@@ -1,0 +1,299 @@
+//! Reading and writing the content of files, and making it durable.
+
+use std::sync::Arc;
+
+use ftl::{GRAIN_BYTES, LbaRange};
+
+use super::attr::without_privileges;
+use super::range::FILE_BYTES_MAX;
+use super::{Fs, Inode, Tail, Txn, exclusive, lock, shared};
+use crate::error::FsError;
+use crate::format::Range;
+use crate::inode::InodeNo;
+use crate::store::{BlockStore, ByteAddr, StoreError};
+use crate::time::Timestamp;
+
+const GRAIN: u64 = GRAIN_BYTES as u64;
+/// An access time is renewed when it is this old, even if nothing was written since.
+const ATIME_SECONDS: i64 = 24 * 60 * 60;
+/// Records written by one batch of [`Fs::sync_all`].
+const RECORDS_PER_BATCH: usize = 24;
+
+/// How to write.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct WriteOptions {
+    /// Durable on return, with the size if it changed (`O_DSYNC`).
+    pub durable: bool,
+    /// Clear setuid and setgid: the writer is not privileged.
+    pub clear_privileges: bool,
+}
+
+/// What `fsync` covers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SyncScope {
+    /// The data, and the size (`fdatasync`).
+    Data,
+    /// Times too (`fsync`).
+    All,
+}
+
+/// What to look for with [`Fs::seek`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SeekTo {
+    /// The next byte that is mapped.
+    Data,
+    /// The next byte that is not; the end of the file counts as one.
+    Hole,
+}
+
+impl<S: BlockStore> Fs<S> {
+    /// Reads from `offset`; the answer is short only at the end of the file.
+    pub fn read(&self, ino: InodeNo, offset: u64, buf: &mut [u8]) -> Result<usize, FsError> {
+        let inode = self.inode(ino)?;
+        let _content = shared(&inode.content);
+        inode.live_file()?;
+        let (range, size) = place(&inode)?;
+        let n = size.saturating_sub(offset).min(buf.len() as u64) as usize;
+        if n == 0 {
+            return Ok(0);
+        }
+        self.store
+            .read(ByteAddr::new(range.start, offset), &mut buf[..n])?;
+        touch_atime(&inode, self.now());
+        Ok(n)
+    }
+
+    /// Writes at `offset`, making the file longer if need be. A short count means that the volume was full.
+    pub fn write(
+        &self,
+        ino: InodeNo,
+        offset: u64,
+        data: &[u8],
+        options: WriteOptions,
+    ) -> Result<usize, FsError> {
+        let inode = self.inode(ino)?;
+        if data.is_empty() {
+            return inode.live_file().map(|()| 0);
+        }
+        let end = offset
+            .checked_add(data.len() as u64)
+            .ok_or(FsError::FileTooLarge)?;
+        if end > FILE_BYTES_MAX {
+            return Err(FsError::FileTooLarge);
+        }
+        let n = match self.write_inside(&inode, offset, data, end)? {
+            Some(n) => n,
+            None => self.write_longer(&inode, offset, data, end)?,
+        };
+        self.note_write(&inode, options)?;
+        if options.durable {
+            self.sync_bytes(&inode, offset, n as u64)?;
+        }
+        Ok(n)
+    }
+
+    /// Writes if the end of the file is not behind; other readers and writers go on.
+    fn write_inside(
+        &self,
+        inode: &Arc<Inode>,
+        offset: u64,
+        data: &[u8],
+        end: u64,
+    ) -> Result<Option<usize>, FsError> {
+        let _content = shared(&inode.content);
+        inode.live_file()?;
+        let (range, size) = place(inode)?;
+        if end > size {
+            return Ok(None);
+        }
+        self.write_grains(range, offset, data).map(Some)
+    }
+
+    fn write_longer(
+        &self,
+        inode: &Arc<Inode>,
+        offset: u64,
+        data: &[u8],
+        end: u64,
+    ) -> Result<usize, FsError> {
+        let _content = exclusive(&inode.content);
+        inode.live_file()?;
+        let range = self.ensure_range(inode, end)?;
+        self.clean_tail(inode)?;
+        let written = self.write_grains(range, offset, data);
+        let mut state = inode.state();
+        match written {
+            Ok(n) => state.size = state.size.max(offset + n as u64),
+            Err(_) => state.tail = Tail::Unknown,
+        }
+        written
+    }
+
+    /// Writes; when the volume fills up, as many grains as fit.
+    fn write_grains(&self, range: Range, offset: u64, data: &[u8]) -> Result<usize, FsError> {
+        match self.store.write(ByteAddr::new(range.start, offset), data) {
+            Ok(()) => return Ok(data.len()),
+            Err(StoreError::NoSpace) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let mut done = 0;
+        while done < data.len() {
+            let at = offset + done as u64;
+            let n = (GRAIN - at % GRAIN).min((data.len() - done) as u64) as usize;
+            match self
+                .store
+                .write(ByteAddr::new(range.start, at), &data[done..done + n])
+            {
+                Ok(()) => done += n,
+                Err(_) if done > 0 => break,
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(done)
+    }
+
+    /// Times and privileges after a write.
+    fn note_write(&self, inode: &Arc<Inode>, options: WriteOptions) -> Result<(), FsError> {
+        let now = self.now();
+        let perm = {
+            let mut state = inode.state();
+            state.record.mtime = now;
+            state.record.ctime = now;
+            state.times_dirty = true;
+            state.grains = None;
+            state.record.perm
+        };
+        if options.clear_privileges && without_privileges(perm) != perm {
+            let _change = lock(&inode.change);
+            let mut txn = Txn::default();
+            txn.edit(inode, |record| {
+                record.perm = without_privileges(record.perm)
+            });
+            self.commit(txn)?;
+        }
+        Ok(())
+    }
+
+    /// Makes everything written to a file durable.
+    pub fn fsync(&self, ino: InodeNo, scope: SyncScope) -> Result<(), FsError> {
+        let inode = self.inode(ino)?;
+        let Some(range) = inode.state().record.range else {
+            return Ok(());
+        };
+        let size = inode.state().size;
+        self.store
+            .sync(LbaRange::new(range.start, size.div_ceil(GRAIN).max(1)))?;
+        self.write_record(&inode, size, scope)
+    }
+
+    fn sync_bytes(&self, inode: &Arc<Inode>, offset: u64, len: u64) -> Result<(), FsError> {
+        let (range, size) = place(inode)?;
+        let first = offset / GRAIN;
+        let grown = size != inode.state().record.size;
+        let grains = if grown {
+            LbaRange::new(range.start, size.div_ceil(GRAIN).max(1))
+        } else {
+            LbaRange::new(
+                range.start.offset(first),
+                (offset + len).div_ceil(GRAIN) - first,
+            )
+        };
+        self.store.sync(grains)?;
+        self.write_record(inode, size, SyncScope::Data)
+    }
+
+    /// Writes the record if the media have an older one; `synced` bytes of the data are durable.
+    fn write_record(
+        &self,
+        inode: &Arc<Inode>,
+        synced: u64,
+        scope: SyncScope,
+    ) -> Result<(), FsError> {
+        let _change = lock(&inode.change);
+        let state = *inode.state();
+        let grown = state.size != state.record.size;
+        if state.dead || !(grown || scope == SyncScope::All && state.times_dirty) {
+            return Ok(());
+        }
+        let mut txn = Txn::default();
+        txn.edit(inode, |record| {
+            record.size = synced.min(state.size).max(record.size.min(state.size))
+        });
+        self.commit(txn)
+    }
+
+    /// Makes everything durable: data, sizes, times. For an orderly shutdown, and for `sync`.
+    pub fn sync_all(&self) -> Result<(), FsError> {
+        let dirty = self.cache.dirty();
+        let sizes: Vec<u64> = dirty.iter().map(|inode| inode.state().size).collect();
+        self.store.sync(LbaRange::ALL)?;
+        let mut dirty: Vec<_> = dirty.into_iter().zip(sizes).collect();
+        dirty.sort_by_key(|(inode, _)| inode.ino);
+        for group in dirty.chunks(RECORDS_PER_BATCH) {
+            let _changes = super::create::lock_changes(group.iter().map(|(inode, _)| inode));
+            let mut txn = Txn::default();
+            for (inode, synced) in group {
+                let state = *inode.state();
+                if state.dirty() {
+                    txn.edit(inode, |record| {
+                        record.size = (*synced).min(state.size).max(record.size.min(state.size))
+                    });
+                }
+            }
+            self.commit(txn)?;
+        }
+        Ok(())
+    }
+
+    /// Finds data or a hole at or behind `offset`.
+    ///
+    /// # Errors
+    /// [`FsError::BehindEnd`] when `offset` is behind the end, or no data follow.
+    pub fn seek(&self, ino: InodeNo, offset: u64, to: SeekTo) -> Result<u64, FsError> {
+        let inode = self.inode(ino)?;
+        let _content = shared(&inode.content);
+        inode.live_file()?;
+        let (range, size) = place(&inode)?;
+        if offset >= size {
+            return Err(FsError::BehindEnd);
+        }
+        let grains = size.div_ceil(GRAIN);
+        let mapped_from = |grain: u64| {
+            let lba = self
+                .store
+                .next_mapped(LbaRange::new(range.start.offset(grain), grains - grain))?;
+            Some(lba.0 - range.start.0)
+        };
+        let first = offset / GRAIN;
+        match to {
+            SeekTo::Data => match mapped_from(first) {
+                Some(grain) => Ok(offset.max(grain * GRAIN)),
+                None => Err(FsError::BehindEnd),
+            },
+            SeekTo::Hole => {
+                let mut grain = first;
+                while grain < grains && mapped_from(grain) == Some(grain) {
+                    grain += 1;
+                }
+                Ok(offset.max(grain * GRAIN).min(size))
+            }
+        }
+    }
+}
+
+/// Where a file lies and how long it is for readers.
+pub(super) fn place(inode: &Inode) -> Result<(Range, u64), FsError> {
+    let state = inode.state();
+    Ok((state.record.range.ok_or(FsError::Invalid)?, state.size))
+}
+
+/// Renews the access time in memory, as `relatime` does.
+fn touch_atime(inode: &Inode, now: Timestamp) {
+    let mut state = inode.state();
+    let record = &mut state.record;
+    let stale = record.atime <= record.mtime || record.atime <= record.ctime;
+    if stale && record.atime < now || record.atime.secs.saturating_add(ATIME_SECONDS) <= now.secs {
+        record.atime = now;
+        state.times_dirty = true;
+    }
+}

@@ -1,0 +1,133 @@
+//! Taking names away: unlink and rmdir; and the opens that keep a file without names alive.
+
+use std::ffi::OsStr;
+use std::sync::Arc;
+
+use super::create::lock_changes;
+use super::lookup::{find_old_name, index_of, index_of_mut};
+use super::{Fs, Inode, Txn, exclusive, shared};
+use crate::dir::DirPlan;
+use crate::error::FsError;
+use crate::inode::{FileKind, InodeNo};
+use crate::store::BlockStore;
+use crate::time::Timestamp;
+
+impl<S: BlockStore> Fs<S> {
+    /// Removes a name of anything but a directory. With its last name a file goes away, unless it is open: then with
+    /// its last close.
+    pub fn unlink(&self, parent: InodeNo, name: &OsStr) -> Result<(), FsError> {
+        let _namespace = shared(&self.namespace);
+        let dir = self.inode(parent)?;
+        let mut content = self.write_dir_index(&dir)?;
+        let index = index_of_mut(&mut content);
+        let (name, slot) = find_old_name(index, name)?;
+        if slot.kind == FileKind::Directory {
+            return Err(FsError::IsDirectory);
+        }
+        let inode = self.child(parent, slot.ino)?;
+        let _child_content = exclusive(&inode.content);
+        let _changes = lock_changes([&dir, &inode]);
+        let now = self.now();
+        let mut plan = DirPlan::default();
+        index.plan_remove(&mut plan, name);
+        let mut txn = Txn::default();
+        txn.change_dir(&dir, index, &plan, now);
+        self.drop_name(&inode, txn, now)?;
+        index.apply(plan);
+        Ok(())
+    }
+
+    /// Removes an empty directory.
+    pub fn rmdir(&self, parent: InodeNo, name: &OsStr) -> Result<(), FsError> {
+        let _namespace = shared(&self.namespace);
+        let dir = self.inode(parent)?;
+        let mut content = self.write_dir_index(&dir)?;
+        let index = index_of_mut(&mut content);
+        if name == ".." {
+            return Err(FsError::NotEmpty);
+        }
+        let (name, slot) = find_old_name(index, name)?;
+        if slot.kind != FileKind::Directory {
+            return Err(FsError::NotDirectory);
+        }
+        let inode = self.child(parent, slot.ino)?;
+        let child_content = self.write_dir_index(&inode)?;
+        if !index_of(&child_content).is_empty() {
+            return Err(FsError::NotEmpty);
+        }
+        let _changes = lock_changes([&dir, &inode]);
+        let now = self.now();
+        let mut plan = DirPlan::default();
+        index.plan_remove(&mut plan, name);
+        let mut txn = Txn::default();
+        txn.change_dir(&dir, index, &plan, now);
+        txn.edit(&dir, |record| record.nlink = record.nlink.saturating_sub(1));
+        self.drop_name(&inode, txn, now)?;
+        index.apply(plan);
+        Ok(())
+    }
+
+    /// Commits `txn` with one name of `inode` less. The caller holds `content` exclusively and `change`.
+    pub(super) fn drop_name(
+        &self,
+        inode: &Arc<Inode>,
+        mut txn: Txn,
+        now: Timestamp,
+    ) -> Result<(), FsError> {
+        let is_dir = inode.kind == FileKind::Directory;
+        let (last, open) = {
+            let mut state = inode.state();
+            let last = is_dir || state.record.nlink <= 1;
+            let open = state.opens > 0 && inode.kind == FileKind::File;
+            // From here on nobody can open it.
+            state.dead = last && !open;
+            (last, open)
+        };
+        if !last || open {
+            txn.edit(inode, |record| {
+                record.nlink = record.nlink.saturating_sub(1);
+                record.orphan = last;
+                record.ctime = now;
+            });
+            return self.commit(txn);
+        }
+        txn.edit(inode, |record| record.ctime = now);
+        let result = self.free_with_data(inode, txn);
+        if result.is_err() {
+            inode.state().dead = false;
+        }
+        result
+    }
+
+    /// Keeps an inode and its data until [`close`](Self::close), names or not.
+    pub fn open(&self, ino: InodeNo) -> Result<(), FsError> {
+        let inode = self.inode(ino)?;
+        let mut state = inode.state();
+        if state.dead {
+            return Err(FsError::NotFound);
+        }
+        state.opens += 1;
+        Ok(())
+    }
+
+    /// Ends an [`open`](Self::open). The last one of a file without names frees it.
+    pub fn close(&self, ino: InodeNo) -> Result<(), FsError> {
+        let inode = self.inode(ino)?;
+        let (reap, gone) = {
+            let mut state = inode.state();
+            assert!(state.opens > 0, "{ino:?} was closed more often than opened");
+            state.opens -= 1;
+            let last = state.opens == 0;
+            (
+                last && state.record.orphan && !state.dead,
+                last && state.dead && state.lookups == 0,
+            )
+        };
+        if reap {
+            self.reap(&inode)?;
+        } else if gone {
+            self.forget_number(&inode);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,195 @@
+//! Finding inodes by name.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Component, Path};
+use std::sync::{Arc, RwLockReadGuard, RwLockWriteGuard};
+
+use super::{Fs, Inode, exclusive, shared};
+use crate::dir::{DirIndex, Slot};
+use crate::error::{Corruption, FsError};
+use crate::format::NAME_MAX;
+use crate::inode::{Attr, FileKind, InodeNo};
+use crate::store::BlockStore;
+
+/// Whether the kernel is told the number of the inode, and will say when it has forgotten it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Remember {
+    Yes,
+    No,
+}
+
+/// Links that a path may lead through.
+const LINKS_MAX: usize = 40;
+
+/// A directory locked for looking up.
+pub(super) type DirRead<'a> = RwLockReadGuard<'a, Option<DirIndex>>;
+/// A directory locked for changing.
+pub(super) type DirWrite<'a> = RwLockWriteGuard<'a, Option<DirIndex>>;
+
+impl<S: BlockStore> Fs<S> {
+    /// Attributes of the inode that `name` in `parent` leads to. `.` and `..` work.
+    pub fn lookup(&self, parent: InodeNo, name: &OsStr) -> Result<Attr, FsError> {
+        self.lookup_remember(parent, name, Remember::No)
+    }
+
+    /// As [`lookup`](Self::lookup); with [`Remember::Yes`] to be answered by [`forget`](Self::forget).
+    pub(crate) fn lookup_remember(
+        &self,
+        parent: InodeNo,
+        name: &OsStr,
+        remember: Remember,
+    ) -> Result<Attr, FsError> {
+        let dir = self.inode(parent)?;
+        if dir.kind != FileKind::Directory {
+            return Err(FsError::NotDirectory);
+        }
+        let name = name.as_bytes();
+        if name.len() > NAME_MAX {
+            return Err(FsError::NameTooLong);
+        }
+        let index = self.read_dir_index(&dir)?;
+        let ino = match name {
+            b"." => parent,
+            b".." => dir.state().record.parent.ok_or(FsError::NotFound)?,
+            _ => index_of(&index).get(name).ok_or(FsError::NotFound)?.ino,
+        };
+        let inode = self.child(parent, ino)?;
+        if remember == Remember::Yes {
+            inode.state().lookups += 1;
+        }
+        Ok(self.attr_of(&inode))
+    }
+
+    /// The inode that a path leads to, from the root; symbolic links are followed.
+    pub fn lookup_path(&self, path: impl AsRef<Path>) -> Result<InodeNo, FsError> {
+        let mut links = 0;
+        self.walk(InodeNo::ROOT, path.as_ref(), &mut links)
+    }
+
+    fn walk(&self, mut at: InodeNo, path: &Path, links: &mut usize) -> Result<InodeNo, FsError> {
+        for component in path.components() {
+            let name = match component {
+                Component::RootDir | Component::Prefix(_) => {
+                    at = InodeNo::ROOT;
+                    continue;
+                }
+                Component::CurDir => OsStr::new("."),
+                Component::ParentDir => OsStr::new(".."),
+                Component::Normal(name) => name,
+            };
+            let found = self.lookup(at, name)?;
+            at = if found.kind == FileKind::Symlink {
+                *links += 1;
+                if *links > LINKS_MAX {
+                    return Err(FsError::TooManyLinks);
+                }
+                let target = self.readlink(found.ino)?;
+                self.walk(at, Path::new(OsStr::from_bytes(&target)), links)?
+            } else {
+                found.ino
+            };
+        }
+        Ok(at)
+    }
+
+    /// The inode of an entry of `dir`: there must be one.
+    pub(super) fn child(&self, dir: InodeNo, ino: InodeNo) -> Result<Arc<Inode>, FsError> {
+        self.inode(ino).map_err(|error| match error {
+            FsError::NotFound => Corruption::Entry {
+                dir,
+                unit: 0,
+                what: "leads to an inode that does not exist",
+            }
+            .into(),
+            other => other,
+        })
+    }
+
+    /// Locks a live directory for looking up.
+    pub(super) fn read_dir_index<'a>(&self, dir: &'a Arc<Inode>) -> Result<DirRead<'a>, FsError> {
+        loop {
+            {
+                let content = shared(&dir.content);
+                dir.live_directory()?;
+                if content.is_some() {
+                    return Ok(content);
+                }
+            }
+            drop(self.write_dir_index(dir)?);
+        }
+    }
+
+    /// Locks a live directory for changing.
+    pub(super) fn write_dir_index<'a>(&self, dir: &'a Arc<Inode>) -> Result<DirWrite<'a>, FsError> {
+        let mut content = exclusive(&dir.content);
+        dir.live_directory()?;
+        if content.is_none() {
+            let record = dir.state().record;
+            let range = record.range.ok_or(FsError::NotDirectory)?;
+            *content = Some(DirIndex::load(&self.store, dir.ino, range, record.size)?);
+        }
+        Ok(content)
+    }
+
+    /// The kernel has forgotten the number `times` times.
+    pub(crate) fn forget(&self, ino: InodeNo, times: u64) {
+        let Ok(inode) = self.inode(ino) else { return };
+        let mut state = inode.state();
+        state.lookups = state.lookups.saturating_sub(times);
+        let gone = state.dead && state.lookups == 0 && state.opens == 0;
+        drop(state);
+        if gone {
+            self.forget_number(&inode);
+        }
+    }
+
+    /// Nobody uses the dead inode any more: its number is free.
+    pub(super) fn forget_number(&self, inode: &Arc<Inode>) {
+        self.cache.remove(inode.ino);
+        self.alloc().table.forget(inode.ino);
+    }
+}
+
+/// The index in a locked directory.
+pub(super) fn index_of(content: &Option<DirIndex>) -> &DirIndex {
+    content
+        .as_ref()
+        .expect("a directory is locked only after its index was read")
+}
+
+/// As [`index_of`], to change it.
+pub(super) fn index_of_mut(content: &mut Option<DirIndex>) -> &mut DirIndex {
+    content
+        .as_mut()
+        .expect("a directory is locked only after its index was read")
+}
+
+/// Refuses what can not be the name of a new entry.
+pub(super) fn check_new_name(name: &OsStr) -> Result<&[u8], FsError> {
+    let name = name.as_bytes();
+    if name.len() > NAME_MAX {
+        return Err(FsError::NameTooLong);
+    }
+    match name {
+        b"" => Err(FsError::NotFound),
+        b"." | b".." => Err(FsError::Exists),
+        _ if name.iter().any(|&byte| byte == b'/' || byte == 0) => Err(FsError::Invalid),
+        _ => Ok(name),
+    }
+}
+
+/// The entry of an existing name that is to be removed or renamed.
+pub(super) fn find_old_name<'a>(
+    index: &DirIndex,
+    name: &'a OsStr,
+) -> Result<(&'a [u8], Slot), FsError> {
+    let name = name.as_bytes();
+    if name.len() > NAME_MAX {
+        return Err(FsError::NameTooLong);
+    }
+    if name == b"." || name == b".." {
+        return Err(FsError::Invalid);
+    }
+    Ok((name, index.get(name).ok_or(FsError::NotFound)?))
+}

@@ -1,0 +1,153 @@
+//! The file system: inodes in memory, the locks around them, mounting.
+//!
+//! # Locks
+//! Each is taken in this order; a thread that holds one never takes one further up.
+//!
+//! 1. `namespace`: shared by everything that changes names; exclusive for renames between directories, so that the
+//!    shape of the tree stands still while a directory moves.
+//! 2. `Inode::content`: of a file, shared for reading and for writing inside the file, exclusive for anything that
+//!    changes size or place; of a directory, shared for looking up, exclusive for changing entries. Parents before
+//!    children; several children in ascending order of number.
+//! 3. `Inode::change`: whoever writes the inode's record holds it until the record is durable. Several in ascending
+//!    order of number.
+//! 4. `grow`: held while the record of the inode table is written.
+//! 5. a shard of the inode cache; it is held while a record is read from media.
+//! 6. `Inode::state` and `alloc`: short, never across a call of the store, never two at once.
+//!
+//! Reads and writes of a file hold only its `content`, hence files are independent, readers of one file are
+//! parallel, and so are writers that do not make it longer. Commits of operations in different directories are in
+//! flight at the same time and share flushes below.
+
+mod attr;
+mod cache;
+mod create;
+mod data;
+mod extent;
+mod format;
+mod links;
+mod lookup;
+mod mount;
+mod range;
+mod readdir;
+mod rename;
+mod size;
+mod space;
+mod txn;
+
+use std::collections::HashSet;
+use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+use crate::buddy::Buddy;
+use crate::error::{Corruption, FsError};
+use crate::inode::InodeNo;
+use crate::store::BlockStore;
+use crate::table::Table;
+use crate::time::Timestamp;
+
+pub use attr::StatFs;
+pub use create::NewNode;
+pub use data::{SeekTo, SyncScope, WriteOptions};
+pub use extent::Extent;
+pub use format::FormatOptions;
+pub use readdir::DirEntry;
+pub use rename::RenameMode;
+pub use space::FallocMode;
+
+use cache::Cache;
+use cache::{Inode, Tail};
+use txn::Txn;
+
+pub(crate) use lookup::Remember;
+
+/// Where "now" comes from.
+pub type Clock = fn() -> Timestamp;
+
+/// A mounted file system. Shared by any number of threads; see the module for what runs in parallel.
+///
+/// Numbers of inodes come from [`lookup`](Self::lookup) and friends. A program that keeps using a number while others
+/// may unlink the file brackets the use with [`open`](Self::open) and [`close`](Self::close). Permissions are not
+/// checked here: the caller (the kernel, for a mount) does.
+pub struct Fs<S> {
+    store: S,
+    clock: Clock,
+    namespace: RwLock<()>,
+    cache: Cache,
+    /// Hot grains of the inode table that the table's own record covers.
+    grow: Mutex<u64>,
+    alloc: Mutex<Alloc>,
+    /// Inodes whose records make no sense.
+    bad: HashSet<InodeNo>,
+    /// Some record could not be read, so there may be data whose range is unknown.
+    degraded: bool,
+    generation: AtomicU64,
+}
+
+/// What is free.
+#[derive(Debug)]
+struct Alloc {
+    table: Table,
+    buddy: Buddy,
+}
+
+impl<S: BlockStore> Fs<S> {
+    /// The store below.
+    pub fn store(&self) -> &S {
+        &self.store
+    }
+
+    fn now(&self) -> Timestamp {
+        (self.clock)()
+    }
+
+    /// A generation that no inode had before: the time, but always growing.
+    fn next_generation(&self, now: Timestamp) -> u64 {
+        let now = now.as_nanos();
+        let previous = self
+            .generation
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |last| {
+                Some(now.max(last + 1))
+            })
+            .unwrap_or_else(|last| last);
+        now.max(previous + 1)
+    }
+
+    fn alloc(&self) -> MutexGuard<'_, Alloc> {
+        lock(&self.alloc)
+    }
+
+    /// The inode of this number, from memory or from media.
+    fn inode(&self, ino: InodeNo) -> Result<Arc<Inode>, FsError> {
+        if self.bad.contains(&ino) {
+            return Err(Corruption::Inode {
+                ino,
+                what: "record was found damaged at mount",
+            }
+            .into());
+        }
+        self.cache.get(ino, || self.load(ino))
+    }
+}
+
+impl<S> fmt::Debug for Fs<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Fs")
+            .field("cache", &self.cache)
+            .field("degraded", &self.degraded)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Locks; a panic of another holder does not poison the file system, because memory is changed after the commit only.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn shared<T>(lock: &RwLock<T>) -> RwLockReadGuard<'_, T> {
+    lock.read().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn exclusive<T>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
+    lock.write().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,213 @@
+//! Mounting: rebuilds what is free from the inode table, and ends what a crash left half done.
+
+use std::collections::HashSet;
+use std::sync::atomic::AtomicU64;
+use std::sync::{Mutex, RwLock};
+
+use ftl::{GRAIN_BYTES, LbaRange};
+
+use super::cache::Cache;
+use super::txn::{cold_place, hot_place};
+use super::{Alloc, Clock, Fs, Inode, Tail, Txn};
+use crate::buddy::Buddy;
+use crate::error::{Corruption, FsError};
+use crate::format::{
+    COLD_BYTES, HOT_BYTES, HOT_PER_GRAIN, HOT_RANGE, HotRecord, InodeRecord, METADATA_ORDER,
+    ROOT_COPY_LBA, ROOT_LBA, RootRecord, TableRecord,
+};
+use crate::inode::InodeNo;
+use crate::store::{BlockStore, ByteAddr};
+use crate::table::Table;
+use crate::time::Timestamp;
+
+/// What the scan of the inode table found.
+struct Scan {
+    alloc: Alloc,
+    grains: u64,
+    bad: HashSet<InodeNo>,
+    orphans: Vec<InodeNo>,
+}
+
+impl<S: BlockStore> Fs<S> {
+    /// Mounts the file system of a volume.
+    pub fn mount(store: S) -> Result<Self, FsError> {
+        Self::mount_with_clock(store, Timestamp::now)
+    }
+
+    /// As [`mount`](Self::mount), with another source of time.
+    pub fn mount_with_clock(store: S, clock: Clock) -> Result<Self, FsError> {
+        read_root(&store)?;
+        let scan = scan(&store)?;
+        let fs = Self {
+            store,
+            clock,
+            namespace: RwLock::new(()),
+            cache: Cache::new(),
+            grow: Mutex::new(scan.grains),
+            alloc: Mutex::new(scan.alloc),
+            degraded: !scan.bad.is_empty(),
+            bad: scan.bad,
+            generation: AtomicU64::new(0),
+        };
+        if !fs.degraded {
+            fs.trim_what_nobody_owns()?;
+        }
+        for ino in scan.orphans {
+            fs.free_orphan(ino)?;
+        }
+        Ok(fs)
+    }
+
+    /// Reads the records of an inode.
+    pub(super) fn load(&self, ino: InodeNo) -> Result<Inode, FsError> {
+        if ino == InodeNo::TABLE || ino.0 >= crate::format::INODES_MAX {
+            return Err(FsError::NotFound);
+        }
+        let mut hot = [0; HOT_BYTES];
+        let (lba, offset) = hot_place(ino);
+        self.store
+            .read(ByteAddr::new(lba, u64::from(offset)), &mut hot)?;
+        let mut cold = [0; COLD_BYTES];
+        let (lba, offset) = cold_place(ino);
+        self.store
+            .read(ByteAddr::new(lba, u64::from(offset)), &mut cold)?;
+        let record = InodeRecord::parse(ino, &hot, &cold)?.ok_or(FsError::NotFound)?;
+        Ok(Inode::new(ino, record, Tail::Unknown, None))
+    }
+
+    /// Frees a file that was open without a name when the system went down.
+    fn free_orphan(&self, ino: InodeNo) -> Result<(), FsError> {
+        let inode = match self.inode(ino) {
+            Ok(inode) => inode,
+            // The cold record is damaged: the file stays for the checker.
+            Err(FsError::Corrupt(_)) => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        self.reap(&inode)
+    }
+
+    /// Trims mapped grains outside all ranges: the new place of a file whose move was cut off by a crash.
+    fn trim_what_nobody_owns(&self) -> Result<(), FsError> {
+        let free: Vec<_> = self.alloc().buddy.free_blocks().collect();
+        for block in free {
+            self.trim_now(block.lbas())?;
+        }
+        Ok(())
+    }
+
+    /// Frees the records and the data of an inode without names that nobody uses.
+    pub(super) fn reap(&self, inode: &std::sync::Arc<Inode>) -> Result<(), FsError> {
+        let _content = super::exclusive(&inode.content);
+        let _change = super::lock(&inode.change);
+        {
+            let mut state = inode.state();
+            if state.dead || state.opens > 0 || !state.record.orphan {
+                return Ok(());
+            }
+            state.dead = true;
+        }
+        let result = self.free_with_data(inode, Txn::default());
+        if result.is_err() {
+            inode.state().dead = false;
+        }
+        result
+    }
+}
+
+/// Finds a root record: the first, or its copy when the first can not be read.
+pub(crate) fn read_root(store: &impl BlockStore) -> Result<RootRecord, FsError> {
+    let read = |lba| -> Result<RootRecord, FsError> {
+        let mut bytes = [0; RootRecord::BYTES];
+        store.read(ByteAddr::new(lba, 0), &mut bytes)?;
+        Ok(RootRecord::parse(&bytes)?)
+    };
+    read(ROOT_LBA).or_else(|error| read(ROOT_COPY_LBA).map_err(|_| error))
+}
+
+/// Number of hot grains in use: what the table's record says, or the last mapped one if the record is damaged.
+pub(crate) fn table_grains(store: &impl BlockStore) -> (u64, Option<FsError>) {
+    let mut bytes = [0; HOT_BYTES];
+    let (lba, offset) = hot_place(InodeNo::TABLE);
+    let read = store.read(ByteAddr::new(lba, u64::from(offset)), &mut bytes);
+    let parsed = read
+        .map_err(FsError::from)
+        .and_then(|()| Ok(TableRecord::parse(&bytes)?));
+    let error = match parsed {
+        Ok(table) => return (table.grains, None),
+        Err(error) => error,
+    };
+    let all = HOT_RANGE.lbas();
+    let mut grains = 1;
+    while let Some(lba) =
+        store.next_mapped(LbaRange::new(all.start.offset(grains), all.count - grains))
+    {
+        grains = lba.0 - all.start.0 + 1;
+        if grains == all.count {
+            break;
+        }
+    }
+    (grains, Some(error))
+}
+
+/// Reads all hot records. One that makes no sense marks its inode bad and the mount goes on.
+fn scan(store: &impl BlockStore) -> Result<Scan, FsError> {
+    let (grains, _) = table_grains(store);
+    let mut table = Table::default();
+    let mut buddy = Buddy::new();
+    let (mut bad, mut orphans) = (HashSet::new(), Vec::new());
+    let metadata = buddy.allocate(METADATA_ORDER);
+    assert!(
+        metadata.is_some_and(|range| range.start == ROOT_LBA),
+        "the first allocation is at the start"
+    );
+    table.extend_to(grains as usize - 1);
+    table.note(InodeNo::TABLE);
+    let mut next = 0;
+    while next < grains {
+        let rest = LbaRange::new(HOT_RANGE.start.offset(next), grains - next);
+        let Some(lba) = store.next_mapped(rest) else {
+            break;
+        };
+        let number = lba.0 - HOT_RANGE.start.0;
+        next = number + 1;
+        let mut bytes = [0; GRAIN_BYTES];
+        let read = store.read(ByteAddr::new(lba, 0), &mut bytes);
+        let (records, _) = bytes.as_chunks::<HOT_BYTES>();
+        for (ino, hot) in (number * HOT_PER_GRAIN..)
+            .map(InodeNo)
+            .zip(records)
+            .skip(usize::from(number == 0))
+        {
+            let parsed = read
+                .map_err(FsError::from)
+                .and_then(|()| Ok(HotRecord::parse(ino, hot)?));
+            let found = match parsed {
+                Ok(None) => continue,
+                Ok(Some(record)) => record
+                    .range
+                    .is_none_or(|range| buddy.reserve(range))
+                    .then_some(record),
+                Err(_) => None,
+            };
+            table.note(ino);
+            match found {
+                Some(record) if record.orphan => orphans.push(ino),
+                Some(_) => {}
+                None => drop(bad.insert(ino)),
+            }
+        }
+    }
+    if bad.contains(&InodeNo::ROOT) {
+        return Err(Corruption::Inode {
+            ino: InodeNo::ROOT,
+            what: "the root directory's record is damaged",
+        }
+        .into());
+    }
+    Ok(Scan {
+        alloc: Alloc { table, buddy },
+        grains,
+        bad,
+        orphans,
+    })
+}

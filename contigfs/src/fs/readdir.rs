@@ -1,0 +1,91 @@
+//! Listing directories.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+
+use ftl::GRAIN_BYTES;
+
+use super::{Fs, shared};
+use crate::error::FsError;
+use crate::format::{GRAIN_UNITS, parse_grain};
+use crate::inode::{FileKind, InodeNo};
+use crate::store::{BlockStore, ByteAddr};
+
+/// Cookies below are those of `.` and `..`.
+const COOKIE_ENTRIES: u64 = 2;
+
+/// A name in a directory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DirEntry {
+    /// Where it leads.
+    pub ino: InodeNo,
+    /// What is there.
+    pub kind: FileKind,
+    /// The name.
+    pub name: OsString,
+    /// Pass it to [`Fs::readdir`] to go on behind this entry. It stays right whatever happens to the directory.
+    pub next: u64,
+}
+
+impl<S: BlockStore> Fs<S> {
+    /// Calls `visit` for each name behind `cookie` (0: from the start), until it answers false.
+    ///
+    /// Names that exist during the whole listing are visited exactly once; those that come or go meanwhile, at most
+    /// once.
+    pub fn readdir(
+        &self,
+        ino: InodeNo,
+        cookie: u64,
+        mut visit: impl FnMut(DirEntry) -> bool,
+    ) -> Result<(), FsError> {
+        let dir = self.inode(ino)?;
+        if dir.kind != FileKind::Directory {
+            return Err(FsError::NotDirectory);
+        }
+        let parent = dir.state().record.parent.unwrap_or(ino);
+        for (next, name, ino) in [(1, ".", ino), (2, "..", parent)] {
+            let entry = DirEntry {
+                ino,
+                kind: FileKind::Directory,
+                name: name.into(),
+                next,
+            };
+            if cookie < next && !visit(entry) {
+                return Ok(());
+            }
+        }
+        let mut unit = cookie.saturating_sub(COOKIE_ENTRIES);
+        loop {
+            let mut entries = Vec::new();
+            {
+                let content = shared(&dir.content);
+                let state = *dir.state();
+                let grain = unit / GRAIN_UNITS as u64;
+                if state.dead || grain >= state.size / GRAIN_BYTES as u64 {
+                    return Ok(());
+                }
+                let range = dir.range()?;
+                let mut bytes = [0; GRAIN_BYTES];
+                self.store
+                    .read(ByteAddr::new(range.start.offset(grain), 0), &mut bytes)?;
+                drop(content);
+                let first = grain * GRAIN_UNITS as u64;
+                parse_grain(ino, first as u32, &bytes, |in_grain, entry| {
+                    let at = first + in_grain as u64;
+                    if at >= unit {
+                        entries.push(DirEntry {
+                            ino: entry.ino,
+                            kind: entry.kind,
+                            name: OsString::from_vec(entry.name.to_vec()),
+                            next: at + 1 + COOKIE_ENTRIES,
+                        });
+                    }
+                })?;
+                unit = first + GRAIN_UNITS as u64;
+            }
+            if !entries.into_iter().all(&mut visit) {
+                return Ok(());
+            }
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! Changing the size of a file, and keeping the bytes behind its end out of sight.
+//!
+//! A write that makes a file longer maps grains before the new size is durable; after a crash they lie behind the end
+//! with data that was never acknowledged. So the first operation of a mount that makes a file longer looks behind the
+//! end and clears what it finds (`clean_tail`), before anything there can become visible.
+
+use std::sync::Arc;
+
+use ftl::{AtomicBatch, GRAIN_BYTES, LbaRange};
+
+use super::data::place;
+use super::{Fs, Inode, Tail, Txn, exclusive, lock};
+use crate::error::FsError;
+use crate::format::{InodeRecord, Range};
+use crate::store::{BlockStore, ByteAddr};
+use crate::time::Timestamp;
+
+const GRAIN: u64 = GRAIN_BYTES as u64;
+/// Runs of grains that one batch clears behind the end.
+const RUNS_MAX: usize = 16;
+
+impl<S: BlockStore> Fs<S> {
+    /// Sets the size, and with `also` other attributes in the same batch.
+    pub(super) fn truncate(
+        &self,
+        inode: &Arc<Inode>,
+        size: u64,
+        now: Timestamp,
+        also: impl FnOnce(&mut InodeRecord),
+    ) -> Result<(), FsError> {
+        let _content = exclusive(&inode.content);
+        inode.live_file()?;
+        let old = inode.state().size;
+        let mut txn = Txn::default();
+        let mut more = None;
+        let range = if size > old {
+            let range = self.ensure_range(inode, size)?;
+            self.clean_tail(inode)?;
+            range
+        } else {
+            inode.range()?
+        };
+        let _change = lock(&inode.change);
+        if size < old {
+            let kept = size.div_ceil(GRAIN);
+            let behind = LbaRange::new(range.start.offset(kept), range.order.grains() - kept);
+            let trims = self.trims_of(behind);
+            more = trims.more.then_some(behind);
+            txn.batch.trims.extend(trims.ranges);
+            self.patch_zeros(&mut txn.batch, range, size, kept * GRAIN);
+        }
+        txn.edit(inode, |record| {
+            record.size = size;
+            record.reserved &= size >= old;
+            record.mtime = now;
+            also(record);
+            record.ctime = now;
+        });
+        self.commit(txn)?;
+        {
+            let mut state = inode.state();
+            state.size = size;
+            state.grains = None;
+            if size < old {
+                state.tail = if more.is_some() {
+                    Tail::Unknown
+                } else {
+                    Tail::Zeros
+                };
+            }
+        }
+        if let Some(behind) = more {
+            self.trim_now(behind)?;
+            inode.state().tail = Tail::Zeros;
+        }
+        Ok(())
+    }
+
+    /// Adds zeros for the bytes `from..to`, which lie in one grain, unless that is not mapped and so reads as zeros.
+    pub(super) fn patch_zeros(&self, batch: &mut AtomicBatch, range: Range, from: u64, to: u64) {
+        let lba = range.start.offset(from / GRAIN);
+        if from < to && self.store.next_mapped(LbaRange::new(lba, 1)).is_some() {
+            batch.patch(lba, (from % GRAIN) as u16, vec![0; (to - from) as usize]);
+        }
+    }
+
+    /// Makes the bytes behind the end zeros, if it is not known that they are. The caller holds `content` exclusively.
+    pub(super) fn clean_tail(&self, inode: &Arc<Inode>) -> Result<(), FsError> {
+        if inode.state().tail == Tail::Zeros {
+            return Ok(());
+        }
+        let (range, size) = place(inode)?;
+        let reserved = inode.state().record.reserved;
+        let kept = size.div_ceil(GRAIN);
+        self.clean_last_grain(range, size)?;
+        let mut next = range.start.offset(kept);
+        let end = range.lbas().end();
+        while next < end {
+            let mut runs: Vec<LbaRange> = Vec::new();
+            while runs.len() < RUNS_MAX && next < end {
+                let Some(lba) = self.store.next_mapped(LbaRange::new(next, end.0 - next.0)) else {
+                    next = end;
+                    break;
+                };
+                next = lba.offset(1);
+                let mut grain = [0; GRAIN_BYTES];
+                // A grain that can not be read goes too: nobody was promised anything behind the end.
+                let zeros = self.store.read(ByteAddr::new(lba, 0), &mut grain).is_ok()
+                    && grain == [0; GRAIN_BYTES];
+                match runs.last_mut() {
+                    _ if zeros => {}
+                    Some(run) if run.end() == lba => run.count += 1,
+                    _ => runs.push(LbaRange::new(lba, 1)),
+                }
+            }
+            if runs.is_empty() {
+                continue;
+            }
+            self.store.commit(AtomicBatch {
+                trims: runs.clone(),
+                ..AtomicBatch::default()
+            })?;
+            if reserved {
+                // The space was just freed; if somebody else took it meanwhile, the reservation is lost.
+                self.store.commit(AtomicBatch {
+                    zeros: runs,
+                    ..AtomicBatch::default()
+                })?;
+            }
+        }
+        inode.state().tail = Tail::Zeros;
+        Ok(())
+    }
+
+    fn clean_last_grain(&self, range: Range, size: u64) -> Result<(), FsError> {
+        let behind = (size.next_multiple_of(GRAIN) - size) as usize;
+        let mut tail = vec![0; behind];
+        self.store
+            .read(ByteAddr::new(range.start, size), &mut tail)?;
+        if tail.iter().any(|&byte| byte != 0) {
+            let mut batch = AtomicBatch::new();
+            self.patch_zeros(&mut batch, range, size, size.next_multiple_of(GRAIN));
+            self.store.commit(batch)?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,227 @@
+//! Transactions: what an operation changes, gathered, committed as one batch, and only then applied to memory.
+
+use std::sync::{Arc, MutexGuard};
+
+use ftl::{AtomicBatch, GRAIN_BYTES, Lba, LbaRange};
+
+use super::{Fs, Inode, lock};
+use crate::dir::{DirIndex, DirPlan};
+use crate::error::FsError;
+use crate::format::{
+    COLD_BYTES, COLD_PER_GRAIN, COLD_RANGE, HOT_BYTES, HOT_PER_GRAIN, HOT_RANGE, InodeRecord,
+    TableRecord,
+};
+use crate::inode::InodeNo;
+use crate::store::BlockStore;
+use crate::table::FreePlan;
+
+/// The changes of one operation.
+#[derive(Debug, Default)]
+pub(super) struct Txn {
+    pub(super) batch: AtomicBatch,
+    edits: Vec<Edit>,
+}
+
+#[derive(Debug)]
+struct Edit {
+    inode: Arc<Inode>,
+    before: InodeRecord,
+    after: InodeRecord,
+    fate: Fate,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fate {
+    Create,
+    Keep,
+    Free,
+}
+
+impl Txn {
+    /// Changes the record of an inode; the caller holds its `change`.
+    pub(super) fn edit(&mut self, inode: &Arc<Inode>, change: impl FnOnce(&mut InodeRecord)) {
+        let at = self
+            .edits
+            .iter()
+            .position(|edit| edit.inode.ino == inode.ino)
+            .unwrap_or_else(|| {
+                let record = inode.state().record;
+                self.edits.push(Edit {
+                    inode: Arc::clone(inode),
+                    before: record,
+                    after: record,
+                    fate: Fate::Keep,
+                });
+                self.edits.len() - 1
+            });
+        change(&mut self.edits[at].after);
+    }
+
+    /// Writes the record of a new inode, as it is in memory.
+    pub(super) fn create(&mut self, inode: &Arc<Inode>) {
+        self.edit(inode, |_| {});
+        self.edits.last_mut().expect("just pushed").fate = Fate::Create;
+    }
+
+    /// Frees an inode: its record, its range, its number.
+    pub(super) fn free(&mut self, inode: &Arc<Inode>) {
+        self.edit(inode, |record| record.nlink = 0);
+        let edit = self
+            .edits
+            .iter_mut()
+            .find(|edit| edit.inode.ino == inode.ino);
+        edit.expect("just edited").fate = Fate::Free;
+    }
+
+    /// Adds changes of a directory's entries, its size, and its times.
+    pub(super) fn change_dir(
+        &mut self,
+        inode: &Arc<Inode>,
+        index: &DirIndex,
+        plan: &DirPlan,
+        now: crate::time::Timestamp,
+    ) {
+        let size = index.emit(plan, &mut self.batch);
+        self.edit(inode, |record| {
+            record.size = size;
+            record.mtime = now;
+            record.ctime = now;
+        });
+    }
+}
+
+/// Where the hot record of an inode lies.
+pub(super) fn hot_place(ino: InodeNo) -> (Lba, u16) {
+    let lba = HOT_RANGE.start.offset(ino.0 / HOT_PER_GRAIN);
+    (lba, (ino.0 % HOT_PER_GRAIN) as u16 * HOT_BYTES as u16)
+}
+
+/// Where the cold record of an inode lies.
+pub(super) fn cold_place(ino: InodeNo) -> (Lba, u16) {
+    let lba = COLD_RANGE.start.offset(ino.0 / COLD_PER_GRAIN);
+    (lba, (ino.0 % COLD_PER_GRAIN) as u16 * COLD_BYTES as u16)
+}
+
+const _: () = assert!(HOT_BYTES * HOT_PER_GRAIN as usize == GRAIN_BYTES);
+const _: () = assert!(COLD_BYTES * COLD_PER_GRAIN as usize == GRAIN_BYTES);
+
+impl<S: BlockStore> Fs<S> {
+    /// Makes a transaction durable, then visible in memory. When it fails, nothing was changed.
+    pub(super) fn commit(&self, mut txn: Txn) -> Result<(), FsError> {
+        let mut frees = Vec::new();
+        for edit in &txn.edits {
+            let plan =
+                (edit.fate == Fate::Free).then(|| self.alloc().table.plan_free(edit.inode.ino));
+            frees.extend(plan.map(|plan| (edit.inode.ino, plan)));
+            edit.emit(plan, &mut txn.batch);
+        }
+        let grow = self.plan_growth(&txn.edits, &mut txn.batch);
+        if let Err(error) = self.store.commit(txn.batch) {
+            for (ino, plan) in frees {
+                self.alloc().table.finish_free(ino, plan, false, false);
+            }
+            return Err(error.into());
+        }
+        if let Some((mut covered, grains)) = grow {
+            *covered = grains;
+        }
+        for edit in txn.edits {
+            self.apply(edit, &frees);
+        }
+        Ok(())
+    }
+
+    /// Makes the table's own record cover new inodes. The lock is kept until the record is durable, so that a larger
+    /// size is never overwritten by a smaller one.
+    fn plan_growth(
+        &self,
+        edits: &[Edit],
+        batch: &mut AtomicBatch,
+    ) -> Option<(MutexGuard<'_, u64>, u64)> {
+        let created = edits.iter().filter(|edit| edit.fate == Fate::Create);
+        let grains = created
+            .map(|edit| edit.inode.ino.0 / HOT_PER_GRAIN + 1)
+            .max()?;
+        let covered = lock(&self.grow);
+        if grains <= *covered {
+            return None;
+        }
+        let (lba, offset) = hot_place(InodeNo::TABLE);
+        batch.patch(lba, offset, TableRecord { grains }.emit());
+        Some((covered, grains))
+    }
+
+    fn apply(&self, edit: Edit, frees: &[(InodeNo, FreePlan)]) {
+        let inode = edit.inode;
+        let mut state = inode.state();
+        let live = state.record;
+        state.record = edit.after;
+        // Times that a concurrent read or write has touched since stay, and stay to be written.
+        let written = live.mtime == edit.before.mtime;
+        let read = live.atime == edit.before.atime;
+        if !written {
+            state.record.mtime = live.mtime;
+            state.record.ctime = live.ctime.max(edit.after.ctime);
+        }
+        if !read {
+            state.record.atime = live.atime;
+        }
+        state.times_dirty = !written || !read;
+        if inode.kind == crate::inode::FileKind::Directory {
+            state.size = state.record.size;
+            state.grains = None;
+        }
+        match edit.fate {
+            Fate::Keep => return,
+            Fate::Create => {
+                state.dead = false;
+                return;
+            }
+            Fate::Free => {}
+        }
+        state.dead = true;
+        state.grains = Some(0);
+        let hold = state.lookups > 0 || state.opens > 0;
+        let range = edit.after.range;
+        drop(state);
+        if !hold {
+            self.cache.remove(inode.ino);
+        }
+        let plan = frees
+            .iter()
+            .find(|(ino, _)| *ino == inode.ino)
+            .expect("every free was planned")
+            .1;
+        let mut alloc = self.alloc();
+        alloc.table.finish_free(inode.ino, plan, true, hold);
+        if let Some(range) = range {
+            alloc.buddy.release(range);
+        }
+    }
+}
+
+impl Edit {
+    fn emit(&self, plan: Option<FreePlan>, batch: &mut AtomicBatch) {
+        let ino = self.inode.ino;
+        let (hot_lba, hot_offset) = hot_place(ino);
+        let (cold_lba, cold_offset) = cold_place(ino);
+        let Some(plan) = plan else {
+            let hot = self.after.emit_hot(ino);
+            if self.fate == Fate::Create || hot != self.before.emit_hot(ino) {
+                batch.patch(hot_lba, hot_offset, hot);
+            }
+            batch.patch(cold_lba, cold_offset, self.after.emit_cold(ino));
+            return;
+        };
+        if plan.trim_hot {
+            batch.trim(LbaRange::new(hot_lba, 1));
+        } else {
+            batch.patch(hot_lba, hot_offset, [0; HOT_BYTES]);
+        }
+        if plan.trim_cold {
+            batch.trim(LbaRange::new(cold_lba, 1));
+        } else {
+            batch.patch(cold_lba, cold_offset, [0; COLD_BYTES]);
+        }
+    }
+}

@@ -1,0 +1,340 @@
+//! Mounting and unmounting, with errors that say what is missing.
+
+use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use fuser::{BackgroundSession, Config, INodeNo, MountOption, Notifier, Session, SessionACL};
+
+use super::request::Adapter;
+use crate::error::FsError;
+use crate::fs::Fs;
+use crate::inode::InodeNo;
+use crate::store::BlockStore;
+
+const DEVICE: &str = "/dev/fuse";
+const HELPERS: [&str; 2] = ["fusermount3", "fusermount"];
+const MOUNT_TABLE: &str = "/proc/self/mountinfo";
+
+/// How to mount.
+#[derive(Clone, Debug)]
+pub struct MountOptions {
+    /// Source shown in the mount table.
+    pub name: String,
+    /// Users other than the one who mounts may enter; `None`: if it is root who mounts.
+    pub allow_other: Option<bool>,
+    /// Nothing can be changed through the mount.
+    pub read_only: bool,
+    /// Honour setuid bits and device files; `None`: if it is root who mounts.
+    pub privileged: Option<bool>,
+    /// Threads that serve the kernel; each waits for the media when its request does.
+    pub threads: usize,
+}
+
+impl Default for MountOptions {
+    fn default() -> Self {
+        Self {
+            name: "contigfs".into(),
+            allow_other: None,
+            read_only: false,
+            privileged: None,
+            threads: 8,
+        }
+    }
+}
+
+/// Why mounting failed; each names what to do about it.
+#[derive(Debug, thiserror::Error)]
+pub enum MountError {
+    /// The mount point does not exist.
+    #[error("mount point {0} does not exist: create the directory first")]
+    NoMountPoint(PathBuf),
+    /// The mount point is no directory.
+    #[error("mount point {0} is not a directory")]
+    NotDirectory(PathBuf),
+    /// Something is mounted there already.
+    #[error("{0} is in use: something is mounted there already; unmount it first (umount {0})")]
+    Busy(PathBuf),
+    /// A FUSE server died and left its mount behind.
+    #[error("{0} is a mount whose server is gone: remove it with `umount -l {0}`")]
+    DeadMount(PathBuf),
+    /// The kernel has no FUSE.
+    #[error("/dev/fuse does not exist: the kernel has no FUSE, or the container hides it")]
+    NoDevice,
+    /// An ordinary user needs the set-user-id helper.
+    #[error(
+        "mounting as an ordinary user needs fusermount3: install the package fuse3, or mount as root"
+    )]
+    NoHelper,
+    /// Not allowed.
+    #[error("not allowed to mount on {path}: {source}")]
+    Denied {
+        /// The mount point.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Anything else.
+    #[error("can not mount on {path}: {source}")]
+    Other {
+        /// The mount point.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+/// Why unmounting failed.
+#[derive(Debug, thiserror::Error)]
+pub enum UnmountError {
+    /// Some process has a file open there, or its working directory.
+    #[error("{0} is in use: a process has a file open there or works in it")]
+    Busy(PathBuf),
+    /// Unmounted, but not everything could be written.
+    #[error("unmounted, but not everything is on media: {0}")]
+    Flush(FsError),
+    /// Anything else.
+    #[error("can not unmount {path}: {source}")]
+    Other {
+        /// The mount point.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+/// A mounted file system. Dropping it unmounts; [`unmount`](Self::unmount) does so with an answer.
+#[derive(Debug)]
+pub struct Mounted<S: BlockStore> {
+    fs: Arc<Fs<S>>,
+    path: PathBuf,
+    /// Gone once unmounted.
+    session: Option<BackgroundSession>,
+    notifier: Notifier,
+}
+
+/// Mounts a file system. Requests are served by threads of their own from now on.
+pub fn mount<S: BlockStore + 'static>(
+    fs: Arc<Fs<S>>,
+    dir: &Path,
+    options: &MountOptions,
+) -> Result<Mounted<S>, MountError> {
+    let root = effective_uid() == 0;
+    check_mount_point(dir)?;
+    check_means(root)?;
+    let mut config = Config::default();
+    config.mount_options = vec![
+        MountOption::FSName(options.name.clone()),
+        MountOption::Subtype("contigfs".into()),
+        MountOption::DefaultPermissions,
+    ];
+    if options.read_only {
+        config.mount_options.push(MountOption::RO);
+    }
+    if options.privileged.unwrap_or(root) {
+        config
+            .mount_options
+            .extend([MountOption::Suid, MountOption::Dev]);
+    }
+    if options.allow_other.unwrap_or(root) {
+        config.acl = SessionACL::All;
+    }
+    config.n_threads = Some(options.threads.max(1));
+    config.clone_fd = true;
+    let session = Session::new(Adapter::new(Arc::clone(&fs)), dir, &config)
+        .and_then(Session::spawn)
+        .map_err(|error| explain(dir, error))?;
+    let notifier = session.notifier();
+    Ok(Mounted {
+        fs,
+        path: dir.to_owned(),
+        session: Some(session),
+        notifier,
+    })
+}
+
+impl<S: BlockStore> Mounted<S> {
+    /// The file system, for use beside the mount.
+    pub fn fs(&self) -> &Arc<Fs<S>> {
+        &self.fs
+    }
+
+    /// Where it is mounted.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Tells the kernel that bytes of a file were changed behind its back: mapped pages are fetched anew. Dirty pages
+    /// of the range are written back first. Does nothing for files the kernel does not know.
+    pub fn invalidate(&self, ino: InodeNo, offset: u64, len: u64) -> io::Result<()> {
+        let signed = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
+        self.notifier
+            .inval_inode(INodeNo(ino.0), signed(offset), signed(len))
+    }
+
+    /// Whether somebody has unmounted it from outside (`umount`).
+    pub fn is_finished(&self) -> bool {
+        self.session
+            .as_ref()
+            .is_none_or(|session| session.guard.is_finished())
+    }
+
+    /// Unmounts and makes everything durable. Does nothing when that was done before.
+    ///
+    /// # Errors
+    /// When the mount is busy it stays, and this may be called again.
+    pub fn unmount(&mut self) -> Result<(), UnmountError> {
+        let Some(session) = self.session.take() else {
+            return Ok(());
+        };
+        let other = |path: &Path, source| UnmountError::Other {
+            path: path.to_owned(),
+            source,
+        };
+        let finished = session.guard.is_finished();
+        let joined = match if finished {
+            Ok(())
+        } else {
+            try_unmount(&self.path)
+        } {
+            Ok(()) => session.join(),
+            // An ordinary user: the library asks the helper.
+            Err(nix::Error::EPERM) => session.umount_and_join(),
+            Err(error) => {
+                self.session = Some(session);
+                return Err(match error {
+                    nix::Error::EBUSY => UnmountError::Busy(self.path.clone()),
+                    error => other(&self.path, error.into()),
+                });
+            }
+        };
+        joined.map_err(|source| other(&self.path, source))?;
+        self.fs.sync_all().map_err(UnmountError::Flush)
+    }
+}
+
+impl<S: BlockStore> Drop for Mounted<S> {
+    fn drop(&mut self) {
+        if let Err(error) = self.unmount() {
+            tracing::warn!(%error, "left mounted");
+        }
+    }
+}
+
+/// A process that just closed its last file may still count for a moment.
+const BUSY_RETRIES: u32 = 20;
+const BUSY_PAUSE: std::time::Duration = std::time::Duration::from_millis(25);
+
+fn try_unmount(path: &Path) -> Result<(), nix::Error> {
+    let mut tries = 0;
+    loop {
+        match nix::mount::umount(path) {
+            Err(nix::Error::EBUSY) if tries < BUSY_RETRIES => {
+                tries += 1;
+                std::thread::sleep(BUSY_PAUSE);
+            }
+            // Unmounted from outside in the meantime.
+            Err(nix::Error::EINVAL | nix::Error::ENOENT) => return Ok(()),
+            result => return result,
+        }
+    }
+}
+
+fn effective_uid() -> u32 {
+    nix::unistd::geteuid().as_raw()
+}
+
+fn check_mount_point(dir: &Path) -> Result<(), MountError> {
+    let path = || dir.to_owned();
+    let metadata = std::fs::metadata(dir).map_err(|source| match source.raw_os_error() {
+        Some(libc::ENOENT) => MountError::NoMountPoint(path()),
+        Some(libc::ENOTCONN) => MountError::DeadMount(path()),
+        Some(libc::EACCES | libc::EPERM) => MountError::Denied {
+            path: path(),
+            source,
+        },
+        _ => MountError::Other {
+            path: path(),
+            source,
+        },
+    })?;
+    if !metadata.is_dir() {
+        return Err(MountError::NotDirectory(path()));
+    }
+    if is_mount_point(dir) {
+        Err(MountError::Busy(path()))
+    } else {
+        Ok(())
+    }
+}
+
+/// Whether the mount table lists the directory.
+fn is_mount_point(dir: &Path) -> bool {
+    let (Ok(dir), Ok(table)) = (dir.canonicalize(), std::fs::read(MOUNT_TABLE)) else {
+        return false;
+    };
+    let wanted = escape(dir.as_os_str().as_bytes());
+    table
+        .split(|&byte| byte == b'\n')
+        .filter_map(|line| line.split(|&byte| byte == b' ').nth(4))
+        .any(|listed| listed == wanted)
+}
+
+/// A path as the mount table writes it: blanks and backslashes in octal.
+fn escape(path: &[u8]) -> Vec<u8> {
+    let mut escaped = Vec::with_capacity(path.len());
+    for &byte in path {
+        match byte {
+            b' ' | b'\t' | b'\n' | b'\\' => escaped.extend(format!("\\{byte:03o}").into_bytes()),
+            _ => escaped.push(byte),
+        }
+    }
+    escaped
+}
+
+fn check_means(root: bool) -> Result<(), MountError> {
+    if !Path::new(DEVICE).exists() {
+        return Err(MountError::NoDevice);
+    }
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let helper = std::env::split_paths(&path)
+        .any(|dir| HELPERS.iter().any(|helper| dir.join(helper).exists()));
+    if root || helper || std::env::var_os("FUSERMOUNT_PATH").is_some() {
+        Ok(())
+    } else {
+        Err(MountError::NoHelper)
+    }
+}
+
+fn explain(dir: &Path, source: io::Error) -> MountError {
+    let path = dir.to_owned();
+    match source.kind() {
+        io::ErrorKind::PermissionDenied => MountError::Denied { path, source },
+        io::ErrorKind::ResourceBusy => MountError::Busy(path),
+        _ => MountError::Other { path, source },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn missing_and_impossible_mount_points_are_named() {
+        let missing = check_mount_point(Path::new("/nonexistent/mount/point"));
+        assert!(
+            matches!(missing, Err(MountError::NoMountPoint(_))),
+            "{missing:?}"
+        );
+        let file = check_mount_point(Path::new("/proc/version"));
+        assert!(matches!(file, Err(MountError::NotDirectory(_))), "{file:?}");
+        let busy = check_mount_point(Path::new("/proc"));
+        assert!(matches!(busy, Err(MountError::Busy(_))), "{busy:?}");
+    }
+
+    #[test]
+    fn blanks_are_escaped_as_in_the_mount_table() {
+        assert_eq!(escape(b"/a b\\c"), b"/a\\040b\\134c");
+    }
+}

@@ -1,0 +1,564 @@
+//! Requests of the kernel, one method each.
+
+use std::ffi::OsStr;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use fuser::{
+    BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, FopenFlags, Generation,
+    INodeNo, InitFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate,
+    ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen,
+    ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+};
+
+use super::errno::{errno, file_attr, file_type, inode_no, set_time};
+use crate::error::FsError;
+use crate::fs::{FallocMode, Fs, NewNode, Remember, RenameMode, SeekTo, SyncScope, WriteOptions};
+use crate::inode::{Attr, FileKind, SetAttr};
+use crate::store::BlockStore;
+
+/// How long the kernel may believe names and attributes. Only it changes them, unless the library is used beside it.
+const TTL: Duration = Duration::from_secs(1);
+const MAX_WRITE: u32 = 1 << 20;
+const MAX_BACKGROUND: u16 = 64;
+/// Bytes copied at a time by `copy_file_range`.
+const COPY_BYTES: u64 = 1 << 20;
+
+/// The file system as the FUSE library wants it.
+pub(super) struct Adapter<S> {
+    pub(super) fs: Arc<Fs<S>>,
+    /// Flags of an open file; depends on what the kernel can do.
+    open_flags: FopenFlags,
+}
+
+impl<S: BlockStore + 'static> Adapter<S> {
+    pub(super) fn new(fs: Arc<Fs<S>>) -> Self {
+        Self {
+            fs,
+            open_flags: FopenFlags::empty(),
+        }
+    }
+}
+
+macro_rules! answer {
+    ($reply:ident, $result:expr, $value:ident => $good:expr) => {
+        match $result {
+            Ok($value) => $good,
+            Err(error) => $reply.error(errno(error)),
+        }
+    };
+}
+
+fn entry(reply: ReplyEntry, result: Result<Attr, FsError>) {
+    answer!(reply, result, attr => reply.entry(&TTL, &file_attr(&attr), Generation(attr.generation)))
+}
+
+fn empty(reply: ReplyEmpty, result: Result<(), FsError>) {
+    answer!(reply, result, _done => reply.ok())
+}
+
+fn node(req: &Request, kind: FileKind, mode: u32, rdev: u32) -> NewNode {
+    NewNode {
+        kind,
+        perm: (mode & 0o7777) as u16,
+        uid: req.uid(),
+        gid: req.gid(),
+        rdev,
+    }
+}
+
+fn durable(flags: OpenFlags) -> bool {
+    flags.0 & (libc::O_DSYNC | libc::O_SYNC) != 0
+}
+
+impl<S: BlockStore + 'static> Filesystem for Adapter<S> {
+    fn init(&mut self, _req: &Request, config: &mut KernelConfig) -> io::Result<()> {
+        let wanted = InitFlags::FUSE_ASYNC_DIO
+            | InitFlags::FUSE_PARALLEL_DIROPS
+            | InitFlags::FUSE_DO_READDIRPLUS
+            | InitFlags::FUSE_READDIRPLUS_AUTO
+            | InitFlags::FUSE_CACHE_SYMLINKS
+            | InitFlags::FUSE_EXPORT_SUPPORT
+            | InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP;
+        let available = wanted & config.capabilities();
+        if let Err(missing) = config.add_capabilities(available) {
+            tracing::warn!(?missing, "the kernel withdrew a capability it had offered");
+        }
+        self.open_flags = if available.contains(InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP) {
+            FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES
+        } else {
+            // Shared mappings of direct files do not work on this kernel, so its cache is used, and emptied at each
+            // open and by `Mounted::invalidate`.
+            FopenFlags::empty()
+        };
+        let _ = config.set_max_write(MAX_WRITE);
+        let _ = config.set_max_readahead(MAX_WRITE);
+        let _ = config.set_max_background(MAX_BACKGROUND);
+        Ok(())
+    }
+
+    fn destroy(&mut self) {
+        if let Err(error) = self.fs.sync_all() {
+            tracing::error!(%error, "unmount could not write everything");
+        }
+    }
+
+    fn lookup(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
+        entry(
+            reply,
+            self.fs
+                .lookup_remember(inode_no(parent), name, Remember::Yes),
+        );
+    }
+
+    fn forget(&self, _req: &Request, ino: INodeNo, nlookup: u64) {
+        self.fs.forget(inode_no(ino), nlookup);
+    }
+
+    fn getattr(&self, _req: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
+        answer!(reply, self.fs.attr(inode_no(ino)), attr => reply.attr(&TTL, &file_attr(&attr)));
+    }
+
+    fn setattr(
+        &self,
+        _req: &Request,
+        ino: INodeNo,
+        mode: Option<u32>,
+        uid: Option<u32>,
+        gid: Option<u32>,
+        size: Option<u64>,
+        atime: Option<TimeOrNow>,
+        mtime: Option<TimeOrNow>,
+        _ctime: Option<SystemTime>,
+        _fh: Option<FileHandle>,
+        _crtime: Option<SystemTime>,
+        _chgtime: Option<SystemTime>,
+        _bkuptime: Option<SystemTime>,
+        _flags: Option<BsdFileFlags>,
+        reply: ReplyAttr,
+    ) {
+        let set = SetAttr {
+            perm: mode.map(|mode| (mode & 0o7777) as u16),
+            uid,
+            gid,
+            size,
+            atime: atime.map(set_time),
+            mtime: mtime.map(set_time),
+        };
+        let result = self.fs.set_attr(inode_no(ino), &set);
+        answer!(reply, result, attr => reply.attr(&TTL, &file_attr(&attr)));
+    }
+
+    fn readlink(&self, _req: &Request, ino: INodeNo, reply: ReplyData) {
+        answer!(reply, self.fs.readlink(inode_no(ino)), target => reply.data(&target));
+    }
+
+    fn mknod(
+        &self,
+        req: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        _umask: u32,
+        rdev: u32,
+        reply: ReplyEntry,
+    ) {
+        let Some(kind) = FileKind::from_mode(mode) else {
+            return reply.error(Errno::EINVAL);
+        };
+        let node = node(req, kind, mode, rdev);
+        entry(
+            reply,
+            self.fs
+                .create_remember(inode_no(parent), name, &node, Remember::Yes, false),
+        );
+    }
+
+    fn mkdir(
+        &self,
+        req: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        _umask: u32,
+        reply: ReplyEntry,
+    ) {
+        let node = node(req, FileKind::Directory, mode, 0);
+        entry(
+            reply,
+            self.fs
+                .create_remember(inode_no(parent), name, &node, Remember::Yes, false),
+        );
+    }
+
+    fn unlink(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        empty(reply, self.fs.unlink(inode_no(parent), name));
+    }
+
+    fn rmdir(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        empty(reply, self.fs.rmdir(inode_no(parent), name));
+    }
+
+    fn symlink(
+        &self,
+        req: &Request,
+        parent: INodeNo,
+        link_name: &OsStr,
+        target: &Path,
+        reply: ReplyEntry,
+    ) {
+        let owner = (req.uid(), req.gid());
+        let target = target.as_os_str();
+        entry(
+            reply,
+            self.fs
+                .symlink_remember(inode_no(parent), link_name, target, owner, Remember::Yes),
+        );
+    }
+
+    fn rename(
+        &self,
+        _req: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        newparent: INodeNo,
+        newname: &OsStr,
+        flags: RenameFlags,
+        reply: ReplyEmpty,
+    ) {
+        let mode = match flags {
+            flags if flags.is_empty() => RenameMode::Replace,
+            RenameFlags::RENAME_NOREPLACE => RenameMode::NoReplace,
+            RenameFlags::RENAME_EXCHANGE => RenameMode::Exchange,
+            _ => return reply.error(Errno::EINVAL),
+        };
+        empty(
+            reply,
+            self.fs
+                .rename(inode_no(parent), name, inode_no(newparent), newname, mode),
+        );
+    }
+
+    fn link(
+        &self,
+        _req: &Request,
+        ino: INodeNo,
+        newparent: INodeNo,
+        newname: &OsStr,
+        reply: ReplyEntry,
+    ) {
+        entry(
+            reply,
+            self.fs
+                .link_remember(inode_no(ino), inode_no(newparent), newname, Remember::Yes),
+        );
+    }
+
+    fn create(
+        &self,
+        req: &Request,
+        parent: INodeNo,
+        name: &OsStr,
+        mode: u32,
+        _umask: u32,
+        _flags: i32,
+        reply: ReplyCreate,
+    ) {
+        let node = node(req, FileKind::File, mode, 0);
+        let result = self
+            .fs
+            .create_remember(inode_no(parent), name, &node, Remember::Yes, true);
+        answer!(reply, result, attr => reply.created(
+            &TTL,
+            &file_attr(&attr),
+            Generation(attr.generation),
+            FileHandle(attr.ino.0),
+            self.open_flags,
+        ));
+    }
+
+    fn open(&self, _req: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+        let result = self.fs.open(inode_no(ino));
+        answer!(reply, result, _done => reply.opened(FileHandle(ino.0), self.open_flags));
+    }
+
+    fn release(
+        &self,
+        _req: &Request,
+        ino: INodeNo,
+        _fh: FileHandle,
+        _flags: OpenFlags,
+        _lock_owner: Option<LockOwner>,
+        _flush: bool,
+        reply: ReplyEmpty,
+    ) {
+        empty(reply, self.fs.close(inode_no(ino)));
+    }
+
+    fn opendir(&self, _req: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
+        let result = self.fs.open(inode_no(ino));
+        answer!(reply, result, _done => reply.opened(FileHandle(ino.0), FopenFlags::empty()));
+    }
+
+    fn releasedir(
+        &self,
+        _req: &Request,
+        ino: INodeNo,
+        _fh: FileHandle,
+        _flags: OpenFlags,
+        reply: ReplyEmpty,
+    ) {
+        empty(reply, self.fs.close(inode_no(ino)));
+    }
+
+    fn read(
+        &self,
+        _req: &Request,
+        ino: INodeNo,
+        _fh: FileHandle,
+        offset: u64,
+        size: u32,
+        _flags: OpenFlags,
+        _lock_owner: Option<LockOwner>,
+        reply: ReplyData,
+    ) {
+        let mut buf = vec![0; size as usize];
+        answer!(reply, self.fs.read(inode_no(ino), offset, &mut buf), n => reply.data(&buf[..n]));
+    }
+
+    fn write(
+        &self,
+        _req: &Request,
+        ino: INodeNo,
+        _fh: FileHandle,
+        offset: u64,
+        data: &[u8],
+        write_flags: WriteFlags,
+        flags: OpenFlags,
+        _lock_owner: Option<LockOwner>,
+        reply: ReplyWrite,
+    ) {
+        let options = WriteOptions {
+            durable: durable(flags),
+            clear_privileges: write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID),
+        };
+        let result = self.fs.write(inode_no(ino), offset, data, options);
+        answer!(reply, result, n => reply.written(n as u32));
+    }
+
+    fn flush(
+        &self,
+        _req: &Request,
+        _ino: INodeNo,
+        _fh: FileHandle,
+        _lock_owner: LockOwner,
+        reply: ReplyEmpty,
+    ) {
+        reply.ok();
+    }
+
+    fn fsync(
+        &self,
+        _req: &Request,
+        ino: INodeNo,
+        _fh: FileHandle,
+        datasync: bool,
+        reply: ReplyEmpty,
+    ) {
+        let scope = if datasync {
+            SyncScope::Data
+        } else {
+            SyncScope::All
+        };
+        empty(reply, self.fs.fsync(inode_no(ino), scope));
+    }
+
+    /// Names are durable already; times of a directory too.
+    fn fsyncdir(
+        &self,
+        _req: &Request,
+        _ino: INodeNo,
+        _fh: FileHandle,
+        _datasync: bool,
+        reply: ReplyEmpty,
+    ) {
+        reply.ok();
+    }
+
+    fn readdir(
+        &self,
+        _req: &Request,
+        ino: INodeNo,
+        _fh: FileHandle,
+        offset: u64,
+        mut reply: ReplyDirectory,
+    ) {
+        let result = self.fs.readdir(inode_no(ino), offset, |entry| {
+            !reply.add(
+                INodeNo(entry.ino.0),
+                entry.next,
+                file_type(entry.kind),
+                &entry.name,
+            )
+        });
+        answer!(reply, result, _done => reply.ok());
+    }
+
+    fn readdirplus(
+        &self,
+        _req: &Request,
+        ino: INodeNo,
+        _fh: FileHandle,
+        offset: u64,
+        mut reply: ReplyDirectoryPlus,
+    ) {
+        let parent = inode_no(ino);
+        let result = self.fs.readdir(parent, offset, |entry| {
+            // The kernel does not count `.` and `..` as lookups. A name that is gone meanwhile is left out.
+            let dots = entry.name == "." || entry.name == "..";
+            let remember = if dots { Remember::No } else { Remember::Yes };
+            let Ok(attr) = self.fs.lookup_remember(parent, &entry.name, remember) else {
+                return true;
+            };
+            let generation = Generation(attr.generation);
+            let full = reply.add(
+                INodeNo(attr.ino.0),
+                entry.next,
+                &entry.name,
+                &TTL,
+                &file_attr(&attr),
+                generation,
+            );
+            if full && !dots {
+                self.fs.forget(attr.ino, 1);
+            }
+            !full
+        });
+        answer!(reply, result, _done => reply.ok());
+    }
+
+    fn statfs(&self, _req: &Request, _ino: INodeNo, reply: ReplyStatfs) {
+        let stat = self.fs.statfs();
+        let grain = ftl::GRAIN_BYTES as u32;
+        reply.statfs(
+            stat.grains,
+            stat.grains_free,
+            stat.grains_free,
+            stat.inodes.saturating_add(stat.inodes_free),
+            stat.inodes_free,
+            grain,
+            stat.name_max,
+            grain,
+        );
+    }
+
+    fn fallocate(
+        &self,
+        _req: &Request,
+        ino: INodeNo,
+        _fh: FileHandle,
+        offset: u64,
+        length: u64,
+        mode: i32,
+        reply: ReplyEmpty,
+    ) {
+        const KEEP: i32 = libc::FALLOC_FL_KEEP_SIZE;
+        const PUNCH: i32 = libc::FALLOC_FL_PUNCH_HOLE | KEEP;
+        let keep_size = mode & KEEP != 0;
+        let mode = match mode {
+            0 | KEEP => FallocMode::Allocate { keep_size },
+            PUNCH => FallocMode::PunchHole,
+            mode if mode & !KEEP == libc::FALLOC_FL_ZERO_RANGE => {
+                FallocMode::ZeroRange { keep_size }
+            }
+            _ => return reply.error(Errno::EOPNOTSUPP),
+        };
+        empty(
+            reply,
+            self.fs.fallocate(inode_no(ino), offset, length, mode),
+        );
+    }
+
+    fn lseek(
+        &self,
+        _req: &Request,
+        ino: INodeNo,
+        _fh: FileHandle,
+        offset: i64,
+        whence: i32,
+        reply: ReplyLseek,
+    ) {
+        let to = match whence {
+            libc::SEEK_DATA => SeekTo::Data,
+            libc::SEEK_HOLE => SeekTo::Hole,
+            _ => return reply.error(Errno::EINVAL),
+        };
+        let Ok(offset) = u64::try_from(offset) else {
+            return reply.error(Errno::ENXIO);
+        };
+        let result = self.fs.seek(inode_no(ino), offset, to);
+        answer!(reply, result, found => reply.offset(found as i64));
+    }
+
+    fn copy_file_range(
+        &self,
+        _req: &Request,
+        ino_in: INodeNo,
+        _fh_in: FileHandle,
+        offset_in: u64,
+        ino_out: INodeNo,
+        _fh_out: FileHandle,
+        offset_out: u64,
+        len: u64,
+        _flags: CopyFileRangeFlags,
+        reply: ReplyWrite,
+    ) {
+        let mut buf = vec![0; len.min(COPY_BYTES) as usize];
+        let result = self
+            .fs
+            .read(inode_no(ino_in), offset_in, &mut buf)
+            .and_then(|n| {
+                self.fs.write(
+                    inode_no(ino_out),
+                    offset_out,
+                    &buf[..n],
+                    WriteOptions::default(),
+                )
+            });
+        answer!(reply, result, n => reply.written(n as u32));
+    }
+
+    fn setxattr(
+        &self,
+        _req: &Request,
+        _ino: INodeNo,
+        _name: &OsStr,
+        _value: &[u8],
+        _flags: i32,
+        _position: u32,
+        reply: ReplyEmpty,
+    ) {
+        reply.error(Errno::ENOTSUP);
+    }
+
+    fn getxattr(
+        &self,
+        _req: &Request,
+        _ino: INodeNo,
+        _name: &OsStr,
+        _size: u32,
+        reply: ReplyXattr,
+    ) {
+        reply.error(Errno::ENOTSUP);
+    }
+
+    fn listxattr(&self, _req: &Request, _ino: INodeNo, _size: u32, reply: ReplyXattr) {
+        reply.error(Errno::ENOTSUP);
+    }
+
+    fn removexattr(&self, _req: &Request, _ino: INodeNo, _name: &OsStr, reply: ReplyEmpty) {
+        reply.error(Errno::ENOTSUP);
+    }
+}

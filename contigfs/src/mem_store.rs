@@ -1,0 +1,314 @@
+//! A store in memory, for tests and for trying things: exact capacity, atomic batches, and power cuts on demand.
+//!
+//! # Fault model
+//! Plain writes that were not synced survive a power cut one grain at a time, in any combination, each grain in any of
+//! the versions it had since it was last durable. Batches and synced writes survive. [`MemStore::cut_power_after`]
+//! stops the store in the middle of an operation: calls after the n-th mutating one fail and change nothing.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use ftl::{AtomicBatch, GRAIN_BYTES, Lba, LbaRange, Space};
+
+use crate::store::{BlockStore, ByteAddr, StoreError};
+
+/// Content of a mapped grain; `None` is reserved zeros.
+type Grain = Option<Box<[u8; GRAIN_BYTES]>>;
+
+/// The store.
+#[derive(Debug)]
+pub struct MemStore {
+    state: Mutex<State>,
+}
+
+#[derive(Clone, Debug)]
+struct State {
+    capacity: u64,
+    grains: BTreeMap<u64, Grain>,
+    /// What differs on media: for each grain written since it was last durable, the versions it had, oldest first;
+    /// the first is the durable one. Unmapped is `None`.
+    unsynced: BTreeMap<u64, Vec<Option<Grain>>>,
+    /// Mutating calls until the power fails.
+    calls_left: Option<u64>,
+    calls: u64,
+}
+
+impl MemStore {
+    /// An empty store of this many grains.
+    pub fn new(capacity_grains: u64) -> Self {
+        Self::with_state(State {
+            capacity: capacity_grains,
+            grains: BTreeMap::new(),
+            unsynced: BTreeMap::new(),
+            calls_left: None,
+            calls: 0,
+        })
+    }
+
+    fn with_state(state: State) -> Self {
+        Self {
+            state: Mutex::new(state),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A second store with the same content and the same durable content.
+    pub fn duplicate(&self) -> Self {
+        Self::with_state(self.lock().clone())
+    }
+
+    /// Lets `calls` more writes, syncs and batches happen; the ones after that fail and change nothing.
+    pub fn cut_power_after(&self, calls: u64) {
+        self.lock().calls_left = Some(calls);
+    }
+
+    /// Mutating calls (writes, syncs, batches) so far.
+    pub fn calls(&self) -> u64 {
+        self.lock().calls
+    }
+
+    /// What a power cut now leaves. `choose(n)` answers a number below `n`: which version of a grain survives.
+    pub fn after_power_cut(&self, mut choose: impl FnMut(usize) -> usize) -> Self {
+        let mut state = self.lock().clone();
+        for (lba, mut versions) in std::mem::take(&mut state.unsynced) {
+            versions.push(state.grains.get(&lba).cloned());
+            let choice = choose(versions.len());
+            match versions.swap_remove(choice) {
+                Some(grain) => state.grains.insert(lba, grain),
+                None => state.grains.remove(&lba),
+            };
+        }
+        state.calls_left = None;
+        Self::with_state(state)
+    }
+
+    /// Changes one byte behind the back of the file system, durably: damaged or crafted media.
+    pub fn poke(&self, at: ByteAddr, change: impl FnOnce(u8) -> u8) {
+        let mut state = self.lock();
+        let grain = state.grains.entry(at.lba().0).or_default();
+        let byte = &mut grain.get_or_insert_with(zeros)[at.in_grain()];
+        *byte = change(*byte);
+    }
+
+    /// All mapped grains, ascending.
+    pub fn mapped(&self) -> Vec<Lba> {
+        self.lock().grains.keys().copied().map(Lba).collect()
+    }
+}
+
+fn zeros() -> Box<[u8; GRAIN_BYTES]> {
+    Box::new([0; GRAIN_BYTES])
+}
+
+/// Pieces of a byte range that lie in one grain each: (grain, offset in it, part of the buffer).
+fn pieces(at: ByteAddr, len: usize) -> impl Iterator<Item = (u64, usize, std::ops::Range<usize>)> {
+    let mut done = 0;
+    std::iter::from_fn(move || {
+        (done < len).then(|| {
+            let here = ByteAddr(at.0 + done as u64);
+            let n = (GRAIN_BYTES - here.in_grain()).min(len - done);
+            done += n;
+            (here.lba().0, here.in_grain(), done - n..done)
+        })
+    })
+}
+
+impl State {
+    fn spend_call(&mut self) -> Result<(), StoreError> {
+        self.calls += 1;
+        match &mut self.calls_left {
+            Some(0) => return Err(StoreError::Failed),
+            Some(left) => *left -= 1,
+            None => {}
+        }
+        Ok(())
+    }
+
+    fn put(&mut self, lba: u64, offset: usize, bytes: &[u8]) {
+        let grain = self
+            .grains
+            .entry(lba)
+            .or_default()
+            .get_or_insert_with(zeros);
+        grain[offset..offset + bytes.len()].copy_from_slice(bytes);
+    }
+}
+
+impl BlockStore for MemStore {
+    fn read(&self, at: ByteAddr, buf: &mut [u8]) -> Result<(), StoreError> {
+        let state = self.lock();
+        for (lba, offset, part) in pieces(at, buf.len()) {
+            let n = part.len();
+            match state.grains.get(&lba) {
+                Some(Some(grain)) => buf[part].copy_from_slice(&grain[offset..offset + n]),
+                _ => buf[part].fill(0),
+            }
+        }
+        Ok(())
+    }
+
+    fn write(&self, at: ByteAddr, data: &[u8]) -> Result<(), StoreError> {
+        let mut state = self.lock();
+        state.spend_call()?;
+        for (lba, offset, part) in pieces(at, data.len()) {
+            let before = state.grains.get(&lba).cloned();
+            if before.is_none() && state.grains.len() as u64 >= state.capacity {
+                return Err(StoreError::NoSpace);
+            }
+            state.unsynced.entry(lba).or_default().push(before);
+            state.put(lba, offset, &data[part]);
+        }
+        Ok(())
+    }
+
+    fn commit(&self, batch: AtomicBatch) -> Result<(), StoreError> {
+        let mut state = self.lock();
+        state.spend_call()?;
+        let mut patched: Vec<u64> = batch.patches.iter().map(|patch| patch.0.0).collect();
+        patched.sort_unstable();
+        patched.dedup();
+        if patched.len() > AtomicBatch::GRAINS_MAX
+            || batch.trims.len() + batch.zeros.len() > AtomicBatch::RANGES_MAX
+        {
+            return Err(StoreError::BatchTooLarge);
+        }
+        let ranges = batch.trims.iter().chain(&batch.zeros);
+        assert!(
+            ranges
+                .clone()
+                .all(|range| !patched.iter().any(|&lba| range.contains(Lba(lba)))),
+            "a batch patches a grain that it trims or reserves"
+        );
+        let mut fresh = patched
+            .iter()
+            .filter(|lba| !state.grains.contains_key(lba))
+            .count() as u64;
+        let mut freed = 0;
+        for range in &batch.trims {
+            freed += state.grains.range(range.start.0..range.end().0).count() as u64;
+        }
+        for range in &batch.zeros {
+            fresh += range.count - state.grains.range(range.start.0..range.end().0).count() as u64;
+        }
+        if fresh > 0 && state.grains.len() as u64 + fresh - freed > state.capacity {
+            return Err(StoreError::NoSpace);
+        }
+        for (lba, offset, bytes) in &batch.patches {
+            state.put(lba.0, usize::from(*offset), bytes);
+            state.unsynced.remove(&lba.0);
+        }
+        for range in &batch.trims {
+            let lbas = range.start.0..range.end().0;
+            state
+                .grains
+                .extract_if(lbas.clone(), |_, _| true)
+                .for_each(drop);
+            state.unsynced.extract_if(lbas, |_, _| true).for_each(drop);
+        }
+        for range in &batch.zeros {
+            for lba in range.start.0..range.end().0 {
+                let lost_if_cut = state
+                    .unsynced
+                    .get(&lba)
+                    .is_some_and(|versions| versions[0].is_none());
+                if lost_if_cut && let Some(versions) = state.unsynced.get_mut(&lba) {
+                    versions[0] = Some(None);
+                }
+                state.grains.entry(lba).or_default();
+            }
+        }
+        Ok(())
+    }
+
+    fn sync(&self, range: LbaRange) -> Result<(), StoreError> {
+        let mut state = self.lock();
+        state.spend_call()?;
+        state
+            .unsynced
+            .extract_if(range.start.0..range.end().0, |_, _| true)
+            .for_each(drop);
+        Ok(())
+    }
+
+    fn next_mapped(&self, range: LbaRange) -> Option<Lba> {
+        let state = self.lock();
+        let mut mapped = state.grains.range(range.start.0..range.end().0);
+        mapped.next().map(|(&lba, _)| Lba(lba))
+    }
+
+    fn space(&self) -> Space {
+        let state = self.lock();
+        Space {
+            capacity: state.capacity,
+            mapped: state.grains.len() as u64,
+        }
+    }
+
+    fn mapped_count(&self, range: LbaRange) -> u64 {
+        self.lock()
+            .grains
+            .range(range.start.0..range.end().0)
+            .count() as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// I1, I2: synced writes survive, unsynced ones may be lost, batches survive; reads see everything at once.
+    #[test]
+    fn power_cut_keeps_what_was_durable() {
+        let store = MemStore::new(10);
+        let at = |lba| ByteAddr::new(Lba(lba), 4090);
+        store.write(at(1), b"durable data").unwrap();
+        store.sync(LbaRange::new(Lba(1), 2)).unwrap();
+        store.write(at(1), b"volatile").unwrap();
+        store
+            .commit(AtomicBatch {
+                patches: vec![(Lba(5), 0, vec![9])],
+                ..Default::default()
+            })
+            .unwrap();
+        let mut buf = [0; 12];
+        let old = store.after_power_cut(|_| 0);
+        old.read(at(1), &mut buf).unwrap();
+        assert_eq!(&buf, b"durable data");
+        assert_eq!(old.mapped(), [Lba(1), Lba(2), Lba(5)]);
+        let new = store.after_power_cut(|n| n - 1);
+        new.read(at(1), &mut buf).unwrap();
+        assert_eq!(&buf, b"volatiledata");
+    }
+
+    #[test]
+    fn capacity_is_exact() {
+        let store = MemStore::new(3);
+        store
+            .commit(AtomicBatch {
+                zeros: vec![LbaRange::new(Lba(7), 2)],
+                ..Default::default()
+            })
+            .unwrap();
+        store.write(ByteAddr::new(Lba(9), 0), b"x").unwrap();
+        assert_eq!(
+            store.write(ByteAddr::new(Lba(10), 0), b"x"),
+            Err(StoreError::NoSpace)
+        );
+        store.write(ByteAddr::new(Lba(8), 0), b"x").unwrap();
+        let full = AtomicBatch {
+            zeros: vec![LbaRange::new(Lba(6), 3)],
+            ..Default::default()
+        };
+        assert_eq!(store.commit(full), Err(StoreError::NoSpace));
+        store
+            .commit(AtomicBatch {
+                trims: vec![LbaRange::ALL],
+                ..Default::default()
+            })
+            .unwrap();
+        assert_eq!(store.space().mapped, 0);
+    }
+}

@@ -1,0 +1,125 @@
+//! What the file system stands on: a 64-bit byte space of grains with atomic batches.
+//!
+//! The file system does no I/O of its own. Whoever implements [`BlockStore`] decides where grains live and how a
+//! caller waits; the file system only relies on the promises written at each method.
+
+use std::fmt;
+use std::sync::Arc;
+
+use ftl::{AtomicBatch, GRAIN_BYTES, Lba, LbaRange, Space};
+
+/// Address of a byte in the logical space: grain address times the grain size, plus the offset in the grain.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ByteAddr(pub u64);
+
+impl ByteAddr {
+    /// Address of byte `offset` counted from the first byte of `lba`; `offset` may exceed a grain.
+    pub const fn new(lba: Lba, offset: u64) -> Self {
+        Self(lba.0 * GRAIN_BYTES as u64 + offset)
+    }
+
+    /// The grain that holds the byte.
+    pub const fn lba(self) -> Lba {
+        Lba(self.0 / GRAIN_BYTES as u64)
+    }
+
+    /// Position of the byte in its grain.
+    pub const fn in_grain(self) -> usize {
+        (self.0 % GRAIN_BYTES as u64) as usize
+    }
+}
+
+impl fmt::Debug for ByteAddr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}+{}", self.lba(), self.in_grain())
+    }
+}
+
+/// Why a store could not do what was asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum StoreError {
+    /// The operation would map more grains than the volume has; nothing was changed by a batch, and a plain write
+    /// changed at most grains before the one that did not fit.
+    #[error("no space left on the volume")]
+    NoSpace,
+    /// This grain can not be read back as it was written.
+    #[error("{lba} is damaged on the media")]
+    Damaged {
+        /// The grain.
+        lba: Lba,
+    },
+    /// The volume failed and refuses further writes (or reads, if the device is gone).
+    #[error("the volume has failed")]
+    Failed,
+    /// The batch exceeds [`AtomicBatch::GRAINS_MAX`] or [`AtomicBatch::RANGES_MAX`].
+    #[error("the batch is larger than a batch may be")]
+    BatchTooLarge,
+}
+
+/// A sparse space of grains, shared by all threads of the file system.
+///
+/// Grains that are not mapped read as zeros. Writes to disjoint bytes may run at the same time, also inside one grain.
+pub trait BlockStore: Send + Sync {
+    /// Reads `buf.len()` bytes; the range may span grains.
+    fn read(&self, at: ByteAddr, buf: &mut [u8]) -> Result<(), StoreError>;
+
+    /// Writes bytes, visible to every reader on return and durable after the next [`sync`](Self::sync) of the range.
+    fn write(&self, at: ByteAddr, data: &[u8]) -> Result<(), StoreError>;
+
+    /// Applies a batch, atomic and durable on return. Never fails for lack of space unless it maps new grains.
+    fn commit(&self, batch: AtomicBatch) -> Result<(), StoreError>;
+
+    /// Makes every write of the range that has returned durable.
+    fn sync(&self, range: LbaRange) -> Result<(), StoreError>;
+
+    /// First mapped grain of the range: data, or reserved as zeros.
+    fn next_mapped(&self, range: LbaRange) -> Option<Lba>;
+
+    /// Capacity and use.
+    fn space(&self) -> Space;
+
+    /// Number of mapped grains in the range. Stores that can count faster than one grain at a time override it.
+    fn mapped_count(&self, range: LbaRange) -> u64 {
+        let end = range.end();
+        let mut from = range.start;
+        let mut count = 0;
+        while from < end {
+            let Some(lba) = self.next_mapped(LbaRange::new(from, end.0 - from.0)) else {
+                break;
+            };
+            count += 1;
+            from = lba.offset(1);
+        }
+        count
+    }
+}
+
+impl<T: BlockStore + ?Sized> BlockStore for Arc<T> {
+    fn read(&self, at: ByteAddr, buf: &mut [u8]) -> Result<(), StoreError> {
+        (**self).read(at, buf)
+    }
+
+    fn write(&self, at: ByteAddr, data: &[u8]) -> Result<(), StoreError> {
+        (**self).write(at, data)
+    }
+
+    fn commit(&self, batch: AtomicBatch) -> Result<(), StoreError> {
+        (**self).commit(batch)
+    }
+
+    fn sync(&self, range: LbaRange) -> Result<(), StoreError> {
+        (**self).sync(range)
+    }
+
+    fn next_mapped(&self, range: LbaRange) -> Option<Lba> {
+        (**self).next_mapped(range)
+    }
+
+    fn space(&self) -> Space {
+        (**self).space()
+    }
+
+    fn mapped_count(&self, range: LbaRange) -> u64 {
+        (**self).mapped_count(range)
+    }
+}

@@ -1,0 +1,245 @@
+//! The inode table in memory: which numbers are free, and which of its grains can be given back.
+//!
+//! The table is a file that grows by a grain of 128 hot records at a time. A grain whose last record is freed is
+//! trimmed instead of patched, so that deleting everything returns all space. Hot and cold records of an inode lie in
+//! different grains, so this is decided for each of the two.
+//!
+//! # Invariants
+//! - T1. A number is handed out only while neither its record nor a memory of it (the kernel's) exists.
+//! - T2. Nothing is handed out from a grain that is about to be trimmed (`closing`): the trim would take the record.
+
+use std::collections::BTreeSet;
+
+use crate::format::{COLD_PER_GRAIN, HOT_PER_GRAIN, INODES_MAX};
+use crate::inode::InodeNo;
+
+/// Cold grains that belong to one hot grain.
+const COLD_GRAINS: usize = (HOT_PER_GRAIN / COLD_PER_GRAIN) as usize;
+/// Records of one cold grain, as bits of the word of a hot grain.
+const COLD_MASK: u128 = (1 << COLD_PER_GRAIN) - 1;
+
+/// Allocation state of the inode table.
+#[derive(Debug, Default)]
+pub(crate) struct Table {
+    grains: Vec<Grain>,
+    /// Grains with a free number.
+    roomy: BTreeSet<usize>,
+    live: u64,
+}
+
+/// The 128 inodes of a hot grain.
+#[derive(Debug, Default)]
+struct Grain {
+    /// Records that exist, or are being created.
+    live: u128,
+    /// Records that are gone, but whose number is still remembered by someone.
+    held: u128,
+    /// Records in grains that are about to be trimmed.
+    closing: u128,
+}
+
+/// How the records of an inode go away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct FreePlan {
+    /// The hot grain holds nothing else: trim it.
+    pub(crate) trim_hot: bool,
+    /// The cold grain holds nothing else: trim it.
+    pub(crate) trim_cold: bool,
+}
+
+impl Grain {
+    fn free(&self) -> u128 {
+        !(self.live | self.held | self.closing)
+    }
+}
+
+fn place(ino: InodeNo) -> (usize, u32) {
+    (
+        (ino.0 / HOT_PER_GRAIN) as usize,
+        (ino.0 % HOT_PER_GRAIN) as u32,
+    )
+}
+
+const fn cold_mask(bit: u32) -> u128 {
+    COLD_MASK << (bit / COLD_PER_GRAIN as u32 * COLD_PER_GRAIN as u32)
+}
+const _: () = assert!(COLD_GRAINS * COLD_PER_GRAIN as usize == u128::BITS as usize);
+
+impl Table {
+    /// Records that exist, without the table's own.
+    pub(crate) fn inodes(&self) -> u64 {
+        self.live.saturating_sub(1)
+    }
+
+    /// Notes a record found on media.
+    pub(crate) fn note(&mut self, ino: InodeNo) {
+        let (grain, bit) = place(ino);
+        self.extend_to(grain);
+        self.grains[grain].live |= 1 << bit;
+        self.live += 1;
+        self.update_roomy(grain);
+    }
+
+    /// Notes that the table has at least this many grains.
+    pub(crate) fn extend_to(&mut self, last: usize) {
+        while self.grains.len() <= last {
+            self.roomy.insert(self.grains.len());
+            self.grains.push(Grain::default());
+        }
+    }
+
+    /// Hands out the lowest free number.
+    pub(crate) fn allocate(&mut self) -> Option<InodeNo> {
+        let grain = match self.roomy.first() {
+            Some(&grain) => grain,
+            None if self.grains.len() as u64 * HOT_PER_GRAIN < INODES_MAX => {
+                self.extend_to(self.grains.len());
+                self.grains.len() - 1
+            }
+            None => return None,
+        };
+        let bit = self.grains[grain].free().trailing_zeros();
+        self.grains[grain].live |= 1 << bit;
+        self.live += 1;
+        self.update_roomy(grain);
+        Some(InodeNo(grain as u64 * HOT_PER_GRAIN + u64::from(bit)))
+    }
+
+    /// Takes back a number whose record was never written.
+    pub(crate) fn give_back(&mut self, ino: InodeNo) {
+        let (grain, bit) = place(ino);
+        self.grains[grain].live &= !(1 << bit);
+        self.live -= 1;
+        self.update_roomy(grain);
+    }
+
+    /// Plans the end of a record; must be followed by [`finish_free`](Self::finish_free).
+    pub(crate) fn plan_free(&mut self, ino: InodeNo) -> FreePlan {
+        let (grain, bit) = place(ino);
+        let g = &mut self.grains[grain];
+        assert!(g.live & (1 << bit) != 0, "{ino:?} is freed twice");
+        let plan = FreePlan {
+            trim_hot: g.live == 1 << bit && g.closing == 0,
+            trim_cold: g.live & cold_mask(bit) == 1 << bit,
+        };
+        if plan.trim_hot {
+            g.closing = u128::MAX;
+        } else if plan.trim_cold {
+            g.closing |= cold_mask(bit);
+        }
+        self.update_roomy(grain);
+        plan
+    }
+
+    /// Ends what [`plan_free`](Self::plan_free) began. `hold` keeps the number until [`forget`](Self::forget).
+    pub(crate) fn finish_free(&mut self, ino: InodeNo, plan: FreePlan, freed: bool, hold: bool) {
+        let (grain, bit) = place(ino);
+        let g = &mut self.grains[grain];
+        if freed {
+            g.live &= !(1 << bit);
+            self.live -= 1;
+            if hold {
+                g.held |= 1 << bit;
+            }
+        }
+        if plan.trim_hot {
+            g.closing = 0;
+        } else if plan.trim_cold {
+            g.closing &= !cold_mask(bit);
+        }
+        self.update_roomy(grain);
+    }
+
+    /// The number of a freed inode may be used again.
+    pub(crate) fn forget(&mut self, ino: InodeNo) {
+        let (grain, bit) = place(ino);
+        self.grains[grain].held &= !(1 << bit);
+        self.update_roomy(grain);
+    }
+
+    fn update_roomy(&mut self, grain: usize) {
+        if self.grains[grain].free() == 0 {
+            self.roomy.remove(&grain);
+        } else {
+            self.roomy.insert(grain);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn free(table: &mut Table, ino: InodeNo) -> FreePlan {
+        let plan = table.plan_free(ino);
+        table.finish_free(ino, plan, true, false);
+        plan
+    }
+
+    #[test]
+    fn lowest_number_first_and_grains_grow() {
+        let mut table = Table::default();
+        for expected in 0..300 {
+            assert_eq!(table.allocate(), Some(InodeNo(expected)));
+        }
+        free(&mut table, InodeNo(17));
+        assert_eq!(table.allocate(), Some(InodeNo(17)));
+        assert_eq!(table.inodes(), 299);
+    }
+
+    /// The last record of a grain takes the grain with it, hot and cold each in its own time.
+    #[test]
+    fn last_record_trims() {
+        let mut table = Table::default();
+        let all: Vec<_> = (0..192).map(|_| table.allocate()).collect();
+        assert_eq!(all.last(), Some(&Some(InodeNo(191))));
+        for ino in 129..160 {
+            assert_eq!(
+                free(&mut table, InodeNo(ino)),
+                FreePlan {
+                    trim_hot: false,
+                    trim_cold: false
+                }
+            );
+        }
+        assert_eq!(
+            free(&mut table, InodeNo(128)),
+            FreePlan {
+                trim_hot: false,
+                trim_cold: true
+            }
+        );
+        for ino in 160..191 {
+            assert!(!free(&mut table, InodeNo(ino)).trim_hot);
+        }
+        assert_eq!(
+            free(&mut table, InodeNo(191)),
+            FreePlan {
+                trim_hot: true,
+                trim_cold: true
+            }
+        );
+    }
+
+    /// T1, T2: nothing comes from a closing grain, and a held number waits.
+    #[test]
+    fn closing_and_held_numbers_are_not_handed_out() {
+        let mut table = Table::default();
+        for ino in 0..129 {
+            assert_eq!(table.allocate(), Some(InodeNo(ino)));
+        }
+        let plan = table.plan_free(InodeNo(128));
+        assert_eq!(
+            plan,
+            FreePlan {
+                trim_hot: true,
+                trim_cold: true
+            }
+        );
+        assert_eq!(table.allocate(), Some(InodeNo(256)));
+        table.finish_free(InodeNo(128), plan, true, true);
+        assert_eq!(table.allocate(), Some(InodeNo(129)));
+        table.forget(InodeNo(128));
+        assert_eq!(table.allocate(), Some(InodeNo(128)));
+    }
+}
