@@ -8,5 +8,6 @@ pub mod fpdu;
 pub mod hello;
 pub mod marker;
 pub mod rdmap;
+pub mod reader;
 pub mod start;
 pub mod terminate;
