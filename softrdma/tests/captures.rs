@@ -201,7 +201,11 @@ fn for_each_stream(mut check: impl FnMut(&str, usize, bool, &[u8], bool, &[Strin
         for (i, streams) in connections.iter().enumerate() {
             let crc = uses_crc(streams);
             // The other program stops reading a connection whose peer does not speak MPA.
-            let given_up = |side| expected.get(&(i + 1, side)).is_some_and(|lines| lines[0] == "no MPA start frame");
+            let given_up = |side| {
+                expected
+                    .get(&(i + 1, side))
+                    .is_some_and(|lines| lines[0] == "no MPA start frame")
+            };
             for (from_client, bytes) in [(true, &streams.client), (false, &streams.server)] {
                 let lines = expected
                     .get(&(i + 1, from_client))

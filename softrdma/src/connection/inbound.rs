@@ -50,11 +50,11 @@ impl<S: PageStore> Connection<S> {
             Ok(NextFpdu::Fpdu(ulpdu, total)) => (ulpdu, total),
             Err(_) => return self.fail(Fault::Peer(TerminateCode::MpaCrc), None),
         };
+        self.first_fpdu_arrived();
         let segment = match Segment::parse(ulpdu) {
             Ok(segment) => segment,
             Err(error) => return self.fail(Fault::Peer(error.terminate()), Some(ulpdu)),
         };
-        self.first_fpdu_arrived();
         let result = match segment {
             Segment::Tagged(Tagged {
                 opcode: Opcode::Write,

@@ -3,6 +3,7 @@
 #![allow(dead_code, unreachable_pub)]
 
 pub mod pcap;
+pub mod raw;
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;

@@ -1,0 +1,199 @@
+//! A peer made of bytes, for messages that no honest endpoint sends.
+
+use std::sync::Arc;
+
+use softrdma::wire::ddp::{Segment, Tagged, Untagged};
+use softrdma::wire::fpdu;
+use softrdma::wire::rdmap::{Opcode, ReadRequest};
+use softrdma::wire::reader::{Item, StreamReader};
+use softrdma::wire::start::{Enhanced, StartFrame, StartKind};
+use softrdma::wire::terminate::{Terminate, TerminateCode};
+use softrdma::{
+    Config, Connection, Event, Msn, PageStore, RegionTable, RemoteAddr, Stag, TaggedOffset, Time,
+};
+
+/// A Request without hello and without the peer-to-peer model.
+pub fn request(crc: bool) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    StartFrame {
+        kind: StartKind::Request,
+        markers: false,
+        crc,
+        rejected: false,
+        revision: 2,
+        enhanced: Some(Enhanced {
+            ird: 8,
+            ord: 8,
+            peer_to_peer: None,
+        }),
+        private_data: b"",
+    }
+    .emit(&mut bytes);
+    bytes
+}
+
+/// Wraps a ULPDU.
+pub fn fpdu(ulpdu: &[u8]) -> Vec<u8> {
+    let mut out = Vec::new();
+    let at = fpdu::open(&mut out);
+    out.extend_from_slice(ulpdu);
+    fpdu::seal(&mut out, at, true);
+    out
+}
+
+pub fn ulpdu(segment: Segment<'_>) -> Vec<u8> {
+    let mut out = Vec::new();
+    segment.emit(&mut out);
+    out
+}
+
+pub fn write(stag: Stag, to: u64, payload: &[u8], last: bool) -> Vec<u8> {
+    fpdu(&ulpdu(Segment::Tagged(Tagged {
+        opcode: Opcode::Write,
+        last,
+        stag,
+        to: TaggedOffset(to),
+        payload,
+    })))
+}
+
+pub fn response(stag: Stag, to: u64, payload: &[u8], last: bool) -> Vec<u8> {
+    fpdu(&ulpdu(Segment::Tagged(Tagged {
+        opcode: Opcode::ReadResponse,
+        last,
+        stag,
+        to: TaggedOffset(to),
+        payload,
+    })))
+}
+
+pub fn untagged(
+    opcode: Opcode,
+    msn: u32,
+    offset: u32,
+    invalidate: Stag,
+    payload: &[u8],
+    last: bool,
+) -> Vec<u8> {
+    fpdu(&ulpdu(Segment::Untagged(Untagged {
+        opcode,
+        last,
+        invalidate,
+        msn: Msn(msn),
+        offset,
+        payload,
+    })))
+}
+
+pub fn send(msn: u32, offset: u32, payload: &[u8], last: bool) -> Vec<u8> {
+    untagged(Opcode::Send, msn, offset, Stag(0), payload, last)
+}
+
+pub fn read_body(stag: Stag, to: u64, size: u32) -> Vec<u8> {
+    let sink = RemoteAddr {
+        stag: Stag(0x5151_5100),
+        to: TaggedOffset(0x1000),
+    };
+    let mut body = Vec::new();
+    ReadRequest {
+        sink,
+        size,
+        source: RemoteAddr {
+            stag,
+            to: TaggedOffset(to),
+        },
+    }
+    .emit(&mut body);
+    body
+}
+
+pub fn read(msn: u32, stag: Stag, to: u64, size: u32) -> Vec<u8> {
+    untagged(
+        Opcode::ReadRequest,
+        msn,
+        0,
+        Stag(0),
+        &read_body(stag, to, size),
+        true,
+    )
+}
+
+/// A responder that has accepted the Request above; its Reply is dropped.
+pub fn responder<S: PageStore>(
+    config: Config,
+    table: &Arc<RegionTable>,
+    pages: &mut S,
+) -> Connection<S> {
+    let mut connection = Connection::responder(config, table, Time(0));
+    connection.handle_bytes(Time(0), pages, &request(true));
+    assert!(matches!(
+        connection.poll_event(),
+        Some(Event::ConnectRequest(_))
+    ));
+    connection.accept(b"").unwrap();
+    assert!(matches!(
+        connection.poll_event(),
+        Some(Event::Established(_))
+    ));
+    let mut reply = Vec::new();
+    connection.poll_transmit(Time(0), pages, &mut reply, usize::MAX);
+    assert_eq!(reply[..16], *b"MPA ID Rep Frame");
+    connection
+}
+
+/// What a connection wants to send, frame by frame.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Sent {
+    Write(Stag, u64, Vec<u8>, bool),
+    Response(Stag, u64, Vec<u8>, bool),
+    Read(u32, ReadRequest),
+    Send(u32, Vec<u8>, bool),
+    /// The code, and what is enclosed.
+    Terminate(TerminateCode, Vec<u8>),
+}
+
+pub fn transmit<S: PageStore>(connection: &mut Connection<S>, pages: &mut S) -> Vec<Sent> {
+    let mut bytes = Vec::new();
+    connection.poll_transmit(Time(0), pages, &mut bytes, usize::MAX);
+    frames(&bytes)
+}
+
+pub fn frames(bytes: &[u8]) -> Vec<Sent> {
+    let mut sent = Vec::new();
+    let mut reader = StreamReader::new(StartKind::Reply, true);
+    // Any start frame does; the reader wants one.
+    reader.feed(b"MPA ID Rep Frame\x40\x01\x00\x00", |_| {});
+    reader.feed(bytes, |item| {
+        let Item::Fpdu(_, Ok(segment)) = item else {
+            panic!("a good frame, not {item:?}")
+        };
+        sent.push(match segment {
+            Segment::Tagged(s) if s.opcode == Opcode::Write => {
+                Sent::Write(s.stag, s.to.0, s.payload.to_vec(), s.last)
+            }
+            Segment::Tagged(s) => Sent::Response(s.stag, s.to.0, s.payload.to_vec(), s.last),
+            Segment::Untagged(s) => match s.opcode {
+                Opcode::ReadRequest => Sent::Read(s.msn.0, ReadRequest::parse(s.payload).unwrap()),
+                Opcode::Terminate => Sent::Terminate(
+                    Terminate::parse(s.payload).unwrap().code().unwrap(),
+                    s.payload[4..].to_vec(),
+                ),
+                _ => Sent::Send(s.msn.0, s.payload.to_vec(), s.last),
+            },
+        });
+    });
+    assert_eq!(reader.unfinished(), 0, "whole frames only");
+    sent
+}
+
+/// The one frame sent, a Terminate.
+pub fn terminate_code<S: PageStore>(
+    connection: &mut Connection<S>,
+    pages: &mut S,
+) -> TerminateCode {
+    let sent = transmit(connection, pages);
+    let [Sent::Terminate(code, _)] = &sent[..] else {
+        panic!("one Terminate, not {sent:?}")
+    };
+    *code
+}
