@@ -1,0 +1,361 @@
+//! I9, functionally: random operations give the same answers and the same tree as a naive oracle.
+
+mod support;
+
+use std::sync::Arc;
+
+use contigfs::{
+    FallocMode, FileKind, Fs, FsError, InodeNo, MemStore, NewNode, RenameMode, SetAttr,
+    WriteOptions,
+};
+use support::oracle::{Body, Node, Oracle, picture_of};
+use support::{Dice, assert_clean, content, fresh, name};
+
+const STEPS: usize = 20_000;
+const SEEDS: [u64; 5] = [1, 2, 3, 4, 5];
+/// Less than this share of operations that change something would make a weak test.
+const CHANGES_MIN: usize = STEPS / 4;
+/// Sizes and offsets go up to here: a few grains and a bit.
+const FILE_MAX: u64 = 20_000;
+const NAMES: [&str; 9] = [
+    "a",
+    "b",
+    "c",
+    "sixteen-bytes-ok",
+    "seventeen-bytes-x",
+    "dir",
+    "x",
+    "Ünï",
+    "a-rather-long-name-that-takes-several-units-of-a-directory-grain-and-then-some-more",
+];
+
+struct Run {
+    dice: Dice,
+    store: Arc<MemStore>,
+    fs: Fs<Arc<MemStore>>,
+    oracle: Oracle,
+    /// Number of each node of the oracle.
+    inos: Vec<InodeNo>,
+    /// Open files.
+    open: Vec<Node>,
+    changes: usize,
+}
+
+#[test]
+fn random_operations_match_the_oracle() {
+    for seed in SEEDS {
+        let (store, fs) = fresh(100_000);
+        let mut run = Run {
+            dice: Dice::new(seed),
+            store,
+            fs,
+            oracle: Oracle::default(),
+            inos: vec![InodeNo::ROOT],
+            open: Vec::new(),
+            changes: 0,
+        };
+        for step in 0..STEPS {
+            run.step(&format!("seed {seed} step {step}"));
+            if step % 500 == 499 {
+                run.compare(&format!("seed {seed} step {step}"));
+            }
+            if step % 2000 == 1999 {
+                run.remount();
+            }
+        }
+        run.remount();
+        run.compare("at the end");
+        assert_clean(&run.store);
+        assert!(run.changes > CHANGES_MIN, "only {} changes", run.changes);
+    }
+}
+
+impl Run {
+    /// Any node with a name.
+    fn any(&mut self) -> Node {
+        let mut at = 0;
+        while self.dice.below(5) > 0 {
+            let Ok(entries) = self.oracle.dir(at) else {
+                break;
+            };
+            if entries.is_empty() {
+                break;
+            }
+            let children: Vec<Node> = entries.values().copied().collect();
+            at = *self.dice.pick(&children);
+        }
+        at
+    }
+
+    fn any_dir(&mut self) -> Node {
+        let node = self.any();
+        if self.oracle.is_dir(node) || self.dice.below(20) == 0 {
+            node
+        } else {
+            0
+        }
+    }
+
+    fn any_name(&mut self) -> &'static str {
+        NAMES[self.dice.below(NAMES.len() as u64) as usize]
+    }
+
+    /// A file: open ones, names or not, are preferred now and then.
+    fn any_file(&mut self) -> Node {
+        if !self.open.is_empty() && self.dice.below(3) == 0 {
+            return *self.dice.pick(&self.open);
+        }
+        self.any()
+    }
+
+    fn offset(&mut self) -> u64 {
+        match self.dice.below(3) {
+            0 => self.dice.below(FILE_MAX),
+            1 => self.dice.below(5) * 4096,
+            _ => (self.dice.below(5) * 4096 + 4096).wrapping_sub(self.dice.below(9)),
+        }
+    }
+
+    fn step(&mut self, at: &str) {
+        let calls = self.store.calls();
+        self.dispatch(at);
+        self.changes += usize::from(self.store.calls() > calls);
+    }
+
+    fn dispatch(&mut self, at: &str) {
+        match self.dice.below(20) {
+            0..4 => self.create(at),
+            4..6 => self.link_or_symlink(at),
+            6..8 => self.remove(at),
+            8..10 => self.rename(at),
+            10..13 => self.write(at),
+            13 => self.read(at),
+            14 => self.truncate(at),
+            15 => self.fallocate(at),
+            16 => self.attributes(at),
+            17 => self.open(at),
+            18 => self.close(),
+            _ => self.sync(),
+        }
+    }
+
+    fn create(&mut self, at: &str) {
+        let (dir, label, perm) = (
+            self.any_dir(),
+            self.any_name(),
+            self.dice.below(0o1000) as u16,
+        );
+        let (kind, body) = match self.dice.below(3) {
+            0 => (FileKind::Directory, Body::Dir(Default::default())),
+            _ => (FileKind::File, Body::File(Vec::new())),
+        };
+        let expected = self.oracle.add(dir, label, body, perm);
+        let node = NewNode {
+            kind,
+            perm,
+            ..NewNode::file()
+        };
+        let found = self.fs.create(self.inos[dir], name(label), &node);
+        assert_eq!(
+            found.map(|_| ()),
+            expected.map(|_| ()),
+            "{at}: create {label}"
+        );
+        self.inos.extend(found.map(|attr| attr.ino));
+    }
+
+    fn link_or_symlink(&mut self, at: &str) {
+        let (dir, label, target) = (self.any_dir(), self.any_name(), self.any());
+        if self.dice.below(2) == 0 {
+            let expected = self.oracle.link(target, dir, label);
+            let found = self.fs.link(self.inos[target], self.inos[dir], name(label));
+            assert_eq!(found.map(|_| ()), expected, "{at}: link {label}");
+            return;
+        }
+        let text = "t".repeat(1 + self.dice.below(300) as usize);
+        let expected = self.oracle.add(dir, label, Body::Link(text.clone()), 0o777);
+        let found = self
+            .fs
+            .symlink(self.inos[dir], name(label), name(&text), 0, 0);
+        assert_eq!(
+            found.map(|_| ()),
+            expected.map(|_| ()),
+            "{at}: symlink {label}"
+        );
+        self.inos.extend(found.map(|attr| attr.ino));
+    }
+
+    fn remove(&mut self, at: &str) {
+        let (dir, label) = (self.any_dir(), self.any_name());
+        if self.dice.below(3) == 0 {
+            let expected = self.oracle.rmdir(dir, label);
+            assert_eq!(
+                self.fs.rmdir(self.inos[dir], name(label)),
+                expected,
+                "{at}: rmdir {label}"
+            );
+        } else {
+            let expected = self.oracle.unlink(dir, label).map(|_| ());
+            assert_eq!(
+                self.fs.unlink(self.inos[dir], name(label)),
+                expected,
+                "{at}: unlink {label}"
+            );
+        }
+    }
+
+    fn rename(&mut self, at: &str) {
+        let (from, to) = (self.any_dir(), self.any_dir());
+        let (old, new) = (self.any_name(), self.any_name());
+        let mode = *self.dice.pick(&[
+            RenameMode::Replace,
+            RenameMode::Replace,
+            RenameMode::NoReplace,
+            RenameMode::Exchange,
+        ]);
+        let expected = self.oracle.rename((from, old), (to, new), mode);
+        let found = self
+            .fs
+            .rename(self.inos[from], name(old), self.inos[to], name(new), mode);
+        assert_eq!(
+            found, expected,
+            "{at}: rename {from}/{old} to {to}/{new}, {mode:?}"
+        );
+    }
+
+    fn write(&mut self, at: &str) {
+        let (node, offset) = (self.any_file(), self.offset());
+        let len = 1 + self.dice.below(9000) as usize;
+        let byte = self.dice.below(255) as u8 + 1;
+        let bytes = vec![byte; len];
+        let expected = self
+            .oracle
+            .write(node, offset as usize, &bytes)
+            .map(|()| len);
+        let options = WriteOptions {
+            durable: self.dice.below(9) == 0,
+            clear_privileges: false,
+        };
+        let found = self.fs.write(self.inos[node], offset, &bytes, options);
+        assert_eq!(found, expected, "{at}: write {len} at {offset}");
+    }
+
+    fn read(&mut self, at: &str) {
+        let node = self.any_file();
+        let expected = self.oracle.file_mut(node).cloned();
+        if let Ok(bytes) = expected {
+            assert!(
+                content(&self.fs, self.inos[node]).unwrap() == bytes,
+                "{at}: content of {node}"
+            );
+        }
+    }
+
+    fn truncate(&mut self, at: &str) {
+        let (node, size) = (self.any_file(), self.offset());
+        let expected = self
+            .oracle
+            .file_mut(node)
+            .map(|bytes| bytes.resize(size as usize, 0));
+        let set = SetAttr {
+            size: Some(size),
+            ..SetAttr::default()
+        };
+        let found = self.fs.set_attr(self.inos[node], &set);
+        assert_eq!(found.map(|_| ()), expected, "{at}: truncate to {size}");
+    }
+
+    fn fallocate(&mut self, at: &str) {
+        let (node, offset, len) = (self.any_file(), self.offset(), 1 + self.dice.below(9000));
+        let keep_size = self.dice.below(2) == 0;
+        let mode = *self.dice.pick(&[
+            FallocMode::Allocate { keep_size },
+            FallocMode::PunchHole,
+            FallocMode::ZeroRange { keep_size },
+        ]);
+        let expected = self.oracle.file_mut(node).map(|bytes| {
+            let end = (offset + len) as usize;
+            if !keep_size && mode != FallocMode::PunchHole && bytes.len() < end {
+                bytes.resize(end, 0);
+            }
+            if !matches!(mode, FallocMode::Allocate { .. }) {
+                let end = end.min(bytes.len());
+                let start = (offset as usize).min(end);
+                bytes[start..end].fill(0);
+            }
+        });
+        let found = self.fs.fallocate(self.inos[node], offset, len, mode);
+        assert_eq!(
+            found, expected,
+            "{at}: fallocate {offset} + {len}, {mode:?}"
+        );
+    }
+
+    fn attributes(&mut self, at: &str) {
+        let (node, perm, uid) = (
+            self.any(),
+            self.dice.below(0o1000) as u16,
+            self.dice.below(9) as u32,
+        );
+        self.oracle.nodes[node].perm = perm;
+        self.oracle.nodes[node].uid = uid;
+        let set = SetAttr {
+            perm: Some(perm),
+            uid: Some(uid),
+            ..SetAttr::default()
+        };
+        let attr = self.fs.set_attr(self.inos[node], &set).unwrap();
+        assert_eq!((attr.perm, attr.uid), (perm, uid), "{at}");
+    }
+
+    fn open(&mut self, at: &str) {
+        let node = self.any();
+        if self.oracle.file_mut(node).is_ok() && self.open.len() < 8 {
+            assert_eq!(self.fs.open(self.inos[node]), Ok(()), "{at}: open");
+            self.open.push(node);
+        }
+    }
+
+    fn close(&mut self) {
+        if !self.open.is_empty() {
+            let which = self.dice.below(self.open.len() as u64) as usize;
+            let node = self.open.swap_remove(which);
+            self.fs.close(self.inos[node]).unwrap();
+        }
+    }
+
+    fn sync(&mut self) {
+        let node = self.any_file();
+        if self.oracle.file_mut(node).is_ok() {
+            self.fs
+                .fsync(self.inos[node], contigfs::SyncScope::All)
+                .unwrap();
+        }
+    }
+
+    fn compare(&self, at: &str) {
+        let (found, expected) = (picture_of(&self.fs).unwrap(), self.oracle.picture());
+        assert_eq!(
+            found.keys().collect::<Vec<_>>(),
+            expected.keys().collect::<Vec<_>>(),
+            "{at}"
+        );
+        for (path, expected) in expected {
+            assert!(found[&path] == expected, "{at}: {path}");
+        }
+    }
+
+    /// An orderly shutdown; files without names go, because they are open no more.
+    fn remount(&mut self) {
+        for node in std::mem::take(&mut self.open) {
+            self.fs.close(self.inos[node]).unwrap();
+        }
+        self.fs.sync_all().unwrap();
+        let lost = Arc::new(self.store.after_power_cut(|_| 0));
+        assert_clean(&lost);
+        self.store = lost;
+        self.fs = Fs::mount(Arc::clone(&self.store)).unwrap();
+        let gone = self.fs.attr(InodeNo(1 << 40));
+        assert_eq!(gone, Err(FsError::NotFound));
+    }
+}

@@ -1,0 +1,242 @@
+//! "ENOSPC is exact, and deletion always works": fill to the last grain, fail without a trace, delete, get all back.
+
+mod support;
+
+use contigfs::{
+    FallocMode, FileKind, FsError, InodeNo, NewNode, RenameMode, SetAttr, StoreError, WriteOptions,
+};
+use support::{Dice, assert_clean, content, fresh, name, names};
+
+const ROOT: InodeNo = InodeNo::ROOT;
+
+/// Every grain of the volume can be used, the one too many is refused, and what was written before is unharmed.
+#[test]
+fn the_last_grain_is_usable_and_no_more() {
+    let (store, fs) = fresh(64);
+    let ino = fs.create(ROOT, name("f"), &NewNode::file()).unwrap().ino;
+    let free = fs.statfs().grains_free;
+    let bytes = vec![7; 4096];
+    for grain in 0..free {
+        assert_eq!(
+            fs.write(ino, grain * 4096, &bytes, WriteOptions::default()),
+            Ok(4096)
+        );
+        assert_eq!(fs.statfs().grains_free, free - grain - 1);
+    }
+    assert_eq!(
+        fs.write(ino, free * 4096, &bytes, WriteOptions::default()),
+        Err(FsError::NoSpace)
+    );
+    assert_eq!(fs.attr(ino).unwrap().size, free * 4096);
+    assert_eq!(fs.attr(ino).unwrap().grains, free);
+    // Overwriting needs nothing.
+    assert_eq!(fs.write(ino, 0, &bytes, WriteOptions::default()), Ok(4096));
+    assert_eq!(content(&fs, ino).unwrap(), vec![7; free as usize * 4096]);
+    fs.unlink(ROOT, name("f")).unwrap();
+    assert_eq!(fs.statfs().grains_free, 64 - 4);
+    assert_clean(&store);
+}
+
+/// A write that does not fit whole writes what fits, as POSIX has it; a reservation is all or nothing.
+#[test]
+fn short_writes_and_whole_reservations() {
+    let (store, fs) = fresh(64);
+    let ino = fs.create(ROOT, name("f"), &NewNode::file()).unwrap().ino;
+    let free = fs.statfs().grains_free;
+    let allocate = FallocMode::Allocate { keep_size: false };
+    assert_eq!(
+        fs.fallocate(ino, 0, (free + 1) * 4096, allocate),
+        Err(FsError::NoSpace)
+    );
+    assert_eq!(
+        (fs.statfs().grains_free, fs.attr(ino).unwrap().size),
+        (free, 0)
+    );
+    let bytes = vec![7; (free as usize + 5) * 4096];
+    assert_eq!(
+        fs.write(ino, 100, &bytes, WriteOptions::default()),
+        Ok(free as usize * 4096 - 100)
+    );
+    assert_eq!(fs.statfs().grains_free, 0);
+    fs.set_attr(
+        ino,
+        &SetAttr {
+            size: Some(0),
+            ..SetAttr::default()
+        },
+    )
+    .unwrap();
+    assert_eq!(fs.fallocate(ino, 0, free * 4096, allocate), Ok(()));
+    assert_eq!(fs.statfs().grains_free, 0);
+    // What is reserved can be written, to the last byte.
+    assert_eq!(
+        fs.write(
+            ino,
+            0,
+            &vec![9; free as usize * 4096],
+            WriteOptions::default()
+        ),
+        Ok(free as usize * 4096)
+    );
+    assert_clean(&store);
+}
+
+/// On a full volume every operation either works or changes nothing; then everything can be deleted, in any order.
+#[test]
+fn a_full_volume_can_be_emptied() {
+    for seed in 0..8 {
+        let (store, fs) = fresh(300);
+        let empty = fs.statfs().grains_free;
+        let mut dice = Dice::new(seed);
+        let mut dirs = vec![ROOT];
+        let mut full = 0;
+        for i in 0.. {
+            let dir = *dice.pick(&dirs);
+            let label = format!("{}-{i}", "n".repeat(dice.below(200) as usize));
+            let result = match dice.below(6) {
+                0 => fs.create(dir, name(&label), &NewNode::directory()),
+                1 => fs.symlink(dir, name(&label), name("target"), 0, 0),
+                _ => fs.create(dir, name(&label), &NewNode::file()),
+            };
+            match result {
+                Ok(attr) if attr.kind == FileKind::Directory => dirs.push(attr.ino),
+                Ok(attr) if attr.kind == FileKind::File => {
+                    let len = 1 + dice.below(20_000) as usize;
+                    let _ = fs.write(
+                        attr.ino,
+                        dice.below(9000),
+                        &vec![1; len],
+                        WriteOptions::default(),
+                    );
+                }
+                Ok(_) => {}
+                Err(error) => {
+                    assert_eq!(error, FsError::NoSpace);
+                    full += 1;
+                    assert_clean(&store);
+                    if full > 50 {
+                        break;
+                    }
+                }
+            }
+        }
+        fs.sync_all().unwrap();
+        assert_clean(&store);
+        empty_dir(&fs, ROOT, &mut dice);
+        assert_eq!(fs.statfs().grains_free, empty, "seed {seed}");
+        assert_eq!(fs.statfs().inodes, 1);
+        assert_clean(&store);
+    }
+}
+
+fn empty_dir(fs: &contigfs::Fs<impl contigfs::BlockStore>, dir: InodeNo, dice: &mut Dice) {
+    let mut all = names(fs, dir).unwrap();
+    while !all.is_empty() {
+        let (label, ino) = all.swap_remove(dice.below(all.len() as u64) as usize);
+        if fs.attr(ino).unwrap().kind == FileKind::Directory {
+            empty_dir(fs, ino, dice);
+            fs.rmdir(dir, name(&label)).unwrap();
+        } else {
+            fs.unlink(dir, name(&label)).unwrap();
+        }
+    }
+}
+
+/// Replacing by rename, truncating and punching work on a full volume: they are ways to delete.
+#[test]
+fn whatever_frees_works_when_full() {
+    let (store, fs) = fresh(64);
+    let a = fs.create(ROOT, name("a"), &NewNode::file()).unwrap().ino;
+    let b = fs.create(ROOT, name("b"), &NewNode::file()).unwrap().ino;
+    fs.write(b, 0, &[1; 20_000], WriteOptions::default())
+        .unwrap();
+    while fs
+        .write(
+            a,
+            fs.attr(a).unwrap().size,
+            &[1; 4096],
+            WriteOptions::default(),
+        )
+        .is_ok()
+    {}
+    assert_eq!(fs.statfs().grains_free, 0);
+    fs.fallocate(a, 100, 5000, FallocMode::PunchHole).unwrap();
+    fs.set_attr(
+        a,
+        &SetAttr {
+            size: Some(40_001),
+            ..SetAttr::default()
+        },
+    )
+    .unwrap();
+    fs.rename(ROOT, name("a"), ROOT, name("b"), RenameMode::Replace)
+        .unwrap();
+    assert_eq!(names(&fs, ROOT).unwrap(), [("b".to_owned(), a)]);
+    assert_clean(&store);
+}
+
+/// A file without names keeps its data until the last close, and then gives back all.
+#[test]
+fn an_open_file_outlives_its_name() {
+    let (store, fs) = fresh(64);
+    let empty = fs.statfs().grains_free;
+    let ino = fs.create(ROOT, name("f"), &NewNode::file()).unwrap().ino;
+    fs.open(ino).unwrap();
+    fs.write(ino, 0, b"still here", WriteOptions::default())
+        .unwrap();
+    fs.unlink(ROOT, name("f")).unwrap();
+    assert_eq!(content(&fs, ino).unwrap(), b"still here");
+    assert_eq!(fs.attr(ino).unwrap().nlink, 0);
+    fs.close(ino).unwrap();
+    assert_eq!(fs.attr(ino), Err(FsError::NotFound));
+    assert_eq!(fs.statfs().grains_free, empty);
+    assert_clean(&store);
+}
+
+/// A file that outgrows its range moves with its content, and leaves nothing behind; a held one does not move.
+#[test]
+fn a_file_moves_to_a_larger_range() {
+    let (store, fs) = fresh(1000);
+    let ino = fs.create(ROOT, name("f"), &NewNode::file()).unwrap().ino;
+    fs.write(ino, 12_345, b"content", WriteOptions::default())
+        .unwrap();
+    let old = fs.hold_extent(ino).unwrap();
+    let far = old.range.count * 4096 + 77;
+    assert_eq!(
+        fs.write(ino, far, b"end", WriteOptions::default()),
+        Err(FsError::Busy)
+    );
+    fs.release_extent(ino).unwrap();
+    assert_eq!(fs.write(ino, far, b"end", WriteOptions::default()), Ok(3));
+    let new = fs.file_extent(ino).unwrap();
+    assert!(new.range.count > old.range.count && new.size == far + 3);
+    let mut buf = [0; 7];
+    fs.read(ino, 12_345, &mut buf).unwrap();
+    assert_eq!(&buf, b"content");
+    fs.sync_all().unwrap();
+    assert_clean(&store);
+    assert_eq!(contigfs::check(&store).unwrap().ownerless_grains, 0);
+    assert_eq!(fs.attr(ino).unwrap().grains, 2);
+    let too_far = 1 << 62;
+    assert_eq!(
+        fs.write(ino, too_far, b"x", WriteOptions::default()),
+        Err(FsError::FileTooLarge)
+    );
+}
+
+/// A failed store is an error of the operation, never a panic, and reads go on.
+#[test]
+fn a_failed_store_fails_the_operation() {
+    let (store, fs) = fresh(64);
+    let ino = fs.create(ROOT, name("f"), &NewNode::file()).unwrap().ino;
+    fs.write(ino, 0, b"x", WriteOptions::default()).unwrap();
+    store.cut_power_after(0);
+    let failed = FsError::Store(StoreError::Failed);
+    assert_eq!(
+        fs.create(ROOT, name("g"), &NewNode::file()).map(drop),
+        Err(failed)
+    );
+    assert_eq!(fs.unlink(ROOT, name("f")), Err(failed));
+    assert_eq!(fs.fsync(ino, contigfs::SyncScope::All), Err(failed));
+    assert_eq!(content(&fs, ino).unwrap(), b"x");
+}

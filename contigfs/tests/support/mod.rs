@@ -1,0 +1,80 @@
+//! What several tests need.
+#![allow(dead_code, unreachable_pub, missing_docs)]
+
+pub mod oracle;
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::sync::Arc;
+
+use contigfs::{BlockStore, FormatOptions, Fs, FsError, InodeNo, MemStore, Timestamp};
+
+/// A generator that is the same everywhere, for ever: xorshift64*.
+#[derive(Clone, Debug)]
+pub struct Dice(u64);
+
+impl Dice {
+    pub fn new(seed: u64) -> Self {
+        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+
+    pub fn next(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+
+    /// A number below `n`.
+    pub fn below(&mut self, n: u64) -> u64 {
+        (self.next() >> 11) % n
+    }
+
+    pub fn pick<'a, T>(&mut self, items: &'a [T]) -> &'a T {
+        &items[self.below(items.len() as u64) as usize]
+    }
+}
+
+pub fn name(text: &str) -> &OsStr {
+    OsStr::from_bytes(text.as_bytes())
+}
+
+/// A fresh file system in memory.
+pub fn fresh(grains: u64) -> (Arc<MemStore>, Fs<Arc<MemStore>>) {
+    let store = Arc::new(MemStore::new(grains));
+    let options = FormatOptions {
+        now: Timestamp { secs: 1, nanos: 0 },
+        ..FormatOptions::default()
+    };
+    Fs::format(&store, &options).unwrap();
+    let fs = Fs::mount(Arc::clone(&store)).unwrap();
+    (store, fs)
+}
+
+/// Fails when the checker finds anything.
+pub fn assert_clean(store: &impl BlockStore) {
+    let report = contigfs::check_with_data(store).unwrap();
+    assert!(report.is_clean(), "{:#?}", report.problems);
+}
+
+/// Whole content of a file.
+pub fn content(fs: &Fs<impl BlockStore>, ino: InodeNo) -> Result<Vec<u8>, FsError> {
+    let mut bytes = vec![0xee; fs.attr(ino)?.size as usize];
+    let n = fs.read(ino, 0, &mut bytes)?;
+    assert_eq!(n, bytes.len());
+    Ok(bytes)
+}
+
+/// Names in a directory, sorted, without `.` and `..`.
+pub fn names(fs: &Fs<impl BlockStore>, dir: InodeNo) -> Result<Vec<(String, InodeNo)>, FsError> {
+    let mut all = Vec::new();
+    fs.readdir(dir, 0, |entry| {
+        let name = entry.name.to_str().unwrap().to_owned();
+        if name != "." && name != ".." {
+            all.push((name, entry.ino));
+        }
+        true
+    })?;
+    all.sort();
+    Ok(all)
+}

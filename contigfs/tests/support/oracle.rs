@@ -1,0 +1,263 @@
+//! A file system as simple as it can be: the judge of the model and crash tests.
+
+use std::collections::BTreeMap;
+
+use contigfs::{BlockStore, FileKind, Fs, FsError, InodeNo, RenameMode};
+
+use super::{content, names};
+
+/// Number of a node in the oracle; node 0 is the root.
+pub type Node = usize;
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Body {
+    File(Vec<u8>),
+    Dir(BTreeMap<String, Node>),
+    Link(String),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Meta {
+    pub body: Body,
+    pub perm: u16,
+    pub uid: u32,
+}
+
+/// The whole tree. Nodes are never removed; those without names are just not reached.
+#[derive(Clone, Debug)]
+pub struct Oracle {
+    pub nodes: Vec<Meta>,
+}
+
+/// What can be compared: path to (node in first-seen order, what is there).
+pub type Picture = BTreeMap<String, (usize, Meta)>;
+
+impl Default for Oracle {
+    fn default() -> Self {
+        Self {
+            nodes: vec![Meta {
+                body: Body::Dir(BTreeMap::new()),
+                perm: 0o755,
+                uid: 0,
+            }],
+        }
+    }
+}
+
+impl Oracle {
+    pub fn dir(&self, node: Node) -> Result<&BTreeMap<String, Node>, FsError> {
+        match &self.nodes[node].body {
+            Body::Dir(entries) => Ok(entries),
+            _ => Err(FsError::NotDirectory),
+        }
+    }
+
+    fn dir_mut(&mut self, node: Node) -> &mut BTreeMap<String, Node> {
+        match &mut self.nodes[node].body {
+            Body::Dir(entries) => entries,
+            _ => panic!("checked before"),
+        }
+    }
+
+    pub fn is_dir(&self, node: Node) -> bool {
+        matches!(self.nodes[node].body, Body::Dir(_))
+    }
+
+    pub fn file_mut(&mut self, node: Node) -> Result<&mut Vec<u8>, FsError> {
+        match &mut self.nodes[node].body {
+            Body::File(bytes) => Ok(bytes),
+            Body::Dir(_) => Err(FsError::IsDirectory),
+            Body::Link(_) => Err(FsError::Invalid),
+        }
+    }
+
+    pub fn lookup(&self, dir: Node, name: &str) -> Result<Node, FsError> {
+        self.dir(dir)?.get(name).copied().ok_or(FsError::NotFound)
+    }
+
+    pub fn add(&mut self, dir: Node, name: &str, body: Body, perm: u16) -> Result<Node, FsError> {
+        if self.dir(dir)?.contains_key(name) {
+            return Err(FsError::Exists);
+        }
+        self.nodes.push(Meta { body, perm, uid: 0 });
+        let node = self.nodes.len() - 1;
+        self.dir_mut(dir).insert(name.to_owned(), node);
+        Ok(node)
+    }
+
+    pub fn link(&mut self, node: Node, dir: Node, name: &str) -> Result<(), FsError> {
+        if self.is_dir(node) {
+            return Err(FsError::NotPermitted);
+        }
+        if self.dir(dir)?.contains_key(name) {
+            return Err(FsError::Exists);
+        }
+        self.dir_mut(dir).insert(name.to_owned(), node);
+        Ok(())
+    }
+
+    pub fn unlink(&mut self, dir: Node, name: &str) -> Result<Node, FsError> {
+        let node = self.lookup(dir, name)?;
+        if self.is_dir(node) {
+            return Err(FsError::IsDirectory);
+        }
+        self.dir_mut(dir).remove(name);
+        Ok(node)
+    }
+
+    pub fn rmdir(&mut self, dir: Node, name: &str) -> Result<(), FsError> {
+        let node = self.lookup(dir, name)?;
+        if !self.dir(node)?.is_empty() {
+            return Err(FsError::NotEmpty);
+        }
+        self.dir_mut(dir).remove(name);
+        Ok(())
+    }
+
+    fn is_below(&self, top: Node, node: Node) -> bool {
+        top == node
+            || self.dir(top).is_ok_and(|entries| {
+                entries
+                    .values()
+                    .any(|&child| self.is_dir(child) && self.is_below(child, node))
+            })
+    }
+
+    pub fn rename(
+        &mut self,
+        (from, name): (Node, &str),
+        (to, new_name): (Node, &str),
+        mode: RenameMode,
+    ) -> Result<(), FsError> {
+        self.dir(from)?;
+        self.dir(to)?;
+        let node = self.lookup(from, name)?;
+        let target = self.dir(to)?.get(new_name).copied();
+        if from != to && self.is_dir(node) && self.is_below(node, to) {
+            return Err(FsError::Invalid);
+        }
+        let Some(target) = target else {
+            if mode == RenameMode::Exchange {
+                return Err(FsError::NotFound);
+            }
+            self.dir_mut(from).remove(name);
+            self.dir_mut(to).insert(new_name.to_owned(), node);
+            return Ok(());
+        };
+        let dirs = (self.is_dir(node), self.is_dir(target));
+        if dirs.1 && from != to && self.is_below(target, from) {
+            return Err(match mode {
+                RenameMode::Exchange => FsError::Invalid,
+                _ if dirs.0 => FsError::NotEmpty,
+                _ => FsError::IsDirectory,
+            });
+        }
+        match mode {
+            RenameMode::NoReplace => return Err(FsError::Exists),
+            _ if node == target => return Ok(()),
+            RenameMode::Exchange => {
+                self.dir_mut(from).insert(name.to_owned(), target);
+                self.dir_mut(to).insert(new_name.to_owned(), node);
+                return Ok(());
+            }
+            RenameMode::Replace => {}
+        }
+        match dirs {
+            (true, false) => return Err(FsError::NotDirectory),
+            (false, true) => return Err(FsError::IsDirectory),
+            (true, true) if !self.dir(target)?.is_empty() => return Err(FsError::NotEmpty),
+            _ => {}
+        }
+        self.dir_mut(from).remove(name);
+        self.dir_mut(to).insert(new_name.to_owned(), node);
+        Ok(())
+    }
+
+    /// Writes `bytes` at `offset`, filling a gap with zeros.
+    pub fn write(&mut self, node: Node, offset: usize, bytes: &[u8]) -> Result<(), FsError> {
+        let file = self.file_mut(node)?;
+        if file.len() < offset + bytes.len() {
+            file.resize(offset + bytes.len(), 0);
+        }
+        file[offset..offset + bytes.len()].copy_from_slice(bytes);
+        Ok(())
+    }
+
+    /// All paths, as they can be seen from the root.
+    pub fn picture(&self) -> Picture {
+        let mut picture = Picture::new();
+        let mut seen = Vec::new();
+        self.draw(0, "", &mut picture, &mut seen);
+        picture
+    }
+
+    fn draw(&self, node: Node, path: &str, picture: &mut Picture, seen: &mut Vec<Node>) {
+        let number = seen
+            .iter()
+            .position(|&other| other == node)
+            .unwrap_or_else(|| {
+                seen.push(node);
+                seen.len() - 1
+            });
+        let mut meta = self.nodes[node].clone();
+        if let Body::Dir(entries) = &mut meta.body {
+            for (name, child) in std::mem::take(entries) {
+                self.draw(child, &format!("{path}/{name}"), picture, seen);
+            }
+        }
+        picture.insert(path.to_owned(), (number, meta));
+    }
+}
+
+/// The same picture, taken of a real file system; link counts are checked on the way.
+pub fn picture_of(fs: &Fs<impl BlockStore>) -> Result<Picture, FsError> {
+    let mut picture = Picture::new();
+    let mut seen = BTreeMap::new();
+    draw(fs, InodeNo::ROOT, "", &mut picture, &mut seen)?;
+    let mut links: BTreeMap<usize, u32> = BTreeMap::new();
+    for (number, meta) in picture.values() {
+        if !matches!(meta.body, Body::Dir(_)) {
+            *links.entry(*number).or_default() += 1;
+        }
+    }
+    for (ino, number) in seen {
+        if let Some(&count) = links.get(&number) {
+            assert_eq!(fs.attr(ino)?.nlink, count, "links of {ino:?}");
+        }
+    }
+    Ok(picture)
+}
+
+fn draw(
+    fs: &Fs<impl BlockStore>,
+    ino: InodeNo,
+    path: &str,
+    picture: &mut Picture,
+    seen: &mut BTreeMap<InodeNo, usize>,
+) -> Result<(), FsError> {
+    let count = seen.len();
+    let number = *seen.entry(ino).or_insert(count);
+    let attr = fs.attr(ino)?;
+    let body = match attr.kind {
+        FileKind::Directory => {
+            for (name, child) in names(fs, ino)? {
+                draw(fs, child, &format!("{path}/{name}"), picture, seen)?;
+            }
+            Body::Dir(BTreeMap::new())
+        }
+        FileKind::Symlink => Body::Link(String::from_utf8(fs.readlink(ino)?).unwrap()),
+        _ => Body::File(content(fs, ino)?),
+    };
+    picture.insert(
+        path.to_owned(),
+        (
+            number,
+            Meta {
+                body,
+                perm: attr.perm,
+                uid: attr.uid,
+            },
+        ),
+    );
+    Ok(())
+}

@@ -1,0 +1,135 @@
+//! Many threads at once: no deadlock, no lost update, a clean volume at the end.
+
+mod support;
+
+use std::sync::Arc;
+use std::thread;
+
+use contigfs::{FileKind, InodeNo, NewNode, RenameMode, SetAttr, SyncScope, WriteOptions};
+use support::{Dice, assert_clean, fresh, name, names};
+
+const ROOT: InodeNo = InodeNo::ROOT;
+const THREADS: u64 = 8;
+const STEPS: u64 = 20_000;
+
+/// I9 under concurrency: operations of all kinds on a few shared directories.
+#[test]
+fn everything_at_once() {
+    let (store, fs) = fresh(100_000);
+    let empty = fs.statfs().grains_free;
+    let fs = Arc::new(fs);
+    let dirs: Vec<InodeNo> = (0..4)
+        .map(|i| {
+            fs.create(ROOT, name(&format!("dir{i}")), &NewNode::directory())
+                .unwrap()
+                .ino
+        })
+        .chain([ROOT])
+        .collect();
+    thread::scope(|scope| {
+        for seed in 0..THREADS {
+            let (fs, dirs) = (Arc::clone(&fs), dirs.clone());
+            scope.spawn(move || {
+                let mut dice = Dice::new(seed + 100);
+                for _ in 0..STEPS {
+                    let (from, to) = (*dice.pick(&dirs), *dice.pick(&dirs));
+                    let old = format!("n{}", dice.below(12));
+                    let new = format!("n{}", dice.below(12));
+                    let (old, new) = (name(&old), name(&new));
+                    let ino = fs.lookup(from, old).map(|attr| attr.ino);
+                    match dice.below(12) {
+                        0 => drop(fs.create(from, old, &NewNode::directory())),
+                        1 | 2 => drop(fs.create(from, old, &NewNode::file())),
+                        3 => drop(fs.unlink(from, old)),
+                        4 => drop(fs.rmdir(from, old)),
+                        5 => drop(fs.rename(from, old, to, new, RenameMode::Replace)),
+                        6 => drop(fs.rename(from, old, to, new, RenameMode::Exchange)),
+                        7 => drop(ino.map(|ino| fs.link(ino, to, new))),
+                        8 => drop(ino.map(|ino| {
+                            let len = dice.below(20_000) as usize;
+                            fs.write(
+                                ino,
+                                dice.below(9000),
+                                &vec![1; len],
+                                WriteOptions::default(),
+                            )
+                        })),
+                        9 => drop(ino.map(|ino| {
+                            let size = Some(dice.below(30_000));
+                            fs.set_attr(
+                                ino,
+                                &SetAttr {
+                                    size,
+                                    ..SetAttr::default()
+                                },
+                            )
+                        })),
+                        10 => drop(ino.map(|ino| {
+                            if fs.open(ino).is_ok() {
+                                let _ = fs.unlink(from, old);
+                                let _ = fs.read(ino, 0, &mut [0; 5000]);
+                                fs.close(ino).unwrap();
+                            }
+                        })),
+                        _ => drop(ino.map(|ino| fs.fsync(ino, SyncScope::All))),
+                    }
+                }
+            });
+        }
+    });
+    fs.sync_all().unwrap();
+    assert_clean(&store);
+    delete_all(&fs, ROOT);
+    assert_clean(&store);
+    assert_eq!(fs.statfs().grains_free, empty);
+}
+
+fn delete_all(fs: &contigfs::Fs<impl contigfs::BlockStore>, dir: InodeNo) {
+    for (label, ino) in names(fs, dir).unwrap() {
+        if fs.attr(ino).unwrap().kind == FileKind::Directory {
+            delete_all(fs, ino);
+            fs.rmdir(dir, name(&label)).unwrap();
+        } else {
+            fs.unlink(dir, name(&label)).unwrap();
+        }
+    }
+}
+
+/// Appends of several threads through the size lock: all bytes arrive, whatever the interleaving.
+#[test]
+fn writers_of_one_file() {
+    const EACH: u64 = 500;
+    let (store, fs) = fresh(10_000);
+    let fs = Arc::new(fs);
+    let ino = fs.create(ROOT, name("f"), &NewNode::file()).unwrap().ino;
+    thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let fs = Arc::clone(&fs);
+            scope.spawn(move || {
+                for i in 0..EACH {
+                    let offset = (i * THREADS + thread) * 100;
+                    fs.write(
+                        ino,
+                        offset,
+                        &[thread as u8 + 1; 100],
+                        WriteOptions::default(),
+                    )
+                    .unwrap();
+                    if i % 50 == 0 {
+                        fs.fsync(ino, SyncScope::Data).unwrap();
+                    }
+                }
+            });
+        }
+    });
+    let bytes = support::content(&fs, ino).unwrap();
+    assert_eq!(bytes.len() as u64, THREADS * EACH * 100);
+    assert!(
+        bytes
+            .chunks(100)
+            .enumerate()
+            .all(|(i, part)| part == [(i as u64 % THREADS) as u8 + 1; 100])
+    );
+    fs.sync_all().unwrap();
+    assert_clean(&store);
+}
