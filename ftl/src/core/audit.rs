@@ -1,0 +1,90 @@
+//! The audit: everything the core counts is counted again from scratch (I5). For tests.
+
+use super::{Core, Cx};
+use crate::addr::LbaRange;
+use crate::map::{Location, State};
+use crate::page::FrameUse;
+use crate::segment::SegmentUse;
+use std::collections::HashMap;
+
+impl Core {
+    /// Compares every count with the map.
+    ///
+    /// # Panics
+    /// If one does not agree.
+    pub(crate) fn audit(&self, cx: Cx<'_>) {
+        let mut mapped = 0;
+        let mut live: HashMap<u32, u32> = HashMap::new();
+        let mut zeros: HashMap<u32, u64> = HashMap::new();
+        let mut frames: HashMap<u32, u64> = HashMap::new();
+        for (lba, state) in self.index.mapped(LbaRange::ALL) {
+            assert_eq!(cx.sh.map.state(lba), state, "{lba}: table and index differ");
+            let frame = match state {
+                State::Away(_) => None,
+                State::InFlight(frame) => Some(frame),
+                State::Resident(r) => Some(r.frame),
+            };
+            if let Some(frame) = frame {
+                let known = &self.frames[frame.0 as usize];
+                assert_eq!(known.lba, lba, "frame {frame:?} belongs to another grain");
+                let resident = matches!(state, State::Resident(_));
+                assert_eq!(known.usage == FrameUse::Resident, resident, "{lba}");
+                assert_eq!(frames.insert(frame.0, lba.0), None, "frame named twice");
+            }
+            let location = self.location(cx, lba);
+            if location != Location::Nowhere || matches!(state, State::Resident(_)) {
+                mapped += 1;
+            }
+            match location {
+                Location::Nowhere => {}
+                Location::Media(pba) => {
+                    *live.entry(self.geometry.segment_of(pba).0).or_default() += 1
+                }
+                Location::Zero(id) => *zeros.entry(id.0).or_default() += 1,
+            }
+        }
+        assert_eq!(self.mapped, mapped, "mapped grains");
+        assert!(
+            self.mapped <= self.geometry.capacity_grains,
+            "over capacity"
+        );
+        let mut records: HashMap<u32, u32> = HashMap::new();
+        for (_, segment) in self.tombstone_homes() {
+            *records.entry(segment.0).or_default() += 1;
+        }
+        for (id, zero) in self.records.zeros() {
+            let counted = zeros.remove(&id.0).unwrap_or(0);
+            assert_eq!(zero.live, counted, "zero record {id:?}");
+            if let Some((_, home)) = zero.home {
+                *records.entry(home.segment.0).or_default() += 1;
+            }
+        }
+        assert!(zeros.is_empty(), "grains reserved by dead zero records");
+        let mut free = 0;
+        for (index, segment) in self.segments.list.iter().enumerate() {
+            let index = index as u32;
+            assert_eq!(
+                segment.live,
+                live.get(&index).copied().unwrap_or(0),
+                "live of segment {index}"
+            );
+            let here = records.get(&index).copied().unwrap_or(0);
+            assert_eq!(segment.records, here, "records of segment {index}");
+            free += usize::from(segment.usage == SegmentUse::Free);
+            if matches!(segment.usage, SegmentUse::Free | SegmentUse::Pending(_)) {
+                assert_eq!(
+                    (segment.live, segment.records),
+                    (0, 0),
+                    "segment {index} let go"
+                );
+            }
+        }
+        assert_eq!(free, self.segments.free_count(), "free segments");
+        let listed = self
+            .frames
+            .iter()
+            .filter(|f| f.usage == FrameUse::Free)
+            .count();
+        assert_eq!(listed, self.frames_free.len(), "free frames");
+    }
+}

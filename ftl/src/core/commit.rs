@@ -1,0 +1,416 @@
+//! Atomic batches: waiting for their pages, taking effect, and the group that carries them to the media.
+//!
+//! Batches take effect in the order of submission. The one at the head gets its pages (reading what is missing),
+//! then takes effect as a whole under the lock and joins the *forming group*. The group travels in one header, so
+//! all of it survives a crash or none; it is the first thing the next write-out takes. Batches that come before that
+//! join it, and pages they share are written once. The group holds pins on its pages until they have been copied.
+
+use super::pages::Acquired;
+use super::{Core, Cx};
+use crate::addr::{GRAIN_BYTES, Lba, LbaRange};
+use crate::batch::AtomicBatch;
+use crate::error::{CommitError, DurableError};
+use crate::format::RECORDS_MAX;
+use crate::ids::{Intent, Port, Token};
+use crate::map::{FrameId, Location, State, ZeroId};
+use crate::page::WaiterKind;
+use crate::stats::count;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A trim or zero of the forming group.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum GroupRecord {
+    Trim(LbaRange),
+    Zero(ZeroId),
+}
+
+/// Batches that have taken effect and wait for their write-out.
+#[derive(Debug, Default)]
+pub(super) struct Group {
+    pub(super) pages: BTreeMap<Lba, FrameId>,
+    /// Pins on the pages.
+    pub(super) pins: Vec<(Lba, FrameId)>,
+    /// In the order they took effect.
+    pub(super) records: Vec<GroupRecord>,
+    waiters: Vec<(Port, Token)>,
+}
+
+impl Group {
+    pub(super) fn is_empty(&self) -> bool {
+        self.pages.is_empty() && self.records.is_empty()
+    }
+
+    pub(super) fn take_waiters(&mut self) -> Vec<(Port, Token)> {
+        std::mem::take(&mut self.waiters)
+    }
+
+    /// Takes a trimmed page out; true if the group held a pin on it.
+    pub(super) fn remove_page(&mut self, lba: Lba) -> bool {
+        self.pins.retain(|&(l, _)| l != lba);
+        self.pages.remove(&lba).is_some()
+    }
+}
+
+/// A page of a waiting batch.
+#[derive(Debug)]
+struct Wanted {
+    lba: Lba,
+    /// All of its bytes are replaced.
+    whole: bool,
+    got: Got,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Got {
+    Nothing,
+    Asked,
+    Pinned(FrameId),
+    Exclusive(FrameId),
+}
+
+/// A batch that has not taken effect.
+#[derive(Debug)]
+pub(crate) struct PendingCommit {
+    pub(super) port: Port,
+    pub(super) token: Token,
+    batch: AtomicBatch,
+    wanted: Vec<Wanted>,
+    failed: Option<DurableError>,
+}
+
+impl PendingCommit {
+    /// Checks a batch and notes which pages it needs. `grains_max` is the volume's limit.
+    pub(crate) fn new(
+        port: Port,
+        token: Token,
+        batch: AtomicBatch,
+        grains_max: usize,
+    ) -> Result<Self, CommitError> {
+        if batch.trims.len() + batch.zeros.len() > AtomicBatch::RANGES_MAX {
+            return Err(CommitError::TooLarge);
+        }
+        for range in batch.trims.iter().chain(&batch.zeros) {
+            let end = range.start.0.checked_add(range.count);
+            if end.is_none_or(|end| end > Lba::END.0) {
+                return Err(CommitError::OutOfRange);
+            }
+            if range.count > u64::from(u32::MAX) {
+                return Err(CommitError::TooLarge);
+            }
+        }
+        let mut wanted: BTreeMap<Lba, bool> = BTreeMap::new();
+        for (lba, offset, bytes) in &batch.patches {
+            if *lba >= Lba::END || usize::from(*offset) + bytes.len() > GRAIN_BYTES {
+                return Err(CommitError::OutOfRange);
+            }
+            *wanted.entry(*lba).or_default() |= bytes.len() == GRAIN_BYTES;
+        }
+        if wanted.len() > grains_max {
+            return Err(CommitError::TooLarge);
+        }
+        let wanted = wanted
+            .into_iter()
+            .map(|(lba, whole)| Wanted {
+                lba,
+                whole,
+                got: Got::Nothing,
+            })
+            .collect();
+        Ok(Self {
+            port,
+            token,
+            batch,
+            wanted,
+            failed: None,
+        })
+    }
+}
+
+impl Core {
+    /// Queues a batch; it takes effect at once if nothing is in the way.
+    pub(crate) fn commit(&mut self, cx: Cx<'_>, commit: PendingCommit) {
+        self.commits.push_back(commit);
+        self.pump(cx);
+    }
+
+    /// Lets the batch at the head ask for `lba` again.
+    pub(super) fn commit_may_ask_again(&mut self, lba: Lba) {
+        if let Some(head) = self.commits.front_mut() {
+            for wanted in &mut head.wanted {
+                if wanted.lba == lba && wanted.got == Got::Asked {
+                    wanted.got = Got::Nothing;
+                }
+            }
+        }
+    }
+
+    /// A page of the batch at the head can not be had.
+    pub(super) fn commit_page_failed(&mut self, lba: Lba, error: DurableError) {
+        self.commit_may_ask_again(lba);
+        if let Some(head) = self.commits.front_mut() {
+            head.failed = Some(error);
+        }
+    }
+
+    /// Brings queued batches into effect as far as possible.
+    pub(super) fn run_commits(&mut self, cx: Cx<'_>) -> bool {
+        let mut progress = false;
+        while !self.commits.is_empty() {
+            if let Some(refused) = self.refusal_of_commit() {
+                self.commits[0].failed = Some(refused);
+            } else {
+                self.want_pages(cx);
+            }
+            let head = &self.commits[0];
+            if head.failed.is_none() {
+                let missing = |w: &Wanted| matches!(w.got, Got::Nothing | Got::Asked);
+                if head.wanted.iter().any(missing) {
+                    break;
+                }
+                if !self.fits_group(head) {
+                    break;
+                }
+                if !self.has_space(cx, head) {
+                    self.commits[0].failed = Some(DurableError::NoSpace);
+                }
+            }
+            let head = self.commits.pop_front().expect("not empty");
+            match head.failed {
+                Some(error) => {
+                    self.release_commit(cx, &head);
+                    self.tell_durable(cx, head.port, head.token, Err(error));
+                }
+                None => self.apply(cx, head),
+            }
+            progress = true;
+        }
+        progress
+    }
+
+    fn refusal_of_commit(&self) -> Option<DurableError> {
+        match (self.failed, self.phase.is_running()) {
+            (Some(error), _) => Some(DurableError::Failed(error)),
+            (None, false) => Some(DurableError::Shutdown),
+            (None, true) => None,
+        }
+    }
+
+    /// Asks for every page the head still lacks, all at the same time.
+    fn want_pages(&mut self, cx: Cx<'_>) {
+        for index in 0..self.commits[0].wanted.len() {
+            let wanted = &mut self.commits[0].wanted[index];
+            if wanted.got != Got::Nothing {
+                continue;
+            }
+            // Marked before asking: the answer may come while asking.
+            wanted.got = Got::Asked;
+            let (lba, whole) = (wanted.lba, wanted.whole);
+            let intent = if whole {
+                Intent::Overwrite
+            } else {
+                Intent::Write
+            };
+            let got = match self.acquire(cx, lba, intent, WaiterKind::Commit, true) {
+                Acquired::Pinned(_, frame) => Got::Pinned(frame),
+                Acquired::Exclusive(frame) => Got::Exclusive(frame),
+                Acquired::Pending => continue,
+                Acquired::Zeros => unreachable!("zeros are for readers"),
+                Acquired::Failed(_) => {
+                    let failed = self
+                        .failed
+                        .map_or(DurableError::Shutdown, DurableError::Failed);
+                    self.commits[0].failed = Some(failed);
+                    Got::Nothing
+                }
+            };
+            self.commits[0].wanted[index].got = got;
+        }
+    }
+
+    /// Gives back what a batch holds that does not take effect.
+    pub(super) fn release_commit(&mut self, cx: Cx<'_>, commit: &PendingCommit) {
+        for wanted in &commit.wanted {
+            match wanted.got {
+                Got::Nothing | Got::Asked => {}
+                Got::Pinned(frame) => self.unpin_internal(cx, wanted.lba, frame),
+                Got::Exclusive(frame) => self.abandon(cx, frame),
+            }
+        }
+    }
+
+    /// Gives back a pin that the core itself holds.
+    pub(super) fn unpin_internal(&mut self, cx: Cx<'_>, lba: Lba, frame: FrameId) {
+        let leaf = cx.sh.map.leaf(lba).expect("leaf of a pinned page");
+        let gone = leaf.entry(lba).unpin(frame, false);
+        assert_ne!(
+            gone,
+            crate::map::Unpinned::Detached,
+            "pins of the core follow trims"
+        );
+    }
+
+    /// Whether the batch can join the forming group: one header must be able to carry all of it.
+    fn fits_group(&self, commit: &PendingCommit) -> bool {
+        if self.group.is_empty() {
+            return true;
+        }
+        let new = commit.wanted.iter();
+        let new = new
+            .filter(|w| !self.group.pages.contains_key(&w.lba))
+            .count();
+        let pages = self.group.pages.len() + new;
+        let ranges = commit.batch.trims.len() + commit.batch.zeros.len();
+        let records = self.group.records.len() + ranges;
+        let pages_max = self
+            .batch_grains_max()
+            .max(self.geometry.write_out_data_max() / 2);
+        pages <= pages_max && pages + records <= RECORDS_MAX
+    }
+
+    /// Most grains one batch may patch here: one write-out must carry it, and the pool must hold it with ease.
+    pub(crate) fn batch_grains_max(&self) -> usize {
+        AtomicBatch::GRAINS_MAX
+            .min(self.geometry.write_out_data_max())
+            .min(self.frames.len() / 4)
+    }
+
+    /// Whether the volume can hold what the batch leaves behind. What it frees itself counts.
+    fn has_space(&self, cx: Cx<'_>, commit: &PendingCommit) -> bool {
+        let patched: BTreeSet<Lba> = commit.wanted.iter().map(|w| w.lba).collect();
+        let is_mapped = |lba| match cx.sh.map.state(lba) {
+            State::Away(location) => location != Location::Nowhere,
+            State::InFlight(frame) => self.frames[frame.0 as usize].media != Location::Nowhere,
+            State::Resident(_) => true,
+        };
+        let new_patches = patched.iter().filter(|&&lba| !is_mapped(lba)).count() as u64;
+        let trims = merged(&commit.batch.trims);
+        let zeros = merged(&commit.batch.zeros);
+        if new_patches == 0 && zeros.is_empty() {
+            return true;
+        }
+        let in_trims = |lba: Lba| trims.iter().any(|t| t.contains(lba));
+        let goes = |lba: Lba| in_trims(lba) && !patched.contains(&lba);
+        let mapped_in = |range| {
+            let found = self.index.mapped(range).map(|(lba, _)| lba);
+            found.filter(|&lba| is_mapped(lba))
+        };
+        let freed: u64 = trims
+            .iter()
+            .map(|&t| mapped_in(t).filter(|&lba| goes(lba)).count() as u64)
+            .sum();
+        let mut reserved = 0;
+        for &range in &zeros {
+            let stay = mapped_in(range).filter(|&lba| !goes(lba)).count() as u64;
+            let patched_new = patched
+                .iter()
+                .filter(|&&lba| range.contains(lba) && !is_mapped(lba))
+                .count() as u64;
+            reserved += range.count - stay - patched_new;
+        }
+        self.mapped + new_patches + reserved - freed <= self.geometry.capacity_grains
+    }
+
+    /// The batch takes effect.
+    fn apply(&mut self, cx: Cx<'_>, commit: PendingCommit) {
+        let PendingCommit {
+            port,
+            token,
+            batch,
+            wanted,
+            ..
+        } = commit;
+        count(&cx.sh.counters.commits, 1);
+        let arena = &cx.sh.pool.arena;
+        let mut frames = BTreeMap::new();
+        for page in &wanted {
+            match page.got {
+                Got::Pinned(frame) | Got::Exclusive(frame) => frames.insert(page.lba, frame),
+                Got::Nothing | Got::Asked => unreachable!("all pages are there"),
+            };
+        }
+        for (lba, offset, bytes) in &batch.patches {
+            let slot = cx.sh.pool.frame(frames[lba]);
+            arena.copy_in(slot, usize::from(*offset), bytes);
+        }
+        for page in &wanted {
+            let frame = frames[&page.lba];
+            if let Got::Exclusive(_) = page.got {
+                if self.frames[frame.0 as usize].media == Location::Nowhere {
+                    self.mapped += 1;
+                }
+                self.make_resident(cx, frame, true);
+                let leaf = cx.sh.map.leaf(page.lba).expect("leaf of a resident page");
+                leaf.entry(page.lba).pin().expect("resident page");
+            }
+            if self.group.pages.insert(page.lba, frame).is_none() {
+                self.group.pins.push((page.lba, frame));
+            } else {
+                self.unpin_internal(cx, page.lba, frame);
+            }
+        }
+        for &range in batch.trims.iter().filter(|r| r.count > 0) {
+            count(&cx.sh.counters.trims, 1);
+            self.group.records.push(GroupRecord::Trim(range));
+            let gone: Vec<Lba> = self.index.mapped(range).map(|(lba, _)| lba).collect();
+            for lba in gone {
+                if !frames.contains_key(&lba) {
+                    self.unmap(cx, lba);
+                }
+            }
+        }
+        for &range in batch.zeros.iter().filter(|r| r.count > 0) {
+            let id = self.records.add_zero(range);
+            self.group.records.push(GroupRecord::Zero(id));
+            self.reserve(cx, range, id);
+        }
+        if self.group.is_empty() {
+            self.durable_waiters
+                .push_back((self.log.last(), port, token));
+        } else {
+            self.group.waiters.push((port, token));
+        }
+    }
+
+    /// Puts the unmapped grains of a range into the Zero state.
+    fn reserve(&mut self, cx: Cx<'_>, range: LbaRange, id: ZeroId) {
+        for lba in (range.start.0..range.end().0).map(Lba) {
+            let leaf = self.index.leaf_or_new(&cx.sh.map, lba);
+            let entry = leaf.entry(lba);
+            if entry.state() == State::UNMAPPED {
+                entry.replace(State::Away(Location::Zero(id)));
+                self.records.zero_mut(id).live += 1;
+                self.mapped += 1;
+            }
+        }
+    }
+}
+
+/// Ranges as disjoint ascending ones.
+fn merged(ranges: &[LbaRange]) -> Vec<LbaRange> {
+    let mut sorted: Vec<LbaRange> = ranges.iter().copied().filter(|r| r.count > 0).collect();
+    sorted.sort_by_key(|r| r.start);
+    let mut out: Vec<LbaRange> = Vec::with_capacity(sorted.len());
+    for range in sorted {
+        match out.last_mut() {
+            Some(last) if range.start <= last.end() => {
+                let end = last.end().max(range.end());
+                last.count = end.0 - last.start.0;
+            }
+            _ => out.push(range),
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Overlapping, touching and empty ranges become disjoint ones, so that space is counted once (ENOSPC is exact).
+    #[test]
+    fn merging() {
+        let r = |start, count| LbaRange::new(Lba(start), count);
+        let got = merged(&[r(10, 5), r(0, 3), r(3, 2), r(12, 10), r(40, 0), r(50, 1)]);
+        assert_eq!(got, [r(0, 5), r(10, 12), r(50, 1)]);
+    }
+}

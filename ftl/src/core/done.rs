@@ -1,0 +1,108 @@
+//! Completions of media operations.
+
+use super::{Core, Cx};
+use crate::addr::{Lba, Pba};
+use crate::device::{MediaError, MediaOp};
+use crate::error::GetError;
+use crate::format::HeaderNo;
+use crate::map::{FrameId, Location, State};
+use crate::port::Op;
+use crate::stats::count;
+
+impl Core {
+    /// A read for a get has ended; `intact` is what the checksum says.
+    pub(crate) fn fill_done(
+        &mut self,
+        cx: Cx<'_>,
+        (frame, life): (FrameId, u32),
+        pba: Pba,
+        result: Result<bool, MediaError>,
+    ) {
+        let id = self.geometry.segment_of(pba);
+        self.segments.get_mut(id).readers -= 1;
+        let lba = self.frames[frame.0 as usize].lba;
+        let result = match result {
+            Ok(true) => Ok(()),
+            Ok(false) => {
+                count(&cx.sh.counters.damaged, 1);
+                Err(GetError::Damaged { lba })
+            }
+            Err(error) => Err(GetError::Media { lba, error }),
+        };
+        if result.is_err() {
+            count(&cx.sh.counters.fills_failed, 1);
+        }
+        self.filled(cx, frame, life, result);
+    }
+
+    /// A write-out has ended.
+    pub(crate) fn write_out_done(
+        &mut self,
+        cx: Cx<'_>,
+        stage: usize,
+        result: Result<(), MediaError>,
+    ) {
+        if let Err(error) = result {
+            // Its pages stay where they are: marked as being written, they are never evicted.
+            self.fail(cx, error);
+            return;
+        }
+        let late = self.stages.list[stage].late_data.take();
+        let mut done = std::mem::take(&mut self.stages.list[stage]);
+        self.log.complete(done.no);
+        for &(frame, life) in &done.pages {
+            self.page_written(cx, frame, life);
+        }
+        for moved in done.moves.drain(..) {
+            if self.location(cx, moved.lba) != Location::Media(moved.from) {
+                continue;
+            }
+            self.relocate_entry(cx, moved.lba, Location::Media(moved.to));
+            self.crcs[moved.to.0 as usize] = moved.crc;
+            let target = self.geometry.segment_of(moved.to);
+            self.segments.get_mut(target).live += 1;
+            self.leave(Location::Media(moved.from));
+        }
+        let segment = done.segment.expect("segment of a write-out");
+        self.segments.get_mut(segment).writing -= 1;
+        let freed_at = self.freed_at();
+        self.segments.retire_if_empty(segment, freed_at);
+        self.collector.write_out_done(stage);
+        if let Some((offset, slot, grains)) = late {
+            let buf = cx.sh.pool.lend(slot, grains);
+            self.act(cx, Op::LateData { stage }, MediaOp::Write { offset, buf });
+        } else {
+            self.stages.give_back(stage);
+        }
+    }
+
+    /// The same version of a grain is elsewhere now.
+    pub(super) fn relocate_entry(&mut self, cx: Cx<'_>, lba: Lba, to: Location) {
+        match cx.sh.map.state(lba) {
+            State::Away(_) => {
+                let leaf = self.index.leaf(lba).expect("leaf of a mapped grain");
+                leaf.entry(lba).replace(State::Away(to));
+            }
+            State::InFlight(frame) => self.frames[frame.0 as usize].media = to,
+            State::Resident(r) => self.frames[r.frame.0 as usize].media = to,
+        }
+    }
+
+    /// Data that a planted bug wrote without waiting for it.
+    pub(crate) fn late_data_done(&mut self, stage: usize) {
+        self.stages.give_back(stage);
+    }
+
+    /// A flush has ended.
+    pub(crate) fn flush_done(
+        &mut self,
+        cx: Cx<'_>,
+        covers: HeaderNo,
+        result: Result<(), MediaError>,
+    ) {
+        match result {
+            Ok(()) => self.log.end_flush(covers),
+            Err(error) => self.fail(cx, error),
+        }
+    }
+}

@@ -1,0 +1,278 @@
+//! The core: everything behind the lock, and the pump that turns what is wanted into media operations.
+//!
+//! Calls and completions change the core's books and then run the pump, which starts whatever can start: batches
+//! that have their pages, write-outs that have staging and room, relocation, flushes. Nothing waits inside; what can
+//! not go on now is tried again when something completes.
+//!
+//! # Invariants
+//! - The number of mapped grains never exceeds the capacity, and equals what the map says.
+//! - Staging buffers, frames and segments are each owned by exactly one thing at a time.
+//! - What frees a resource never waits for that resource (I17): write-outs do not need frames, relocation has its own
+//!   staging and reserved segments, trims need neither frames nor capacity.
+
+mod audit;
+mod commit;
+mod done;
+mod gc;
+mod pages;
+mod shutdown;
+mod sync;
+mod write_out;
+
+use crate::addr::{Lba, Pba};
+use crate::device::{MediaError, MediaOp};
+use crate::dirty::Dirty;
+use crate::error::{DurableError, GetError};
+use crate::format::{HeaderNo, Superblock};
+use crate::geometry::Geometry;
+use crate::ids::{Port, Token};
+use crate::log::Log;
+use crate::map::{FrameId, LeafIndex, Location, State};
+use crate::page::{Frame, Waiter};
+use crate::port::{Event, Op};
+use crate::records::LiveRecords;
+use crate::segment::Segments;
+use crate::shared::Shared;
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+pub(crate) use commit::PendingCommit;
+
+use commit::Group;
+use gc::Collector;
+use shutdown::Phase;
+use sync::SyncWaiter;
+use write_out::Stages;
+
+/// Who is calling: the shared part, and the port that media operations go to.
+#[derive(Clone, Copy)]
+pub(crate) struct Cx<'a> {
+    pub(crate) sh: &'a Arc<Shared>,
+    pub(crate) port: Port,
+}
+
+/// Everything behind the lock.
+#[derive(Debug)]
+pub(crate) struct Core {
+    geometry: Geometry,
+    superblock: Superblock,
+    log: Log,
+    segments: Segments,
+    records: LiveRecords,
+    index: LeafIndex,
+    /// CRC-32 of each grain of the device that holds live data.
+    crcs: Vec<u32>,
+    mapped: u64,
+
+    frames: Vec<Frame>,
+    frames_free: Vec<FrameId>,
+    hand: usize,
+    frame_waiters: VecDeque<Waiter>,
+
+    dirty: Dirty,
+    group: Group,
+    groups_done: u64,
+    commits: VecDeque<PendingCommit>,
+    syncs: VecDeque<SyncWaiter>,
+    /// Ascending by header.
+    durable_waiters: VecDeque<(HeaderNo, Port, Token)>,
+
+    stages: Stages,
+    collector: Collector,
+    /// The user stream wants a segment and may not open one.
+    space_wanted: bool,
+    flush_wanted: HeaderNo,
+    failed: Option<MediaError>,
+    phase: Phase,
+    wakes: Vec<Port>,
+}
+
+/// What recovery found and a core starts from.
+#[derive(Debug)]
+pub(crate) struct Recovered {
+    pub(crate) superblock: Superblock,
+    pub(crate) log: Log,
+    pub(crate) segments: Segments,
+    pub(crate) records: LiveRecords,
+    pub(crate) index: LeafIndex,
+    pub(crate) crcs: Vec<u32>,
+    pub(crate) mapped: u64,
+}
+
+impl Core {
+    pub(crate) fn new(found: Recovered, frames: usize) -> Self {
+        Self {
+            geometry: found.superblock.geometry,
+            superblock: found.superblock,
+            log: found.log,
+            segments: found.segments,
+            records: found.records,
+            index: found.index,
+            crcs: found.crcs,
+            mapped: found.mapped,
+            frames: (0..frames).map(|_| Frame::new()).collect(),
+            frames_free: (0..frames as u32).rev().map(FrameId).collect(),
+            hand: 0,
+            frame_waiters: VecDeque::new(),
+            dirty: Dirty::default(),
+            group: Group::default(),
+            groups_done: 0,
+            commits: VecDeque::new(),
+            syncs: VecDeque::new(),
+            durable_waiters: VecDeque::new(),
+            stages: Stages::new(),
+            collector: Collector::default(),
+            space_wanted: false,
+            flush_wanted: HeaderNo(0),
+            failed: None,
+            phase: Phase::Running,
+            wakes: Vec::new(),
+        }
+    }
+
+    pub(crate) fn take_wakes(&mut self) -> Vec<Port> {
+        std::mem::take(&mut self.wakes)
+    }
+
+    pub(crate) fn mapped(&self) -> u64 {
+        self.mapped
+    }
+
+    pub(crate) fn free_segments(&self) -> usize {
+        self.segments.free_count()
+    }
+
+    pub(crate) fn tombstones(&self) -> usize {
+        self.records.trims.len()
+    }
+
+    pub(crate) fn dirty_pages(&self) -> usize {
+        self.dirty.len()
+    }
+
+    /// Does whatever can be done now.
+    pub(crate) fn pump(&mut self, cx: Cx<'_>) {
+        self.drain_inbox(cx);
+        loop {
+            let mut progress = self.run_commits(cx);
+            progress |= self.assemble_user(cx);
+            progress |= self.release_segments(cx);
+            progress |= self.collect(cx);
+            progress |= self.serve_frame_waiters(cx);
+            if !progress {
+                break;
+            }
+        }
+        self.resolve_syncs();
+        self.answer_durable(cx);
+        self.make_way(cx);
+        self.start_flush(cx);
+        self.run_shutdown(cx);
+    }
+
+    /// Where the grain is besides the pool.
+    fn location(&self, cx: Cx<'_>, lba: Lba) -> Location {
+        match cx.sh.map.state(lba) {
+            State::Away(location) => location,
+            State::InFlight(frame) => self.frames[frame.0 as usize].media,
+            State::Resident(r) => self.frames[r.frame.0 as usize].media,
+        }
+    }
+
+    /// What a segment that becomes empty now has to wait for: the youngest header, or the forming group.
+    fn freed_at(&self) -> Option<HeaderNo> {
+        self.group.is_empty().then(|| self.log.last())
+    }
+
+    /// A grain is no longer at `location`.
+    fn leave(&mut self, location: Location) {
+        let freed_at = self.freed_at();
+        match location {
+            Location::Nowhere => {}
+            Location::Media(pba) => {
+                let id = self.geometry.segment_of(pba);
+                let segment = self.segments.get_mut(id);
+                assert!(segment.live > 0, "live count of {id} below zero");
+                segment.live -= 1;
+                self.segments.retire_if_empty(id, freed_at);
+            }
+            Location::Zero(id) => {
+                let zero = self.records.zero_mut(id);
+                assert!(zero.live > 0, "zero record counted below zero");
+                zero.live -= 1;
+                if zero.live > 0 || zero.home.is_none() {
+                    return;
+                }
+                let gone = self.records.remove_zero(id);
+                if let Some((_, home)) = gone.home {
+                    self.segments.get_mut(home.segment).records -= 1;
+                    self.segments.retire_if_empty(home.segment, freed_at);
+                }
+            }
+        }
+    }
+
+    fn crc(&self, pba: Pba) -> u32 {
+        self.crcs[pba.0 as usize]
+    }
+
+    fn act(&mut self, cx: Cx<'_>, purpose: Op, op: MediaOp) {
+        cx.sh.ports[usize::from(cx.port.0)].push_action(purpose, op);
+        self.wake(cx.port);
+    }
+
+    fn tell(&mut self, cx: Cx<'_>, port: Port, event: Event) {
+        cx.sh.ports[usize::from(port.0)].push_event(event);
+        self.wake(port);
+    }
+
+    fn tell_durable(
+        &mut self,
+        cx: Cx<'_>,
+        port: Port,
+        token: Token,
+        result: Result<(), DurableError>,
+    ) {
+        self.tell(cx, port, Event::Durable { token, result });
+    }
+
+    fn wake(&mut self, port: Port) {
+        if !self.wakes.contains(&port) {
+            self.wakes.push(port);
+        }
+    }
+
+    /// Why changes are refused, if they are.
+    fn refusal(&self) -> Option<GetError> {
+        match (self.failed, self.phase.is_running()) {
+            (Some(error), _) => Some(GetError::Failed(error)),
+            (None, false) => Some(GetError::Shutdown),
+            (None, true) => None,
+        }
+    }
+
+    /// A write or flush failed. Nothing written since the last good flush is known to be durable, and no later
+    /// flush is believed (I8): every waiter is told, changes are refused from now on, reads go on.
+    fn fail(&mut self, cx: Cx<'_>, error: MediaError) {
+        if self.failed.is_some() {
+            return;
+        }
+        self.failed = Some(error);
+        cx.sh.closed.store(true, Ordering::SeqCst);
+        let error = DurableError::Failed(error);
+        let mut waiting: Vec<(Port, Token)> = Vec::new();
+        waiting.extend(self.durable_waiters.drain(..).map(|(_, p, t)| (p, t)));
+        waiting.extend(self.group.take_waiters());
+        waiting.extend(self.syncs.drain(..).map(|s| (s.port, s.token)));
+        for (port, token) in waiting {
+            self.tell_durable(cx, port, token, Err(error));
+        }
+        while let Some(commit) = self.commits.pop_front() {
+            self.release_commit(cx, &commit);
+            self.tell_durable(cx, commit.port, commit.token, Err(error));
+        }
+        // Frames can not be cleaned any more; who waits to change something learns it, readers go on waiting.
+        self.retry_frame_waiters(cx);
+    }
+}

@@ -1,0 +1,509 @@
+//! Getting and putting pages: hits, misses, exclusive overwrites, eviction, waiting for frames.
+
+use super::{Core, Cx};
+use crate::addr::{GRAIN_BYTES, Lba, LbaRange};
+use crate::device::{MediaError, MediaOp};
+use crate::error::{DurableError, GetError};
+use crate::ids::{Intent, Port, Token};
+use crate::map::{FrameId, Leaf, Location, Resident, State};
+use crate::page::{FrameUse, Hold, PageRef, Waiter, WaiterKind};
+use crate::port::{Event, Op};
+use crate::shared::NEVER;
+use crate::stats::count;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// What came of asking for a page.
+#[derive(Debug)]
+pub(super) enum Acquired {
+    /// Pinned in the map.
+    Pinned(Arc<Leaf>, FrameId),
+    /// The caller alone holds the frame, to fill it.
+    Exclusive(FrameId),
+    /// Reads as zeros.
+    Zeros,
+    /// The waiter has been noted.
+    Pending,
+    /// Not to be had.
+    Failed(GetError),
+}
+
+impl Core {
+    /// Asks for a page for a user.
+    pub(crate) fn get(
+        &mut self,
+        cx: Cx<'_>,
+        lba: Lba,
+        intent: Intent,
+        token: Token,
+    ) -> Option<Result<PageRef, GetError>> {
+        let port = cx.port;
+        let kind = WaiterKind::Get {
+            port,
+            token,
+            intent,
+        };
+        let acquired = self.acquire(cx, lba, intent, kind, false);
+        let answer = Self::page(cx, lba, intent, port, acquired);
+        self.pump(cx);
+        answer
+    }
+
+    fn page(
+        cx: Cx<'_>,
+        lba: Lba,
+        intent: Intent,
+        port: Port,
+        acquired: Acquired,
+    ) -> Option<Result<PageRef, GetError>> {
+        let writable = intent != Intent::Read;
+        let (hold, frame) = match acquired {
+            Acquired::Pinned(leaf, frame) => (Hold::Shared { leaf, writable }, frame),
+            Acquired::Exclusive(frame) => (Hold::Exclusive, frame),
+            Acquired::Zeros => (Hold::Zeros, FrameId(0)),
+            Acquired::Pending => return None,
+            Acquired::Failed(error) => return Some(Err(error)),
+        };
+        Some(Ok(PageRef::new(cx.sh, hold, frame, lba, port)))
+    }
+
+    /// Asks for a page. A commit (`for_commit`) gets an exclusive frame where a user would get new space.
+    pub(super) fn acquire(
+        &mut self,
+        cx: Cx<'_>,
+        lba: Lba,
+        intent: Intent,
+        kind: WaiterKind,
+        for_commit: bool,
+    ) -> Acquired {
+        if intent != Intent::Read
+            && let Some(refused) = self.refusal()
+        {
+            return Acquired::Failed(refused);
+        }
+        let waiter = Waiter { lba, kind };
+        let state = cx.sh.map.state(lba);
+        let location = match state {
+            State::Resident(_) => {
+                let leaf = Arc::clone(self.index.leaf(lba).expect("leaf of a resident page"));
+                // Only the holder of the lock ends the residence, so the pin can not fail.
+                let frame = leaf.entry(lba).pin().expect("resident page");
+                return Acquired::Pinned(leaf, frame);
+            }
+            State::InFlight(frame) => {
+                self.frames[frame.0 as usize].waiters.push(waiter);
+                return Acquired::Pending;
+            }
+            State::Away(location) => location,
+        };
+        let on_media = matches!(location, Location::Media(_));
+        if intent == Intent::Read && !on_media {
+            return Acquired::Zeros;
+        }
+        let is_new = location == Location::Nowhere;
+        if is_new && !for_commit && self.mapped >= self.geometry.capacity_grains {
+            return Acquired::Failed(GetError::NoSpace);
+        }
+        let Some(frame) = self.take_frame(cx) else {
+            // A failed volume cleans no page any more: an error now rather than waiting for ever.
+            if let Some(error) = self.failed {
+                return Acquired::Failed(GetError::Failed(error));
+            }
+            self.frame_waiters.push_back(waiter);
+            return Acquired::Pending;
+        };
+        let leaf = self.index.leaf_or_new(&cx.sh.map, lba);
+        let entry = leaf.entry(lba);
+        let slot = cx.sh.pool.frame(frame);
+        let known = &mut self.frames[frame.0 as usize];
+        known.lba = lba;
+        known.leaf = Some(Arc::clone(&leaf));
+        known.media = location;
+        match location {
+            Location::Media(pba) if intent != Intent::Overwrite => {
+                known.usage = FrameUse::Reading;
+                known.waiters.push(waiter);
+                let life = known.life;
+                entry.replace(State::InFlight(frame));
+                let id = self.geometry.segment_of(pba);
+                self.segments.get_mut(id).readers += 1;
+                let crc = self.crc(pba);
+                let purpose = Op::Fill {
+                    frame,
+                    life,
+                    pba,
+                    crc,
+                };
+                let offset = pba.0 * GRAIN_BYTES as u64;
+                let buf = cx.sh.pool.lend(slot, 1);
+                self.act(cx, purpose, MediaOp::Read { offset, buf });
+                count(&cx.sh.counters.fills, 1);
+                Acquired::Pending
+            }
+            Location::Nowhere | Location::Zero(_) if !for_commit => {
+                cx.sh.pool.arena.zero(slot);
+                known.usage = FrameUse::Resident;
+                entry.replace(State::resident(frame, 1, is_new));
+                if is_new {
+                    self.mapped += 1;
+                    self.dirty.insert(lba);
+                    cx.sh.arm_timer();
+                }
+                Acquired::Pinned(leaf, frame)
+            }
+            _ => {
+                cx.sh.pool.arena.zero(slot);
+                known.usage = FrameUse::Exclusive;
+                entry.replace(State::InFlight(frame));
+                Acquired::Exclusive(frame)
+            }
+        }
+    }
+
+    /// A read into a frame has ended.
+    pub(super) fn filled(
+        &mut self,
+        cx: Cx<'_>,
+        frame: FrameId,
+        life: u32,
+        result: Result<(), GetError>,
+    ) {
+        let known = &mut self.frames[frame.0 as usize];
+        assert_eq!(known.life, life, "a frame lives while it is read");
+        if known.usage == FrameUse::Orphan {
+            self.free_frame(cx, frame);
+            return;
+        }
+        assert_eq!(known.usage, FrameUse::Reading, "frame being read");
+        match result {
+            Ok(()) => self.make_resident(cx, frame, false),
+            Err(error) => {
+                let (leaf, lba) = (Arc::clone(known.leaf()), known.lba);
+                let back = State::Away(known.media);
+                leaf.entry(lba).replace(back);
+                let waiters = std::mem::take(&mut known.waiters);
+                for waiter in waiters {
+                    self.refuse(cx, waiter, error);
+                }
+                self.free_frame(cx, frame);
+            }
+        }
+    }
+
+    /// A filled frame becomes a page of the map; everybody who waits gets it.
+    pub(super) fn make_resident(&mut self, cx: Cx<'_>, frame: FrameId, dirty: bool) {
+        let known = &mut self.frames[frame.0 as usize];
+        known.usage = FrameUse::Resident;
+        let (leaf, lba) = (Arc::clone(known.leaf()), known.lba);
+        let mut waiters = std::mem::take(&mut known.waiters);
+        let gets = waiters
+            .iter()
+            .filter(|w| matches!(w.kind, WaiterKind::Get { .. }))
+            .count();
+        leaf.entry(lba)
+            .replace(State::resident(frame, gets as u32, dirty));
+        if dirty {
+            self.dirty.insert(lba);
+            cx.sh.arm_timer();
+        }
+        for waiter in waiters.drain(..) {
+            match waiter.kind {
+                WaiterKind::Commit => self.commit_may_ask_again(lba),
+                WaiterKind::Get {
+                    port,
+                    token,
+                    intent,
+                } => {
+                    let pinned = Acquired::Pinned(Arc::clone(&leaf), frame);
+                    let page = Self::page(cx, lba, intent, port, pinned);
+                    let result = page.expect("pinned pages are had");
+                    self.tell(cx, port, Event::Page { token, result });
+                }
+            }
+        }
+        self.frames[frame.0 as usize].waiters = waiters;
+    }
+
+    fn refuse(&mut self, cx: Cx<'_>, waiter: Waiter, error: GetError) {
+        match waiter.kind {
+            WaiterKind::Get { port, token, .. } => {
+                let result = Err(error);
+                self.tell(cx, port, Event::Page { token, result });
+            }
+            WaiterKind::Commit => self.commit_page_failed(waiter.lba, durable_error(error)),
+        }
+    }
+
+    /// Asks again for somebody whose reason to wait has gone.
+    fn ask_again(&mut self, cx: Cx<'_>, waiter: Waiter) {
+        let WaiterKind::Get {
+            port,
+            token,
+            intent,
+        } = waiter.kind
+        else {
+            self.commit_may_ask_again(waiter.lba);
+            return;
+        };
+        let acquired = self.acquire(cx, waiter.lba, intent, waiter.kind, false);
+        if let Some(result) = Self::page(cx, waiter.lba, intent, port, acquired) {
+            self.tell(cx, port, Event::Page { token, result });
+        }
+    }
+
+    /// The holder of an exclusive page puts it: wholly filled it replaces the grain, else nothing happened.
+    pub(crate) fn publish(&mut self, cx: Cx<'_>, frame: FrameId, filled: bool) {
+        if self.frames[frame.0 as usize].usage == FrameUse::Orphan {
+            self.free_frame(cx, frame);
+        } else if filled && self.refusal().is_none() {
+            self.make_resident(cx, frame, true);
+        } else {
+            self.abandon(cx, frame);
+        }
+        self.pump(cx);
+    }
+
+    /// An exclusive frame is given up: the grain is what it was.
+    pub(super) fn abandon(&mut self, cx: Cx<'_>, frame: FrameId) {
+        let known = &self.frames[frame.0 as usize];
+        assert_eq!(known.usage, FrameUse::Exclusive, "exclusive frame");
+        let (leaf, lba) = (Arc::clone(known.leaf()), known.lba);
+        leaf.entry(lba).replace(State::Away(known.media));
+        self.free_frame(cx, frame);
+        self.index.prune(&cx.sh.map, lba);
+    }
+
+    /// Makes `lba` unmapped. Who holds the page keeps the old view until the put.
+    pub(super) fn unmap(&mut self, cx: Cx<'_>, lba: Lba) {
+        let Some(leaf) = self.index.leaf(lba).cloned() else {
+            return;
+        };
+        let location = match leaf.entry(lba).replace(State::UNMAPPED) {
+            State::Away(location) => {
+                if location != Location::Nowhere {
+                    self.mapped -= 1;
+                }
+                location
+            }
+            State::InFlight(frame) => {
+                let known = &mut self.frames[frame.0 as usize];
+                known.usage = FrameUse::Orphan;
+                if known.media != Location::Nowhere {
+                    self.mapped -= 1;
+                }
+                std::mem::replace(&mut known.media, Location::Nowhere)
+            }
+            State::Resident(Resident { frame, pins, .. }) => {
+                self.mapped -= 1;
+                self.dirty.remove(lba);
+                let grouped = u32::from(self.group.remove_page(lba));
+                let known = &mut self.frames[frame.0 as usize];
+                let location = std::mem::replace(&mut known.media, Location::Nowhere);
+                known.usage = FrameUse::Orphan;
+                known.orphan_pins = pins - grouped;
+                if known.orphan_pins == 0 {
+                    self.free_frame(cx, frame);
+                }
+                location
+            }
+        };
+        self.leave(location);
+        self.index.prune(&cx.sh.map, lba);
+    }
+
+    /// A holder of a page that was trimmed meanwhile puts it.
+    pub(crate) fn orphan_unpinned(&mut self, cx: Cx<'_>, frame: FrameId) {
+        let known = &mut self.frames[frame.0 as usize];
+        assert_eq!(known.usage, FrameUse::Orphan, "detached page");
+        known.orphan_pins -= 1;
+        if known.orphan_pins == 0 {
+            self.free_frame(cx, frame);
+            self.pump(cx);
+        }
+    }
+
+    /// A frame is free; who waited for its content asks again.
+    fn free_frame(&mut self, cx: Cx<'_>, frame: FrameId) {
+        let known = &mut self.frames[frame.0 as usize];
+        known.usage = FrameUse::Free;
+        known.leaf = None;
+        known.media = Location::Nowhere;
+        known.writing = 0;
+        known.life = known.life.wrapping_add(1);
+        let waiters = std::mem::take(&mut known.waiters);
+        self.frames_free.push(frame);
+        for waiter in waiters {
+            self.ask_again(cx, waiter);
+        }
+    }
+
+    fn take_frame(&mut self, cx: Cx<'_>) -> Option<FrameId> {
+        if let Some(frame) = self.frames_free.pop() {
+            return Some(frame);
+        }
+        // Once somebody waits, frames are found by those who free them, not by scanning again and again.
+        if self.frame_waiters.is_empty() && self.evict_one(cx) {
+            return self.frames_free.pop();
+        }
+        count(&cx.sh.counters.frame_waits, 1);
+        cx.sh.frames_wanted.store(true, Ordering::SeqCst);
+        // An unpin between the scan and the store above has told nobody: look once more.
+        if self.evict_one(cx) {
+            return self.frames_free.pop();
+        }
+        self.dirty.background = self.dirty.background.max(self.dirty.len());
+        None
+    }
+
+    /// Second chance: frees one clean page that nobody holds. Two rounds see every page unused.
+    fn evict_one(&mut self, cx: Cx<'_>) -> bool {
+        for _ in 0..2 * self.frames.len() {
+            let frame = FrameId(self.hand as u32);
+            self.hand = (self.hand + 1) % self.frames.len();
+            if self.evict(cx, frame, false) {
+                return true;
+            }
+        }
+        false
+    }
+
+    fn evict(&mut self, cx: Cx<'_>, frame: FrameId, force: bool) -> bool {
+        let known = &self.frames[frame.0 as usize];
+        if known.usage != FrameUse::Resident || known.writing > 0 {
+            return false;
+        }
+        if known.media == Location::Nowhere
+            || !known
+                .leaf()
+                .entry(known.lba)
+                .evict(frame, known.media, force)
+        {
+            return false;
+        }
+        count(&cx.sh.counters.evictions, 1);
+        self.free_frame(cx, frame);
+        true
+    }
+
+    /// The last pin of a page went while somebody waits for a frame.
+    pub(crate) fn frame_unpinned(&mut self, cx: Cx<'_>, frame: FrameId, lba: Lba) {
+        if self.frames[frame.0 as usize].lba == lba {
+            self.evict(cx, frame, true);
+        }
+        self.drain_inbox(cx);
+        if !self.frame_waiters.is_empty() {
+            self.dirty.background = self.dirty.background.max(self.dirty.len());
+        }
+        self.pump(cx);
+    }
+
+    /// A write-out of the page is on the media: it may be evicted, at once if somebody waits for a frame.
+    pub(super) fn page_written(&mut self, cx: Cx<'_>, frame: FrameId, life: u32) {
+        let known = &mut self.frames[frame.0 as usize];
+        if known.life != life || known.usage != FrameUse::Resident {
+            return;
+        }
+        known.writing -= 1;
+        if known.writing == 0 && !self.frame_waiters.is_empty() {
+            self.evict(cx, frame, true);
+        }
+    }
+
+    /// Hands free frames to those who wait, in order.
+    pub(super) fn serve_frame_waiters(&mut self, cx: Cx<'_>) -> bool {
+        let mut progress = false;
+        while !self.frames_free.is_empty()
+            && let Some(waiter) = self.frame_waiters.pop_front()
+        {
+            self.ask_again(cx, waiter);
+            progress = true;
+        }
+        if self.frame_waiters.is_empty() {
+            cx.sh.frames_wanted.store(false, Ordering::SeqCst);
+        }
+        progress
+    }
+
+    /// Lets everybody who waits for a frame ask again, because the answer may be another now.
+    pub(super) fn retry_frame_waiters(&mut self, cx: Cx<'_>) {
+        for waiter in std::mem::take(&mut self.frame_waiters) {
+            self.ask_again(cx, waiter);
+        }
+    }
+
+    /// What a completed read may have set going. Reads complete often, so nothing else is looked at.
+    pub(crate) fn pump_after_fill(&mut self, cx: Cx<'_>) {
+        if !self.commits.is_empty() || !self.frame_waiters.is_empty() || self.space_wanted {
+            self.pump(cx);
+        } else if self.segments.pending_count() > 0 {
+            self.release_segments(cx);
+        }
+    }
+
+    /// The dirty pages are old enough: out with them.
+    pub(crate) fn aged(&mut self, cx: Cx<'_>) {
+        self.drain_inbox(cx);
+        self.dirty.background = self.dirty.len();
+        self.pump(cx);
+        cx.sh.deadline.store(NEVER, Ordering::SeqCst);
+        if self.dirty.len() > 0 && self.failed.is_none() {
+            cx.sh.arm_timer();
+        }
+        // A page that turned dirty in between has seen a timer that is gone now.
+        if !cx
+            .sh
+            .inbox
+            .lock()
+            .expect("inbox poisoned by a panic")
+            .is_empty()
+        {
+            cx.sh.arm_timer();
+        }
+    }
+
+    /// First grain of `range` that counts as mapped.
+    pub(crate) fn next_mapped(&self, cx: Cx<'_>, range: LbaRange) -> Option<Lba> {
+        let found = self.index.mapped(range);
+        let mut mapped = found.filter(|&(lba, state)| self.counts(cx, lba, state));
+        mapped.next().map(|(lba, _)| lba)
+    }
+
+    /// Number of grains of `range` that count as mapped.
+    pub(crate) fn mapped_count(&self, cx: Cx<'_>, range: LbaRange) -> u64 {
+        let found = self.index.mapped(range);
+        found
+            .filter(|&(lba, state)| self.counts(cx, lba, state))
+            .count() as u64
+    }
+
+    /// Whether a grain in this state is mapped: a frame being filled for a batch does not count yet.
+    fn counts(&self, cx: Cx<'_>, lba: Lba, state: State) -> bool {
+        matches!(state, State::Resident(_)) || self.location(cx, lba) != Location::Nowhere
+    }
+
+    /// Takes over what turned dirty since the last time.
+    pub(super) fn drain_inbox(&mut self, cx: Cx<'_>) {
+        let mut inbox = cx.sh.inbox.lock().expect("inbox poisoned by a panic");
+        for lba in inbox.drain(..) {
+            self.dirty.insert(lba);
+        }
+        drop(inbox);
+        let frames = self.frames.len();
+        if self.dirty.len() > frames / 4 {
+            let excess = self.dirty.len() - frames / 8;
+            self.dirty.background = self.dirty.background.max(excess);
+        }
+    }
+}
+
+/// The same failure in the words of a commit.
+fn durable_error(error: GetError) -> DurableError {
+    match error {
+        GetError::NoSpace => DurableError::NoSpace,
+        GetError::Damaged { lba } => DurableError::Damaged { lba },
+        GetError::Media { lba, error } => DurableError::Media { lba, error },
+        GetError::Failed(error) => DurableError::Failed(error),
+        GetError::Shutdown => DurableError::Shutdown,
+        GetError::OutOfRange => DurableError::Failed(MediaError::Invalid),
+    }
+}

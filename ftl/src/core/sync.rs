@@ -1,0 +1,86 @@
+//! Durability: syncs, their waiters, and the flushes that answer them.
+
+use super::{Core, Cx};
+use crate::addr::LbaRange;
+use crate::device::MediaOp;
+use crate::error::DurableError;
+use crate::format::HeaderNo;
+use crate::ids::{Port, Token};
+use crate::planted::Bug;
+use crate::port::Op;
+use crate::stats::count;
+
+/// A sync whose pages have not all been assembled.
+#[derive(Debug)]
+pub(super) struct SyncWaiter {
+    pub(super) port: Port,
+    pub(super) token: Token,
+    /// Groups and urgent pages it waits for.
+    groups: u64,
+    urgent: u64,
+}
+
+impl Core {
+    /// Everything put before in `range` becomes durable, then the port is told.
+    pub(crate) fn sync(&mut self, cx: Cx<'_>, range: LbaRange, token: Token) {
+        if let Some(error) = self.failed {
+            self.tell_durable(cx, cx.port, token, Err(DurableError::Failed(error)));
+            return;
+        }
+        self.drain_inbox(cx);
+        let urgent = self.dirty.urge(range);
+        let groups = self.groups_done + u64::from(!self.group.is_empty());
+        let port = cx.port;
+        self.syncs.push_back(SyncWaiter {
+            port,
+            token,
+            groups,
+            urgent,
+        });
+        self.pump(cx);
+    }
+
+    /// Syncs whose pages have all been assembled wait for the youngest header.
+    pub(super) fn resolve_syncs(&mut self) {
+        while let Some(first) = self.syncs.front() {
+            if self.groups_done < first.groups || !self.dirty.reached(first.urgent) {
+                break;
+            }
+            let done = self.syncs.pop_front().expect("not empty");
+            self.durable_waiters
+                .push_back((self.log.last(), done.port, done.token));
+        }
+    }
+
+    /// Tells everybody whose header is durable.
+    pub(super) fn answer_durable(&mut self, cx: Cx<'_>) {
+        let reached = if cx.sh.has_bug(Bug::AckBeforeFlush) {
+            self.log.written()
+        } else {
+            self.log.durable()
+        };
+        while let Some(&(no, port, token)) = self.durable_waiters.front() {
+            if no > reached {
+                break;
+            }
+            self.durable_waiters.pop_front();
+            self.tell_durable(cx, port, token, Ok(()));
+        }
+    }
+
+    /// Starts a flush if somebody waits for one and the writes it is about have completed. One at a time: who comes
+    /// during a flush shares the next.
+    pub(super) fn start_flush(&mut self, cx: Cx<'_>) {
+        if self.failed.is_some() || self.log.is_flushing() {
+            return;
+        }
+        let (written, durable) = (self.log.written(), self.log.durable());
+        let wanted = |no: HeaderNo| durable < no && no <= written;
+        let waiting = self.durable_waiters.front().is_some_and(|w| wanted(w.0));
+        if waiting || wanted(self.flush_wanted) {
+            let covers = self.log.begin_flush();
+            self.act(cx, Op::Flush { covers }, MediaOp::Flush);
+            count(&cx.sh.counters.flushes, 1);
+        }
+    }
+}

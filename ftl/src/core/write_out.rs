@@ -1,0 +1,367 @@
+//! Write-outs: a header and its data grains, put together in a staging buffer and written by one device write.
+//!
+//! Assembly happens under the lock in one go: numbers are given, pages are copied (holders may go on writing the
+//! frames) and checksummed, the map is told. So the order of versions is the order of contents: an older copy of a
+//! page never gets a higher version, and what is put later marks its page dirty again.
+
+use super::{Core, Cx};
+use crate::addr::{GRAIN_BYTES, Lba, Pba, SegmentId};
+use crate::device::MediaOp;
+use crate::format::{Header, HeaderNo, RECORDS_MAX, Record, RecordKind, Stream, Version};
+use crate::geometry::RESERVED_SEGMENTS;
+use crate::map::{FrameId, Location, State};
+use crate::page::Slot;
+use crate::planted::Bug;
+use crate::port::Op;
+use crate::records::{Home, Tombstone};
+use crate::stats::count;
+use std::sync::atomic::Ordering;
+
+use super::commit::GroupRecord;
+
+/// Staging buffers for user write-outs.
+const USER_STAGES: usize = 8;
+/// Staging buffers for relocation, never used for anything else (I17).
+const RELOCATION_STAGES: usize = 2;
+const _: () = assert!(USER_STAGES == crate::page::USER_STAGES);
+const _: () = assert!(RELOCATION_STAGES == crate::page::RELOCATION_STAGES);
+
+/// A grain that a relocation in flight moves.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Move {
+    pub(super) lba: Lba,
+    pub(super) from: Pba,
+    pub(super) to: Pba,
+    pub(super) crc: u32,
+}
+
+/// A write-out in flight.
+#[derive(Debug, Default)]
+pub(super) struct WriteOut {
+    pub(super) no: HeaderNo,
+    pub(super) segment: Option<SegmentId>,
+    /// Pages copied, with the life of their frame.
+    pub(super) pages: Vec<(FrameId, u32)>,
+    /// Grains relocated.
+    pub(super) moves: Vec<Move>,
+    /// Planted bug: data to write after the header, without being waited for.
+    pub(super) late_data: Option<(u64, Slot, usize)>,
+}
+
+/// The staging buffers.
+#[derive(Debug)]
+pub(super) struct Stages {
+    pub(super) list: Vec<WriteOut>,
+    free_user: Vec<usize>,
+    free_relocation: Vec<usize>,
+}
+
+impl Stages {
+    pub(super) fn new() -> Self {
+        let all = USER_STAGES + RELOCATION_STAGES;
+        Self {
+            list: (0..all).map(|_| WriteOut::default()).collect(),
+            free_user: (0..USER_STAGES).collect(),
+            free_relocation: (USER_STAGES..all).collect(),
+        }
+    }
+
+    pub(super) fn take(&mut self, stream: Stream) -> Option<usize> {
+        match stream {
+            Stream::User => self.free_user.pop(),
+            Stream::Relocated => self.free_relocation.pop(),
+        }
+    }
+
+    pub(super) fn give_back(&mut self, stage: usize) {
+        if stage < USER_STAGES {
+            self.free_user.push(stage);
+        } else {
+            self.free_relocation.push(stage);
+        }
+    }
+
+    /// Whether nothing is being assembled or written.
+    pub(super) fn are_idle(&self) -> bool {
+        self.free_user.len() == USER_STAGES && self.free_relocation.len() == RELOCATION_STAGES
+    }
+}
+
+impl Core {
+    /// Makes room for `need` grains in the open segment of `stream`; returns how many there are.
+    pub(super) fn room(&mut self, stream: Stream, need: usize) -> Option<(SegmentId, usize)> {
+        let grains = self.geometry.segment_grains as usize;
+        if let Some(id) = self.segments.open(stream) {
+            let room = grains - self.segments.get(id).used as usize;
+            if room >= need {
+                return Some((id, room));
+            }
+            let freed_at = self.freed_at();
+            let id = self.segments.close(stream).expect("open segment");
+            self.segments.retire_if_empty(id, freed_at);
+        }
+        let keep = match stream {
+            Stream::User => RESERVED_SEGMENTS,
+            Stream::Relocated => 0,
+        };
+        let id = self.segments.open_next(stream, keep)?;
+        if stream == Stream::User {
+            self.collector.segment_opened();
+        }
+        Some((id, grains))
+    }
+
+    /// Writes out the forming group, urgent pages, and as many others as are due. True if a write was started.
+    pub(super) fn assemble_user(&mut self, cx: Cx<'_>) -> bool {
+        self.space_wanted = false;
+        if self.failed.is_some() || self.phase.is_sealed() {
+            return false;
+        }
+        if self.group.is_empty() && !self.dirty.has_urgent() && self.dirty.background == 0 {
+            return false;
+        }
+        let Some(stage) = self.stages.take(Stream::User) else {
+            return false;
+        };
+        let need = 1 + self
+            .group
+            .pages
+            .len()
+            .max(usize::from(self.group.records.is_empty()));
+        let Some((segment, room)) = self.room(Stream::User, need) else {
+            self.space_wanted = true;
+            self.stages.give_back(stage);
+            return false;
+        };
+        let atomic = !self.group.is_empty();
+        let pages_max = (room - 1).min(self.geometry.write_out_data_max());
+        let single = cx.sh.has_bug(Bug::BatchNotAtomic) && self.group.pages.len() > 1;
+        let mut pages: Vec<(Lba, FrameId)> = Vec::with_capacity(pages_max);
+        let records = std::mem::take(&mut self.group.records);
+        if single {
+            pages.extend(self.group.pages.pop_first());
+        } else {
+            pages.extend(std::mem::take(&mut self.group.pages));
+            let limit = pages_max.min(RECORDS_MAX - records.len());
+            self.pick_dirty(cx, limit, &mut pages);
+        }
+        if pages.is_empty() && records.is_empty() {
+            self.stages.give_back(stage);
+            return false;
+        }
+
+        let at = self.place(segment);
+        let no = self.log.assemble(at);
+        let home = Home {
+            header: no,
+            segment,
+        };
+        let mut header = self.header(cx, no, at, Stream::User, atomic);
+        self.settle_records(cx, &records, home, &mut header.records);
+        let base = cx.sh.pool.stage(stage);
+        let mut copied = Vec::with_capacity(pages.len());
+        for (index, &(lba, frame)) in pages.iter().enumerate() {
+            let to = Pba(at.0 + 1 + index as u64);
+            let crc = self.stage_page(cx, lba, frame, base.plus(1 + index), to);
+            header.records.push(Record {
+                lba,
+                version: Version::new(no, header.records.len()),
+                kind: RecordKind::Data { crc },
+            });
+            copied.push((frame, self.frames[frame.0 as usize].life));
+        }
+        if atomic && !single {
+            for (port, token) in self.group.take_waiters() {
+                self.durable_waiters.push_back((no, port, token));
+            }
+            self.groups_done += 1;
+            self.segments.group_assembled(no);
+            // The batch's own pins end here; until now they kept the pages from being evicted.
+            for index in 0..self.group.pins.len() {
+                let (lba, frame) = self.group.pins[index];
+                self.unpin_internal(cx, lba, frame);
+            }
+            self.group.pins.clear();
+        }
+        count(&cx.sh.counters.user_grains, copied.len() as u64);
+        self.stages.list[stage] = WriteOut {
+            no,
+            segment: Some(segment),
+            pages: copied,
+            moves: Vec::new(),
+            late_data: None,
+        };
+        self.emit(cx, stage, segment, &header);
+        true
+    }
+
+    /// Adds dirty pages: urgent ones first, then those due for other reasons that nobody holds.
+    fn pick_dirty(&mut self, cx: Cx<'_>, limit: usize, pages: &mut Vec<(Lba, FrameId)>) {
+        let chosen = |pages: &[(Lba, FrameId)], lba| pages.iter().any(|&(l, _)| l == lba);
+        let grouped = pages.len();
+        while pages.len() < limit
+            && let Some(lba) = self.dirty.pop_urgent()
+        {
+            if let State::Resident(r) = cx.sh.map.state(lba)
+                && r.dirty
+                && !chosen(&pages[..grouped], lba)
+            {
+                pages.push((lba, r.frame));
+                self.mark_clean(cx, lba, r.frame);
+            }
+        }
+        let mut held = Vec::new();
+        while pages.len() < limit
+            && let Some(lba) = self.dirty.pop_background()
+        {
+            let State::Resident(r) = cx.sh.map.state(lba) else {
+                continue;
+            };
+            if !r.dirty || chosen(&pages[..grouped], lba) {
+                continue;
+            }
+            if r.pins > 0 {
+                held.push(lba);
+                continue;
+            }
+            pages.push((lba, r.frame));
+            self.mark_clean(cx, lba, r.frame);
+        }
+        for lba in held {
+            self.dirty.insert(lba);
+        }
+    }
+
+    fn mark_clean(&mut self, cx: Cx<'_>, lba: Lba, frame: FrameId) {
+        let leaf = cx.sh.map.leaf(lba).expect("leaf of a resident page");
+        leaf.entry(lba).clean(frame);
+    }
+
+    /// Copies a page to its place in the write-out and moves the grain there.
+    fn stage_page(&mut self, cx: Cx<'_>, lba: Lba, frame: FrameId, slot: Slot, to: Pba) -> u32 {
+        // Clean first, copy second: a write put after this moment marks the page again.
+        self.mark_clean(cx, lba, frame);
+        self.dirty.remove(lba);
+        let arena = &cx.sh.pool.arena;
+        arena.copy_slot(cx.sh.pool.frame(frame), slot);
+        let crc = arena.crc(slot);
+        let known = &mut self.frames[frame.0 as usize];
+        known.writing += 1;
+        let old = std::mem::replace(&mut known.media, Location::Media(to));
+        self.crcs[to.0 as usize] = crc;
+        let segment = self.geometry.segment_of(to);
+        self.segments.get_mut(segment).live += 1;
+        self.leave(old);
+        crc
+    }
+
+    /// Gives trims and zeros of the group their versions, in the order they took effect.
+    fn settle_records(
+        &mut self,
+        cx: Cx<'_>,
+        records: &[GroupRecord],
+        home: Home,
+        out: &mut Vec<Record>,
+    ) {
+        for record in records {
+            let version = Version::new(home.header, out.len());
+            match *record {
+                GroupRecord::Trim(range) => {
+                    if cx.sh.has_bug(Bug::TrimResurrected) {
+                        continue;
+                    }
+                    self.records
+                        .trims
+                        .insert(version, Tombstone { range, home });
+                    out.push(Record {
+                        lba: range.start,
+                        version,
+                        kind: RecordKind::Trim {
+                            count: range.count as u32,
+                        },
+                    });
+                }
+                GroupRecord::Zero(id) => {
+                    if self.records.zero(id).live == 0 {
+                        self.records.remove_zero(id);
+                        continue;
+                    }
+                    self.records.settle_zero(id, version, home);
+                    let range = self.records.zero(id).range;
+                    out.push(Record {
+                        lba: range.start,
+                        version,
+                        kind: RecordKind::Zero {
+                            count: range.count as u32,
+                        },
+                    });
+                }
+            }
+            self.segments.get_mut(home.segment).records += 1;
+        }
+    }
+
+    /// Where the next header of an open segment goes.
+    pub(super) fn place(&self, segment: SegmentId) -> Pba {
+        let start = self.geometry.segment_start(segment);
+        Pba(start.0 + u64::from(self.segments.get(segment).used))
+    }
+
+    /// The header of a write-out at `at`, without records. `no` has just been assigned.
+    pub(super) fn header(
+        &mut self,
+        cx: Cx<'_>,
+        no: HeaderNo,
+        at: Pba,
+        stream: Stream,
+        atomic: bool,
+    ) -> Header {
+        let (segment, position) = self.geometry.locate(at).expect("inside a segment");
+        if position == 0 {
+            self.segments.get_mut(segment).epoch = no;
+        }
+        let now = cx.sh.now.load(Ordering::Relaxed);
+        let offset = cx.sh.wall_offset_ns.load(Ordering::Relaxed);
+        Header {
+            volume: self.superblock.volume_tag(),
+            session: self.superblock.session,
+            no,
+            epoch: self.segments.get(segment).epoch,
+            back: self.log.previous(),
+            durable: self.log.durable(),
+            time_ns: now.wrapping_add(offset),
+            segment,
+            position,
+            stream,
+            atomic,
+            records: Vec::with_capacity(RECORDS_MAX),
+        }
+    }
+
+    /// Writes a staged write-out.
+    pub(super) fn emit(&mut self, cx: Cx<'_>, stage: usize, segment: SegmentId, header: &Header) {
+        let grains = header.grains();
+        let known = self.segments.get_mut(segment);
+        assert_eq!(known.used, header.position, "segments are appended to");
+        known.used += grains;
+        known.writing += 1;
+        assert!(
+            known.used <= self.geometry.segment_grains,
+            "segment overrun"
+        );
+        let base = cx.sh.pool.stage(stage);
+        cx.sh.pool.arena.copy_in(base, 0, &header.emit()[..]);
+        let start = self.geometry.segment_start(segment).0 + u64::from(header.position);
+        let offset = start * GRAIN_BYTES as u64;
+        let mut count_now = grains as usize;
+        if cx.sh.has_bug(Bug::MappingBeforeData) && grains > 1 {
+            let data = (offset + GRAIN_BYTES as u64, base.plus(1), count_now - 1);
+            self.stages.list[stage].late_data = Some(data);
+            count_now = 1;
+        }
+        let buf = cx.sh.pool.lend(base, count_now);
+        self.act(cx, Op::WriteOut { stage }, MediaOp::Write { offset, buf });
+        count(&cx.sh.counters.header_grains, 1);
+        count(&cx.sh.counters.write_outs, 1);
+    }
+}

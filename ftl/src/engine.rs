@@ -1,0 +1,334 @@
+//! `Ftl`: the engine's public face. All methods may be called from any thread.
+
+use crate::addr::{Lba, LbaRange};
+use crate::batch::AtomicBatch;
+use crate::core::{Core, Cx, PendingCommit};
+use crate::device::{Action, ActionId, MediaError};
+use crate::error::{CommitError, GetError};
+use crate::format::Superblock;
+use crate::geometry::Geometry;
+use crate::ids::{GrainState, Intent, Port, Time, Token};
+use crate::map::{FrameId, Location, State};
+use crate::page::{Hold, PageRef};
+use crate::planted::Bug;
+use crate::port::{Event, Op, PortQueue};
+use crate::shared::{NEVER, Shared};
+use crate::space::Space;
+use crate::stats::Stats;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// The answer to [`Ftl::get`].
+#[derive(Debug)]
+pub enum Get {
+    /// Here it is.
+    Ready(PageRef),
+    /// It comes as [`Event::Page`] on the port that asked.
+    Pending,
+    /// It can not be had.
+    Failed(GetError),
+}
+
+/// What a volume is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VolumeInfo {
+    /// Identity.
+    pub uuid: [u8; 16],
+    /// Sizes.
+    pub geometry: Geometry,
+    /// Present session.
+    pub session: u64,
+    /// Bytes of the layer above, from the format.
+    pub owner: [u8; 16],
+}
+
+impl VolumeInfo {
+    pub(crate) fn of(superblock: &Superblock) -> Self {
+        Self {
+            uuid: superblock.uuid,
+            geometry: superblock.geometry,
+            session: superblock.session,
+            owner: superblock.owner,
+        }
+    }
+}
+
+/// A volume that is open.
+///
+/// # How to drive it
+///
+/// Each port has one driver. It takes [`Ftl::poll_action`] until there is nothing, carries the actions out, reports
+/// each with [`Ftl::handle_done`], and takes [`Ftl::poll_event`] until there is nothing; it calls
+/// [`Ftl::handle_timeout`] when [`Ftl::poll_timeout`] is due. Any call on the volume may give any port something to
+/// do; the port's waker is called when that happens outside of calls of its own driver.
+///
+/// Never wait for an event of one port without driving the ports that may hold the actions it depends on. Whoever
+/// holds pages while waiting for more must leave enough of the pool to the others.
+pub struct Ftl {
+    shared: Arc<Shared>,
+    info: VolumeInfo,
+}
+
+impl fmt::Debug for Ftl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Ftl").field("info", &self.info).finish()
+    }
+}
+
+impl Drop for Ftl {
+    fn drop(&mut self) {
+        // Pages in undelivered events hold the shared part alive, which holds the events.
+        for port in &self.shared.ports {
+            port.clear_events();
+        }
+    }
+}
+
+impl Ftl {
+    pub(crate) fn assemble(shared: Arc<Shared>, info: VolumeInfo) -> Arc<Self> {
+        Arc::new(Self { shared, info })
+    }
+
+    fn core<R>(&self, port: Port, f: impl FnOnce(&mut Core, Cx<'_>) -> R) -> R {
+        self.shared.with_core(port, true, f)
+    }
+
+    fn port(&self, port: Port) -> &PortQueue {
+        &self.shared.ports[usize::from(port.0)]
+    }
+
+    /// Pins a page if that takes no lock: a resident page, or zeros for reading what is not written. `None` means:
+    /// use [`Ftl::get`].
+    pub fn try_get(&self, lba: Lba, intent: Intent) -> Option<PageRef> {
+        self.pin(Shared::BACKGROUND, lba, intent)
+    }
+
+    fn pin(&self, port: Port, lba: Lba, intent: Intent) -> Option<PageRef> {
+        let shared = &self.shared;
+        if intent != Intent::Read && shared.closed.load(Ordering::Relaxed) {
+            return None;
+        }
+        if let Some(leaf) = shared.map.leaf(lba) {
+            if let Some(frame) = leaf.entry(lba).pin() {
+                let writable = intent != Intent::Read;
+                let hold = Hold::Shared { leaf, writable };
+                return Some(PageRef::new(shared, hold, frame, lba, port));
+            }
+            let state = leaf.entry(lba).state();
+            let is_blank = matches!(state, State::Away(Location::Nowhere | Location::Zero(_)));
+            if !is_blank {
+                return None;
+            }
+        }
+        (intent == Intent::Read && lba < Lba::END)
+            .then(|| PageRef::new(shared, Hold::Zeros, FrameId(0), lba, port))
+    }
+
+    /// Pins a page, reading it if need be. See [`Intent`] for what may be done with it.
+    pub fn get(&self, port: Port, lba: Lba, intent: Intent, token: Token) -> Get {
+        if lba >= Lba::END {
+            return Get::Failed(GetError::OutOfRange);
+        }
+        if let Some(page) = self.pin(port, lba, intent) {
+            return Get::Ready(page);
+        }
+        match self.core(port, |core, cx| core.get(cx, lba, intent, token)) {
+            Some(Ok(page)) => Get::Ready(page),
+            Some(Err(error)) => Get::Failed(error),
+            None => Get::Pending,
+        }
+    }
+
+    /// Puts a page and asks to be told when what was written to it is durable.
+    pub fn put_durable(&self, port: Port, page: PageRef, token: Token) {
+        let range = LbaRange::new(page.lba(), 1);
+        drop(page);
+        self.sync(port, range, token);
+    }
+
+    /// Everything that was put in `range` before becomes durable; then [`Event::Durable`].
+    pub fn sync(&self, port: Port, range: LbaRange, token: Token) {
+        self.core(port, |core, cx| core.sync(cx, range, token));
+    }
+
+    /// Carries out a batch: visible as a whole to everybody (at once, unless pages must be read or room be made
+    /// first), on the media all or nothing. [`Event::Durable`] when durable, or with the reason why nothing of it
+    /// took effect. Batches take effect in the order of submission.
+    pub fn commit(&self, port: Port, batch: AtomicBatch, token: Token) -> Result<(), CommitError> {
+        let grains_max = self.batch_grains_max();
+        let commit = PendingCommit::new(port, token, batch, grains_max)?;
+        self.core(port, |core, cx| core.commit(cx, commit));
+        Ok(())
+    }
+
+    /// Forgets a range (at most 2^32 - 1 grains): it reads as zeros at once; [`Event::Durable`] when that is durable.
+    /// Who holds a page of it keeps the old view until the put. Needs no space and never fails for want of it.
+    pub fn trim(&self, port: Port, range: LbaRange, token: Token) -> Result<(), CommitError> {
+        let mut batch = AtomicBatch::new();
+        batch.trim(range);
+        self.commit(port, batch, token)
+    }
+
+    /// Most grains the patches of one batch may touch on this volume.
+    pub fn batch_grains_max(&self) -> usize {
+        AtomicBatch::GRAINS_MAX
+            .min(self.shared.geometry.write_out_data_max())
+            .min(self.shared.pool.frames() / 4)
+    }
+
+    /// What a grain holds.
+    pub fn state(&self, lba: Lba) -> GrainState {
+        match self.shared.map.state(lba) {
+            State::Away(Location::Nowhere) => GrainState::Unmapped,
+            State::Away(Location::Zero(_)) => GrainState::Zero,
+            State::Away(Location::Media(_)) | State::Resident(_) => GrainState::Data,
+            State::InFlight(_) => {
+                let (range, core) = (LbaRange::new(lba, 1), Shared::BACKGROUND);
+                let mapped = self.core(core, |core, cx| core.next_mapped(cx, range));
+                mapped.map_or(GrainState::Unmapped, |_| GrainState::Data)
+            }
+        }
+    }
+
+    /// First mapped grain of a range.
+    pub fn next_mapped(&self, range: LbaRange) -> Option<Lba> {
+        self.core(Shared::BACKGROUND, |core, cx| core.next_mapped(cx, range))
+    }
+
+    /// Number of mapped grains in a range.
+    pub fn mapped_count(&self, range: LbaRange) -> u64 {
+        self.core(Shared::BACKGROUND, |core, cx| core.mapped_count(cx, range))
+    }
+
+    /// Capacity and use.
+    pub fn space(&self) -> Space {
+        let mapped = self.core(Shared::BACKGROUND, |core, _| core.mapped());
+        Space {
+            capacity: self.info.geometry.capacity_grains,
+            mapped,
+        }
+    }
+
+    /// What the volume is.
+    pub fn info(&self) -> VolumeInfo {
+        self.info
+    }
+
+    /// Counters.
+    pub fn stats(&self) -> Stats {
+        let mut stats = self.shared.counters.snapshot();
+        self.core(Shared::BACKGROUND, |core, _| {
+            stats.segments_free = core.free_segments() as u64;
+            stats.tombstones = core.tombstones() as u64;
+            stats.dirty_pages = core.dirty_pages() as u64;
+        });
+        stats
+    }
+
+    /// Start and length of the memory that every media operation and page lies in, for registration with a ring.
+    pub fn memory(&self) -> (*mut u8, usize) {
+        self.shared.pool.arena.region()
+    }
+
+    /// The memory file behind [`Ftl::memory`].
+    pub fn memory_file(&self) -> &std::fs::File {
+        self.shared.pool.arena.file()
+    }
+
+    /// Frames of the page pool.
+    pub fn pool_frames(&self) -> usize {
+        self.shared.pool.frames()
+    }
+
+    /// The next media operation for the driver of `port`.
+    pub fn poll_action(&self, port: Port) -> Option<Action> {
+        self.port(port).pop_action()
+    }
+
+    /// The next answer on `port`.
+    pub fn poll_event(&self, port: Port) -> Option<Event> {
+        self.port(port).pop_event()
+    }
+
+    /// A media operation of `port` has ended.
+    ///
+    /// # Panics
+    /// If the action is not in flight.
+    pub fn handle_done(&self, port: Port, now: Time, id: ActionId, result: Result<(), MediaError>) {
+        self.shared.now.fetch_max(now.0, Ordering::SeqCst);
+        debug_assert_eq!(PortQueue::of(id), port, "actions end where they began");
+        match self.port(PortQueue::of(id)).finish(id) {
+            Op::Fill {
+                frame,
+                life,
+                pba,
+                crc,
+            } => {
+                // The checksum is computed outside of the lock: nobody else knows the frame yet.
+                let intact = result.map(|()| {
+                    let slot = self.shared.pool.frame(frame);
+                    self.shared.has_bug(Bug::ChecksumIgnored)
+                        || self.shared.pool.arena.crc(slot) == crc
+                });
+                self.core(port, |core, cx| {
+                    core.fill_done(cx, (frame, life), pba, intact);
+                    core.pump_after_fill(cx);
+                });
+            }
+            op => self.core(port, |core, cx| {
+                match op {
+                    Op::Fill { .. } => unreachable!("handled above"),
+                    Op::WriteOut { stage } => core.write_out_done(cx, stage, result),
+                    Op::LateData { stage } => core.late_data_done(stage),
+                    Op::Flush { covers } => core.flush_done(cx, covers, result),
+                    Op::Scan { grains } => core.scan_done(grains, result),
+                    Op::Superblock => core.superblock_done(cx, result),
+                }
+                core.pump(cx);
+            }),
+        }
+    }
+
+    /// When [`Ftl::handle_timeout`] is due, if ever.
+    pub fn poll_timeout(&self) -> Option<Time> {
+        let due = self.shared.deadline.load(Ordering::SeqCst);
+        (due != NEVER).then_some(Time(due))
+    }
+
+    /// Time has passed: starts what is due. May be called at any time, by any driver.
+    pub fn handle_timeout(&self, port: Port, now: Time) {
+        self.shared.now.fetch_max(now.0, Ordering::SeqCst);
+        let due = self.shared.deadline.load(Ordering::SeqCst);
+        if now.0 >= due {
+            self.core(port, |core, cx| core.aged(cx));
+        }
+    }
+
+    /// Sets who is called when the port gets something to do outside of its own driver's calls. The waker must not
+    /// call the volume.
+    pub fn set_waker(&self, port: Port, waker: Box<dyn Fn() + Send + Sync>) {
+        self.port(port).set_waker(waker);
+    }
+
+    /// Tells the wall clock (Unix nanoseconds at `now`); it only goes into headers, as information.
+    pub fn set_wall_clock(&self, now: Time, unix_ns: u64) {
+        let offset = unix_ns.wrapping_sub(now.0);
+        self.shared.wall_offset_ns.store(offset, Ordering::Relaxed);
+    }
+
+    /// Writes everything out and marks the volume clean; then [`Event::Durable`]. No change is accepted from now on;
+    /// pages held for writing should have been put.
+    pub fn shutdown(&self, port: Port, token: Token) {
+        self.core(port, |core, cx| core.shutdown(cx, token));
+    }
+
+    /// Counts everything again and compares (I5). For tests.
+    ///
+    /// # Panics
+    /// If a count is wrong.
+    #[doc(hidden)]
+    pub fn self_check(&self) {
+        self.core(Shared::BACKGROUND, |core, cx| core.audit(cx));
+    }
+}

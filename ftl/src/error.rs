@@ -1,0 +1,130 @@
+//! Errors, one small enum per operation that can fail; each says who must act.
+
+use crate::addr::Lba;
+use crate::device::MediaError;
+
+/// Why a page can not be had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum GetError {
+    /// The volume is full and the grain is not mapped yet. Trim something.
+    #[error("volume full")]
+    NoSpace,
+    /// The bytes on the media are not those written there. This grain is lost, its neighbours are not.
+    #[error("{lba} is damaged on the media")]
+    Damaged {
+        /// The grain.
+        lba: Lba,
+    },
+    /// The device could not read the grain; trying again may help.
+    #[error("{lba} can not be read: {error}")]
+    Media {
+        /// The grain.
+        lba: Lba,
+        /// What the device said.
+        error: MediaError,
+    },
+    /// An earlier write or flush failed: the volume takes no more changes (reads go on).
+    #[error("volume failed: {0}")]
+    Failed(MediaError),
+    /// The volume is shutting down and takes no more changes.
+    #[error("volume is shutting down")]
+    Shutdown,
+    /// No such LBA.
+    #[error("LBA out of range")]
+    OutOfRange,
+}
+
+/// Why something did not become durable (or, for a batch, was not carried out).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum DurableError {
+    /// The volume is full; nothing of the batch took effect.
+    #[error("volume full")]
+    NoSpace,
+    /// A grain that a batch changes in part is damaged; nothing of the batch took effect.
+    #[error("{lba} is damaged on the media")]
+    Damaged {
+        /// The grain.
+        lba: Lba,
+    },
+    /// A grain that a batch changes in part could not be read; nothing of the batch took effect.
+    #[error("{lba} can not be read: {error}")]
+    Media {
+        /// The grain.
+        lba: Lba,
+        /// What the device said.
+        error: MediaError,
+    },
+    /// A write or flush failed: nothing that was not acknowledged before is known to be durable.
+    #[error("volume failed: {0}")]
+    Failed(MediaError),
+    /// The volume is shutting down.
+    #[error("volume is shutting down")]
+    Shutdown,
+}
+
+/// Why a batch is refused at once; the caller's mistake, nothing took effect.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum CommitError {
+    /// More grains or ranges than one batch may hold on this volume.
+    #[error("batch too large")]
+    TooLarge,
+    /// A patch crosses its grain or an address lies outside of the LBA space.
+    #[error("address out of range")]
+    OutOfRange,
+}
+
+/// Why a device can not be formatted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum FormatError {
+    /// Not enough room for the fewest segments a volume needs.
+    #[error("device too small: {grains} grains, {needed} needed")]
+    TooSmall {
+        /// What there is.
+        grains: u64,
+        /// What it takes.
+        needed: u64,
+    },
+    /// Segment size is no power of two between 16 grains and 64 MiB.
+    #[error("segment size must be a power of two from 64 KiB to 64 MiB")]
+    SegmentSize,
+    /// The wanted capacity does not fit beside the reserves.
+    #[error("capacity too large: at most {max} grains fit")]
+    Capacity {
+        /// The most that fits.
+        max: u64,
+    },
+    /// The device failed.
+    #[error("device failed: {0}")]
+    Media(#[from] MediaError),
+}
+
+/// Why a volume can not be opened.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// Neither superblock copy is one of ours: not formatted, or not for us.
+    #[error("no superblock found: not a flashnet volume, or both copies are damaged")]
+    NotFormatted,
+    /// Written by a version of the format this program does not know.
+    #[error("format version {0} is not supported")]
+    Version(u32),
+    /// The device is smaller than when it was formatted.
+    #[error("device has {actual} grains, the volume needs {expected}")]
+    DeviceShrunk {
+        /// What the superblock says.
+        expected: u64,
+        /// What there is.
+        actual: u64,
+    },
+    /// The superblock is intact but says something impossible.
+    #[error("superblock makes no sense: {0}")]
+    Nonsense(&'static str),
+    /// The options can not work (pool too small, no port).
+    #[error("bad option: {0}")]
+    Options(&'static str),
+    /// The device failed.
+    #[error("device failed: {0}")]
+    Media(#[from] MediaError),
+    /// No memory for the page pool.
+    #[error("no memory for the page pool: {0}")]
+    Memory(std::io::Error),
+}

@@ -1,0 +1,24 @@
+//! What is on the media: two superblock copies and header grains. See `docs/format.md` for diagrams and arguments.
+//!
+//! Each structure has a raw layer (a `zerocopy` struct, no judgement) and a parsed one that only holds legal
+//! values. `parse` is total on arbitrary bytes, `emit` can not fail.
+
+mod header;
+mod superblock;
+
+pub use header::{Header, HeaderFlaw, HeaderNo, RECORDS_MAX, Record, RecordKind, Stream, Version};
+pub use superblock::{SESSIONS_MAX, SessionEnd, Sessions, Superblock, SuperblockFlaw};
+
+use crate::addr::GRAIN_BYTES;
+
+/// One grain of bytes.
+pub(crate) type GrainBytes = [u8; GRAIN_BYTES];
+
+/// CRC-32 of a grain with the four bytes at `hole` taken as zero.
+fn crc_without(bytes: &GrainBytes, hole: usize) -> u32 {
+    let mut hasher = crc32fast::Hasher::new();
+    hasher.update(&bytes[..hole]);
+    hasher.update(&[0; 4]);
+    hasher.update(&bytes[hole + 4..]);
+    hasher.finalize()
+}

@@ -1,0 +1,340 @@
+//! The superblock: what the volume is and which sessions wrote its log.
+//!
+//! Two copies lie in grains 0 and 1. A change writes the older copy with the next generation, flushes, then brings
+//! the other one up to date the same way: at every moment one copy is intact, and after the second write the loss
+//! of either is harmless.
+
+use super::{GrainBytes, HeaderNo, crc_without};
+use crate::addr::GRAIN_BYTES;
+use crate::geometry::{FIRST_SEGMENT_GRAIN, Geometry};
+use zerocopy::little_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+const MAGIC: u64 = u64::from_le_bytes(*b"FLASHNET");
+const CRC_AT: usize = 8;
+const VERSION: u32 = 1;
+const FLAG_CLEAN: u32 = 1;
+
+/// Most past sessions whose ends are remembered one by one.
+pub const SESSIONS_MAX: usize = 150;
+
+/// Little-endian.
+#[repr(C)]
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+struct RawSuperblock {
+    magic: U64,
+    crc: U32,
+    version: U32,
+    uuid: [u8; 16],
+    generation: U64,
+    session: U64,
+    device_grains: U64,
+    segment_grains: U32,
+    segment_count: U32,
+    first_segment_grain: U64,
+    capacity_grains: U64,
+    flags: U32,
+    device_index: U16,
+    device_count: U16,
+    array_uuid: [u8; 16],
+    owner: [u8; 16],
+    checkpoint_roots: [U64; 2],
+    created_ns: U64,
+    base_session: U64,
+    base_end: U64,
+    session_count: U16,
+    reserved: [u8; 94],
+    sessions: [RawSession; SESSIONS_MAX],
+    tail: [u8; GRAIN_BYTES - 256 - SESSIONS_MAX * 24],
+}
+const _: () = assert!(size_of::<RawSuperblock>() == GRAIN_BYTES);
+
+/// Little-endian.
+#[repr(C)]
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned, Clone, Copy)]
+struct RawSession {
+    session: U64,
+    first: U64,
+    end: U64,
+}
+
+/// What of a past session counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SessionEnd {
+    /// The session.
+    pub session: u64,
+    /// Number its first header had, if it wrote any.
+    pub first: HeaderNo,
+    /// Number of its last header that counts; those above were cut.
+    pub end: HeaderNo,
+}
+
+/// Which headers of past sessions count.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Sessions {
+    /// Sessions up to this one are only remembered together.
+    pub base_session: u64,
+    /// Last header that counts of the sessions up to `base_session`.
+    pub base_end: HeaderNo,
+    /// The later ones, ascending.
+    pub ends: Vec<SessionEnd>,
+}
+
+impl Sessions {
+    /// Whether header `no` of the past session `session` counts.
+    pub fn admits(&self, session: u64, no: HeaderNo) -> bool {
+        if session <= self.base_session {
+            return no <= self.base_end;
+        }
+        self.ends
+            .iter()
+            .any(|s| s.session == session && s.first <= no && no <= s.end)
+    }
+
+    /// Last header that counts.
+    pub fn last(&self) -> HeaderNo {
+        self.ends.last().map_or(self.base_end, |s| s.end)
+    }
+
+    /// Records the end of a session. Sessions of which `seen` knows no header any more are dropped; beyond the
+    /// bound, the oldest are merged (their cut tails have been erased by then).
+    pub fn push(&mut self, end: SessionEnd, seen: impl Fn(u64) -> bool) {
+        self.ends.push(end);
+        // The youngest stay in any case: a header that could not be read this time may be back the next.
+        let keep_from = self.ends.len().saturating_sub(16);
+        let mut index = 0;
+        self.ends.retain(|s| {
+            index += 1;
+            index > keep_from || seen(s.session)
+        });
+        while self.ends.len() > SESSIONS_MAX {
+            let oldest = self.ends.remove(0);
+            self.base_session = oldest.session;
+            self.base_end = oldest.end;
+        }
+    }
+}
+
+/// A superblock copy that is intact and possible.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Superblock {
+    /// Identity of the volume.
+    pub uuid: [u8; 16],
+    /// Counts the writes; the higher copy is the younger.
+    pub generation: u64,
+    /// Number of the present session (0 before the first).
+    pub session: u64,
+    /// Sizes.
+    pub geometry: Geometry,
+    /// Shut down properly.
+    pub clean: bool,
+    /// Bytes for the layer above.
+    pub owner: [u8; 16],
+    /// When it was formatted, Unix nanoseconds.
+    pub created_ns: u64,
+    /// The sessions before the present one.
+    pub sessions: Sessions,
+}
+
+/// Why a grain is no superblock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SuperblockFlaw {
+    /// Not one of ours.
+    Foreign,
+    /// The checksum does not fit.
+    Checksum,
+    /// Intact, but of a version we do not know.
+    Version(u32),
+    /// Intact, but says something impossible.
+    Nonsense(&'static str),
+}
+
+impl Superblock {
+    /// The part of the identity that every header repeats.
+    pub fn volume_tag(&self) -> u64 {
+        let mut first = [0; 8];
+        first.copy_from_slice(&self.uuid[..8]);
+        u64::from_le_bytes(first)
+    }
+
+    /// Reads a grain.
+    pub fn parse(bytes: &GrainBytes) -> Result<Self, SuperblockFlaw> {
+        let raw = RawSuperblock::ref_from_bytes(bytes).map_err(|_| SuperblockFlaw::Foreign)?;
+        if raw.magic.get() != MAGIC {
+            return Err(SuperblockFlaw::Foreign);
+        }
+        if raw.crc.get() != crc_without(bytes, CRC_AT) {
+            return Err(SuperblockFlaw::Checksum);
+        }
+        if raw.version.get() != VERSION {
+            return Err(SuperblockFlaw::Version(raw.version.get()));
+        }
+        let geometry = Geometry {
+            device_grains: raw.device_grains.get(),
+            segment_grains: raw.segment_grains.get(),
+            segment_count: raw.segment_count.get(),
+            capacity_grains: raw.capacity_grains.get(),
+        };
+        geometry.sane().map_err(SuperblockFlaw::Nonsense)?;
+        if raw.first_segment_grain.get() != FIRST_SEGMENT_GRAIN {
+            return Err(SuperblockFlaw::Nonsense("first segment"));
+        }
+        if raw.device_index.get() != 0 || raw.device_count.get() != 1 {
+            return Err(SuperblockFlaw::Nonsense("array of devices"));
+        }
+        let count = usize::from(raw.session_count.get());
+        if count > SESSIONS_MAX {
+            return Err(SuperblockFlaw::Nonsense("session table"));
+        }
+        let ends = raw.sessions[..count].iter().map(|s| SessionEnd {
+            session: s.session.get(),
+            first: HeaderNo(s.first.get()),
+            end: HeaderNo(s.end.get()),
+        });
+        Ok(Self {
+            uuid: raw.uuid,
+            generation: raw.generation.get(),
+            session: raw.session.get(),
+            geometry,
+            clean: raw.flags.get() & FLAG_CLEAN != 0,
+            owner: raw.owner,
+            created_ns: raw.created_ns.get(),
+            sessions: Sessions {
+                base_session: raw.base_session.get(),
+                base_end: HeaderNo(raw.base_end.get()),
+                ends: ends.collect(),
+            },
+        })
+    }
+
+    /// Writes the grain.
+    pub fn emit(&self) -> Box<GrainBytes> {
+        assert!(self.sessions.ends.len() <= SESSIONS_MAX, "session table");
+        let none = RawSession {
+            session: 0.into(),
+            first: 0.into(),
+            end: 0.into(),
+        };
+        let mut sessions = [none; SESSIONS_MAX];
+        for (to, s) in sessions.iter_mut().zip(&self.sessions.ends) {
+            *to = RawSession {
+                session: s.session.into(),
+                first: s.first.0.into(),
+                end: s.end.0.into(),
+            };
+        }
+        let raw = RawSuperblock {
+            magic: MAGIC.into(),
+            crc: 0.into(),
+            version: VERSION.into(),
+            uuid: self.uuid,
+            generation: self.generation.into(),
+            session: self.session.into(),
+            device_grains: self.geometry.device_grains.into(),
+            segment_grains: self.geometry.segment_grains.into(),
+            segment_count: self.geometry.segment_count.into(),
+            first_segment_grain: FIRST_SEGMENT_GRAIN.into(),
+            capacity_grains: self.geometry.capacity_grains.into(),
+            flags: if self.clean { FLAG_CLEAN } else { 0 }.into(),
+            device_index: 0.into(),
+            device_count: 1.into(),
+            array_uuid: self.uuid,
+            owner: self.owner,
+            checkpoint_roots: [0.into(); 2],
+            created_ns: self.created_ns.into(),
+            base_session: self.sessions.base_session.into(),
+            base_end: self.sessions.base_end.0.into(),
+            session_count: (self.sessions.ends.len() as u16).into(),
+            reserved: [0; 94],
+            sessions,
+            tail: [0; GRAIN_BYTES - 256 - SESSIONS_MAX * 24],
+        };
+        let mut bytes = Box::new([0; GRAIN_BYTES]);
+        bytes.copy_from_slice(raw.as_bytes());
+        let crc = crc_without(&bytes, CRC_AT);
+        bytes[CRC_AT..CRC_AT + 4].copy_from_slice(&crc.to_le_bytes());
+        bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn example() -> Superblock {
+        Superblock {
+            uuid: *b"0123456789abcdef",
+            generation: 7,
+            session: 3,
+            geometry: Geometry::derive(4096, Some(65536), 20, Some(1000)).expect("geometry"),
+            clean: true,
+            owner: *b"owner of it all!",
+            created_ns: 9,
+            sessions: Sessions {
+                base_session: 0,
+                base_end: HeaderNo(0),
+                ends: vec![SessionEnd {
+                    session: 2,
+                    first: HeaderNo(1),
+                    end: HeaderNo(0x55),
+                }],
+            },
+        }
+    }
+
+    /// The layout on the media, byte by byte: a change of it is a change of the format.
+    #[test]
+    fn golden_bytes() {
+        let bytes = example().emit();
+        assert_eq!(&bytes[0..8], b"FLASHNET");
+        assert_eq!(&bytes[12..16], [1, 0, 0, 0]);
+        assert_eq!(&bytes[16..32], b"0123456789abcdef");
+        assert_eq!(&bytes[32..40], [7, 0, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(&bytes[40..48], [3, 0, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(&bytes[48..56], [0, 16, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(&bytes[56..64], [16, 0, 0, 0, 255, 0, 0, 0]);
+        assert_eq!(&bytes[64..72], [16, 0, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(&bytes[72..80], [0xe8, 3, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(&bytes[80..88], [1, 0, 0, 0, 0, 0, 1, 0]);
+        assert_eq!(&bytes[104..120], b"owner of it all!");
+        assert_eq!(&bytes[136..144], [9, 0, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(&bytes[160..162], [1, 0]);
+        assert_eq!(&bytes[248..256], [0; 8]);
+        assert_eq!(&bytes[256..264], [2, 0, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(&bytes[272..280], [0x55, 0, 0, 0, 0, 0, 0, 0]);
+    }
+
+    /// What is written is read back, and any single damaged byte is noticed (I7).
+    #[test]
+    fn round_trip_and_cover() {
+        let good = example().emit();
+        assert_eq!(Superblock::parse(&good), Ok(example()));
+        for at in 0..GRAIN_BYTES {
+            let mut bad = good.clone();
+            bad[at] ^= 0x10;
+            assert!(Superblock::parse(&bad).is_err(), "byte {at}");
+        }
+    }
+
+    /// Cut headers of a past session never count, nor do sessions nobody has heard of (I2, I6).
+    #[test]
+    fn sessions_admit_their_own() {
+        let mut sessions = example().sessions;
+        assert!(sessions.admits(2, HeaderNo(0x55)));
+        assert!(!sessions.admits(2, HeaderNo(0x56)));
+        assert!(!sessions.admits(1, HeaderNo(1)));
+        assert!(!sessions.admits(3, HeaderNo(0x40)));
+        for session in 3..400 {
+            let end = SessionEnd {
+                session,
+                first: HeaderNo(session * 10),
+                end: HeaderNo(session * 10 + 5),
+            };
+            sessions.push(end, |_| true);
+        }
+        assert_eq!(sessions.ends.len(), SESSIONS_MAX);
+        assert!(sessions.admits(399, HeaderNo(3995)));
+        assert!(!sessions.admits(399, HeaderNo(3996)));
+        assert!(sessions.admits(2, HeaderNo(0x55)));
+    }
+}

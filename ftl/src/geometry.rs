@@ -1,0 +1,197 @@
+//! Sizes of a volume, derived once and checked once.
+
+use crate::addr::{GRAIN_BYTES, Pba, SegmentId};
+use crate::error::FormatError;
+use crate::format::RECORDS_MAX;
+
+/// First grain of segment 0; the superblock copies and room for their successors lie before it.
+pub(crate) const FIRST_SEGMENT_GRAIN: u64 = 16;
+/// Smallest segment.
+pub(crate) const SEGMENT_GRAINS_MIN: u32 = 16;
+/// Largest segment (64 MiB).
+pub(crate) const SEGMENT_GRAINS_MAX: u32 = (64 << 20) / GRAIN_BYTES as u32;
+/// Most data grains in one write-out: 512 KiB with its header.
+pub(crate) const WRITE_OUT_DATA_MAX: usize = 127;
+/// Free segments that only relocation may open (I17).
+pub(crate) const RESERVED_SEGMENTS: usize = 3;
+/// Segments that the capacity does not count on: reserved, one open per stream, one on its way to freedom.
+const UNCOUNTED_SEGMENTS: u64 = RESERVED_SEGMENTS as u64 + 3;
+/// Fewest segments of a volume.
+const SEGMENTS_MIN: u64 = UNCOUNTED_SEGMENTS + 2;
+
+const _: () = assert!(WRITE_OUT_DATA_MAX <= RECORDS_MAX);
+
+/// Where things lie on a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Geometry {
+    /// Grains of the device that the volume uses.
+    pub device_grains: u64,
+    /// Grains of a segment, a power of two.
+    pub segment_grains: u32,
+    /// Number of segments.
+    pub segment_count: u32,
+    /// Grains that may be mapped at the same time.
+    pub capacity_grains: u64,
+}
+
+impl Geometry {
+    /// Lays a volume out on `device_grains`. `overprovision_percent` of them stay hidden, or as much more as the
+    /// reserves take; an explicit `capacity` must fit.
+    pub fn derive(
+        device_grains: u64,
+        segment_bytes: Option<u64>,
+        overprovision_percent: u8,
+        capacity: Option<u64>,
+    ) -> Result<Self, FormatError> {
+        let segment_grains = match segment_bytes {
+            None => default_segment_grains(device_grains),
+            Some(bytes) => bytes / GRAIN_BYTES as u64,
+        };
+        let legal = u64::from(SEGMENT_GRAINS_MIN)..=u64::from(SEGMENT_GRAINS_MAX);
+        if !legal.contains(&segment_grains)
+            || !segment_grains.is_power_of_two()
+            || segment_bytes.is_some_and(|b| b % GRAIN_BYTES as u64 != 0)
+        {
+            return Err(FormatError::SegmentSize);
+        }
+        let count = device_grains.saturating_sub(FIRST_SEGMENT_GRAIN) / segment_grains;
+        if count < SEGMENTS_MIN {
+            let needed = FIRST_SEGMENT_GRAIN + SEGMENTS_MIN * segment_grains;
+            return Err(FormatError::TooSmall {
+                grains: device_grains,
+                needed,
+            });
+        }
+        let mut geometry = Self {
+            device_grains,
+            segment_grains: segment_grains as u32,
+            segment_count: count.min(u64::from(u32::MAX)) as u32,
+            capacity_grains: 0,
+        };
+        let max = geometry.capacity_max();
+        let share = u64::from(100 - overprovision_percent.min(99));
+        let wanted = capacity.unwrap_or_else(|| {
+            (device_grains / 100 * share + device_grains % 100 * share / 100).min(max)
+        });
+        if wanted > max || wanted == 0 {
+            return Err(FormatError::Capacity { max });
+        }
+        geometry.capacity_grains = wanted;
+        Ok(geometry)
+    }
+
+    /// Data grains in a segment that relocation has filled.
+    fn data_per_segment(&self) -> u64 {
+        let grains = u64::from(self.segment_grains);
+        grains - grains.div_ceil(WRITE_OUT_DATA_MAX as u64 + 1)
+    }
+
+    /// The largest capacity with which collection always gains: were all of it live and spread evenly, some
+    /// segment would still hold at least two grains less than relocation packs into one; 1/32 is left for
+    /// tombstones and zero records.
+    pub fn capacity_max(&self) -> u64 {
+        let counted = u64::from(self.segment_count) - UNCOUNTED_SEGMENTS;
+        let grains = counted * (self.data_per_segment() - 1);
+        grains - grains / 32
+    }
+
+    /// First grain of a segment.
+    pub fn segment_start(&self, segment: SegmentId) -> Pba {
+        Pba(FIRST_SEGMENT_GRAIN + u64::from(segment.0) * u64::from(self.segment_grains))
+    }
+
+    /// The segment a grain lies in, and its position there.
+    pub fn locate(&self, pba: Pba) -> Option<(SegmentId, u32)> {
+        let index = pba.0.checked_sub(FIRST_SEGMENT_GRAIN)?;
+        let segment = index / u64::from(self.segment_grains);
+        if segment >= u64::from(self.segment_count) {
+            return None;
+        }
+        Some((
+            SegmentId(segment as u32),
+            (index % u64::from(self.segment_grains)) as u32,
+        ))
+    }
+
+    /// The segment of a grain that is known to lie in one.
+    pub(crate) fn segment_of(&self, pba: Pba) -> SegmentId {
+        self.locate(pba).expect("address inside a segment").0
+    }
+
+    /// Most data grains in one write-out of this volume.
+    pub(crate) fn write_out_data_max(&self) -> usize {
+        WRITE_OUT_DATA_MAX.min(self.segment_grains as usize - 1)
+    }
+
+    /// Whether the numbers fit each other; they come from the media.
+    pub(crate) fn sane(&self) -> Result<(), &'static str> {
+        let legal = SEGMENT_GRAINS_MIN..=SEGMENT_GRAINS_MAX;
+        if !legal.contains(&self.segment_grains) || !self.segment_grains.is_power_of_two() {
+            return Err("segment size");
+        }
+        if u64::from(self.segment_count) < SEGMENTS_MIN || self.device_grains >= 1 << 48 {
+            return Err("segment count");
+        }
+        let used = u64::from(self.segment_count) * u64::from(self.segment_grains);
+        if FIRST_SEGMENT_GRAIN + used > self.device_grains {
+            return Err("segments beyond the device");
+        }
+        if self.capacity_grains == 0 || self.capacity_grains > self.capacity_max() {
+            return Err("capacity");
+        }
+        Ok(())
+    }
+}
+
+/// A 2048th of the device, as a power of two between 512 KiB and 64 MiB, but at least 64 segments when the device is
+/// that small.
+fn default_segment_grains(device_grains: u64) -> u64 {
+    let ideal = (device_grains / 2048).clamp(128, u64::from(SEGMENT_GRAINS_MAX));
+    let mut grains = 1 << ideal.ilog2();
+    while grains > u64::from(SEGMENT_GRAINS_MIN) && device_grains / grains < 64 {
+        grains /= 2;
+    }
+    grains
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Default layouts: segment sizes of the design, 20 % hidden when the reserves allow it.
+    #[test]
+    fn defaults() {
+        let gib = (1u64 << 30) / GRAIN_BYTES as u64;
+        let g = Geometry::derive(16 * gib, None, 20, None).expect("16 GiB");
+        assert_eq!(u64::from(g.segment_grains) * GRAIN_BYTES as u64, 8 << 20);
+        assert_eq!(
+            g.capacity_grains,
+            16 * gib / 100 * 80 + 16 * gib % 100 * 80 / 100
+        );
+        let g = Geometry::derive(1024 * gib, None, 20, None).expect("1 TiB");
+        assert_eq!(u64::from(g.segment_grains) * GRAIN_BYTES as u64, 64 << 20);
+        let tiny = Geometry::derive(16 + 8 * 16, Some(16 * 4096), 20, None).expect("tiny");
+        assert_eq!(tiny.capacity_grains, tiny.capacity_max());
+        assert!(tiny.sane().is_ok());
+    }
+
+    /// What can not work is refused with the reason.
+    #[test]
+    fn refusals() {
+        assert_eq!(
+            Geometry::derive(100, Some(16 * 4096), 20, None),
+            Err(FormatError::TooSmall {
+                grains: 100,
+                needed: 144
+            })
+        );
+        assert_eq!(
+            Geometry::derive(1 << 20, Some(5000), 20, None),
+            Err(FormatError::SegmentSize)
+        );
+        assert!(matches!(
+            Geometry::derive(1 << 12, Some(16 * 4096), 20, Some(1 << 12)),
+            Err(FormatError::Capacity { .. })
+        ));
+    }
+}

@@ -1,0 +1,146 @@
+//! The log's own knowledge: header numbers, which of them are written, durable, and known as such on the media.
+//!
+//! # Invariants
+//! - Numbers are consecutive; `durable <= written <= last`, and `recorded <= durable`.
+//! - `durable` only grows by a flush that was submitted after every write up to it had completed (I1, I8).
+//! - `recorded` is the highest number that a durable header calls durable: recovery counts on nothing else to be
+//!   present, so what it does not count on may be overwritten (see `docs/format.md`, reuse).
+
+use crate::addr::Pba;
+use crate::format::HeaderNo;
+use std::collections::VecDeque;
+
+#[derive(Debug)]
+struct Assembled {
+    no: HeaderNo,
+    carries: HeaderNo,
+    written: bool,
+}
+
+/// Numbers of the log.
+#[derive(Debug)]
+pub(crate) struct Log {
+    last: HeaderNo,
+    /// Where header `last` lies.
+    back: Option<Pba>,
+    /// Where the header before it lies.
+    previous: Option<Pba>,
+    written: HeaderNo,
+    durable: HeaderNo,
+    recorded: HeaderNo,
+    /// Headers above `durable`.
+    tail: VecDeque<Assembled>,
+    flushing: bool,
+}
+
+impl Log {
+    /// A log whose last header is `last`, all of it durable; `recorded` because the superblock says so.
+    pub(crate) fn new(last: HeaderNo, back: Option<Pba>) -> Self {
+        Self {
+            last,
+            back,
+            previous: None,
+            written: last,
+            durable: last,
+            recorded: last,
+            tail: VecDeque::new(),
+            flushing: false,
+        }
+    }
+
+    pub(crate) fn last(&self) -> HeaderNo {
+        self.last
+    }
+    /// Where the header before the youngest lies: the back-pointer of the youngest.
+    pub(crate) fn previous(&self) -> Option<Pba> {
+        self.previous
+    }
+    pub(crate) fn written(&self) -> HeaderNo {
+        self.written
+    }
+    pub(crate) fn durable(&self) -> HeaderNo {
+        self.durable
+    }
+    pub(crate) fn recorded(&self) -> HeaderNo {
+        self.recorded
+    }
+    pub(crate) fn is_flushing(&self) -> bool {
+        self.flushing
+    }
+
+    /// What the youngest assembled header calls durable.
+    pub(crate) fn last_carries(&self) -> HeaderNo {
+        self.tail.back().map_or(self.recorded, |a| a.carries)
+    }
+
+    /// Takes the next number for a header at `at`; it will carry the present `durable`.
+    pub(crate) fn assemble(&mut self, at: Pba) -> HeaderNo {
+        self.last = self.last.next();
+        self.previous = self.back.replace(at);
+        self.tail.push_back(Assembled {
+            no: self.last,
+            carries: self.durable,
+            written: false,
+        });
+        self.last
+    }
+
+    /// Header `no` and its data are on the media, if not durable.
+    pub(crate) fn complete(&mut self, no: HeaderNo) {
+        let at = self.tail.iter().position(|a| a.no == no);
+        let at = at.expect("completion of a header that is in the tail");
+        self.tail[at].written = true;
+        let front = self.tail.front().map_or(self.last.0, |a| a.no.0);
+        let done = self.tail.iter().take_while(|a| a.written).count() as u64;
+        self.written = HeaderNo((front + done).saturating_sub(1).max(self.written.0));
+    }
+
+    /// A flush starts; returns what it will make durable.
+    pub(crate) fn begin_flush(&mut self) -> HeaderNo {
+        assert!(!self.flushing, "one flush at a time");
+        self.flushing = true;
+        self.written
+    }
+
+    /// The flush of everything up to `covers` succeeded.
+    pub(crate) fn end_flush(&mut self, covers: HeaderNo) {
+        self.flushing = false;
+        while self.tail.front().is_some_and(|a| a.no <= covers) {
+            let done = self.tail.pop_front().expect("not empty");
+            self.recorded = done.carries;
+        }
+        self.durable = self.durable.max(covers);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Durable follows the longest written prefix that a flush covered; recorded lags one header behind (I1).
+    #[test]
+    fn prefix() {
+        let mut log = Log::new(HeaderNo(10), None);
+        for at in 0..3 {
+            log.assemble(Pba(at));
+        }
+        log.complete(HeaderNo(12));
+        assert_eq!(log.written(), HeaderNo(10));
+        log.complete(HeaderNo(11));
+        assert_eq!(log.written(), HeaderNo(12));
+        let covers = log.begin_flush();
+        log.complete(HeaderNo(13));
+        log.end_flush(covers);
+        assert_eq!((log.durable(), log.written()), (HeaderNo(12), HeaderNo(13)));
+        assert_eq!(log.recorded(), HeaderNo(10));
+        log.assemble(Pba(9));
+        assert_eq!(log.last_carries(), HeaderNo(12));
+        log.complete(HeaderNo(14));
+        let covers = log.begin_flush();
+        log.end_flush(covers);
+        assert_eq!(
+            (log.durable(), log.recorded()),
+            (HeaderNo(14), HeaderNo(12))
+        );
+    }
+}

@@ -1,0 +1,170 @@
+//! The map from logical to physical addresses: leaves of 64 entries, present only where something is or was.
+//!
+//! Readers find a leaf without the core's lock and pin pages in it by compare-and-swap. Leaves are added, filled and
+//! removed only by the holder of the core's lock. A reader may hold a leaf that has just been removed: it finds all
+//! of it unmapped, which was true, and asks the core.
+
+mod entry;
+
+pub use entry::{Entry, FrameId, Location, Resident, State, Unpinned, Word, ZeroId};
+
+use crate::addr::{Lba, LbaRange};
+use dashmap::DashMap;
+use std::collections::BTreeMap;
+use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::Arc;
+
+/// Entries of one leaf.
+pub(crate) const LEAF_GRAINS: u64 = 64;
+
+/// 64 neighbouring entries.
+#[derive(Debug)]
+pub(crate) struct Leaf {
+    entries: [Entry; LEAF_GRAINS as usize],
+}
+
+impl Leaf {
+    fn new() -> Self {
+        Self {
+            entries: std::array::from_fn(|_| Entry::default()),
+        }
+    }
+
+    /// The entry of `lba`, which belongs to this leaf.
+    pub(crate) fn entry(&self, lba: Lba) -> &Entry {
+        &self.entries[(lba.0 % LEAF_GRAINS) as usize]
+    }
+
+    fn is_empty(&self) -> bool {
+        self.entries.iter().all(|e| e.state() == State::UNMAPPED)
+    }
+}
+
+/// Multiplicative hash: keys are leaf numbers, dense inside files and regular between them.
+#[derive(Default)]
+pub(crate) struct LeafHasher(u64);
+
+impl Hasher for LeafHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+    fn write(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            self.write_u64(u64::from(byte));
+        }
+    }
+    fn write_u64(&mut self, key: u64) {
+        let mixed = (self.0 ^ key).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.0 = mixed ^ (mixed >> 29);
+    }
+}
+
+type Leaves = DashMap<u64, Arc<Leaf>, BuildHasherDefault<LeafHasher>>;
+
+/// The lock-free half of the map.
+#[derive(Default)]
+pub(crate) struct MapTable {
+    leaves: Leaves,
+}
+
+impl std::fmt::Debug for MapTable {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "MapTable({} leaves)", self.leaves.len())
+    }
+}
+
+impl MapTable {
+    /// The leaf that covers `lba`, if there is one.
+    pub(crate) fn leaf(&self, lba: Lba) -> Option<Arc<Leaf>> {
+        let found = self.leaves.get(&(lba.0 / LEAF_GRAINS))?;
+        Some(Arc::clone(&found))
+    }
+
+    /// What `lba` is now.
+    pub(crate) fn state(&self, lba: Lba) -> State {
+        match self.leaves.get(&(lba.0 / LEAF_GRAINS)) {
+            Some(leaf) => leaf.entry(lba).state(),
+            None => State::UNMAPPED,
+        }
+    }
+}
+
+/// The leaves in order of address; belongs to the core and keeps the table in step with itself.
+#[derive(Debug, Default)]
+pub(crate) struct LeafIndex {
+    ordered: BTreeMap<u64, Arc<Leaf>>,
+}
+
+impl LeafIndex {
+    /// The leaf that covers `lba`, made if need be.
+    pub(crate) fn leaf_or_new(&mut self, table: &MapTable, lba: Lba) -> Arc<Leaf> {
+        let key = lba.0 / LEAF_GRAINS;
+        let leaf = self.ordered.entry(key).or_insert_with(|| {
+            let leaf = Arc::new(Leaf::new());
+            table.leaves.insert(key, Arc::clone(&leaf));
+            leaf
+        });
+        Arc::clone(leaf)
+    }
+
+    /// The leaf that covers `lba`, if there is one.
+    pub(crate) fn leaf(&self, lba: Lba) -> Option<&Arc<Leaf>> {
+        self.ordered.get(&(lba.0 / LEAF_GRAINS))
+    }
+
+    /// Removes the leaf of `lba` if nothing is left in it.
+    pub(crate) fn prune(&mut self, table: &MapTable, lba: Lba) {
+        let key = lba.0 / LEAF_GRAINS;
+        if self.ordered.get(&key).is_some_and(|leaf| leaf.is_empty()) {
+            self.ordered.remove(&key);
+            table.leaves.remove(&key);
+        }
+    }
+
+    /// Every LBA of `range` that is not unmapped, ascending.
+    pub(crate) fn mapped(&self, range: LbaRange) -> impl Iterator<Item = (Lba, State)> + '_ {
+        // Of an empty range one leaf is looked at, and nothing in it is contained.
+        let last = range.start.0.max(range.end().0.saturating_sub(1));
+        let keys = range.start.0 / LEAF_GRAINS..=last / LEAF_GRAINS;
+        self.ordered.range(keys).flat_map(move |(&key, leaf)| {
+            let first = key * LEAF_GRAINS;
+            (first..first + LEAF_GRAINS)
+                .map(Lba)
+                .filter(move |&lba| range.contains(lba))
+                .map(move |lba| (lba, leaf.entry(lba).state()))
+                .filter(|&(_, state)| state != State::UNMAPPED)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Sparse neighbours 2^24 apart cost one leaf each, are found in order and vanish when emptied.
+    #[test]
+    fn sparse_leaves() {
+        let (table, mut index) = (MapTable::default(), LeafIndex::default());
+        let lbas = [Lba(0), Lba(63), Lba(1 << 24), Lba((1 << 52) - 1)];
+        for lba in lbas {
+            let leaf = index.leaf_or_new(&table, lba);
+            leaf.entry(lba)
+                .replace(State::InFlight(FrameId(lba.0 as u32)));
+        }
+        assert_eq!(table.leaves.len(), 3);
+        let found: Vec<Lba> = index.mapped(LbaRange::ALL).map(|(lba, _)| lba).collect();
+        assert_eq!(found, lbas);
+        let next = index.mapped(LbaRange::new(Lba(64), 1 << 24)).next();
+        assert_eq!(next.map(|f| f.0), Some(lbas[2]));
+        assert_eq!(index.mapped(LbaRange::new(Lba(0), 0)).count(), 0);
+        for lba in lbas {
+            table
+                .leaf(lba)
+                .expect("leaf")
+                .entry(lba)
+                .replace(State::UNMAPPED);
+            index.prune(&table, lba);
+        }
+        assert_eq!(table.leaves.len(), 0);
+    }
+}

@@ -1,0 +1,163 @@
+//! Formatting and opening volumes.
+
+use crate::addr::GRAIN_BYTES;
+use crate::core::Core;
+use crate::device::Device;
+use crate::engine::{Ftl, VolumeInfo};
+use crate::error::{FormatError, OpenError};
+use crate::format::{Sessions, Superblock};
+use crate::geometry::Geometry;
+use crate::ids::{Port, Time};
+use crate::map::MapTable;
+use crate::page::Pool;
+use crate::planted::Bug;
+use crate::port::PortQueue;
+use crate::recover::io::MediaIo;
+use crate::recover::{RecoveryReport, recover, write_superblock};
+use crate::shared::{NEVER, Shared};
+use crate::stats::Counters;
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::{Arc, Mutex};
+
+/// How to format a device.
+#[derive(Clone, Debug)]
+pub struct FormatOptions {
+    /// Share of the device that stays hidden, in percent.
+    pub overprovision_percent: u8,
+    /// Segment size; chosen by the size of the device when not given.
+    pub segment_bytes: Option<u64>,
+    /// Logical capacity; what the device and the hidden share allow when not given.
+    pub capacity_grains: Option<u64>,
+    /// Identity; random when not given.
+    pub uuid: Option<[u8; 16]>,
+    /// Bytes for the layer above.
+    pub owner: [u8; 16],
+    /// Unix time in nanoseconds, information only.
+    pub created_ns: u64,
+}
+
+impl Default for FormatOptions {
+    fn default() -> Self {
+        Self {
+            overprovision_percent: 20,
+            segment_bytes: None,
+            capacity_grains: None,
+            uuid: None,
+            owner: [0; 16],
+            created_ns: 0,
+        }
+    }
+}
+
+/// How to open a volume.
+#[derive(Clone, Debug)]
+pub struct OpenOptions {
+    /// Pages held in memory, at least 16.
+    pub pool_frames: usize,
+    /// Number of drivers.
+    pub ports: u16,
+    /// Time now, on the drivers' clock.
+    pub now: Time,
+    /// Unix time now in nanoseconds; only goes into headers.
+    pub wall_clock_ns: u64,
+    /// Dirty pages are written out after this long at the latest.
+    pub dirty_age_ns: u64,
+    /// Bug to have, in tests.
+    #[doc(hidden)]
+    pub planted: Option<Bug>,
+}
+
+impl Default for OpenOptions {
+    fn default() -> Self {
+        Self {
+            pool_frames: 4096,
+            ports: 1,
+            now: Time(0),
+            wall_clock_ns: 0,
+            dirty_age_ns: 1_000_000_000,
+            planted: None,
+        }
+    }
+}
+
+/// Fewest frames a pool works with.
+const FRAMES_MIN: usize = 16;
+
+impl Ftl {
+    /// Makes a volume of a device. Everything on it is lost: the old superblock goes first, the new one comes last.
+    pub fn format(
+        device: &mut dyn Device,
+        options: &FormatOptions,
+    ) -> Result<VolumeInfo, FormatError> {
+        let grains = device.len_bytes() / GRAIN_BYTES as u64;
+        let geometry = Geometry::derive(
+            grains,
+            options.segment_bytes,
+            options.overprovision_percent,
+            options.capacity_grains,
+        )?;
+        let no_memory = |_| crate::device::MediaError::NoSpace;
+        let mut io = MediaIo::new(device).map_err(no_memory)?;
+        let blank = [0; GRAIN_BYTES];
+        for at in 0..2 {
+            io.write(crate::addr::Pba(at), &blank)?;
+        }
+        io.flush()?;
+        let uuid = options
+            .uuid
+            .unwrap_or_else(|| *uuid::Uuid::new_v4().as_bytes());
+        let mut superblock = Superblock {
+            uuid,
+            generation: 0,
+            session: 0,
+            geometry,
+            clean: true,
+            owner: options.owner,
+            created_ns: options.created_ns,
+            sessions: Sessions::default(),
+        };
+        // Headers of an earlier volume carry another UUID and are not ours.
+        write_superblock(&mut io, &mut superblock)?;
+        Ok(VolumeInfo::of(&superblock))
+    }
+
+    /// Opens a volume, recovering whatever the last session left, and begins a new session.
+    pub fn open(
+        device: &mut dyn Device,
+        options: OpenOptions,
+    ) -> Result<(Arc<Self>, RecoveryReport), OpenError> {
+        if options.pool_frames < FRAMES_MIN {
+            return Err(OpenError::Options("a pool has at least 16 frames"));
+        }
+        if options.pool_frames > 1 << 28 {
+            return Err(OpenError::Options("a pool has at most 2^28 frames"));
+        }
+        if options.ports == 0 {
+            return Err(OpenError::Options("a volume has at least one port"));
+        }
+        let map = MapTable::default();
+        let (found, report) = recover(device, &map, options.planted)?;
+        let geometry = found.superblock.geometry;
+        let info = VolumeInfo::of(&found.superblock);
+        let pool = Pool::new(options.pool_frames, &geometry).map_err(OpenError::Memory)?;
+        let shared = Shared {
+            pool,
+            map,
+            geometry,
+            counters: Counters::default(),
+            ports: (0..options.ports)
+                .map(|p| PortQueue::new(Port(p)))
+                .collect(),
+            core: Mutex::new(Core::new(found, options.pool_frames)),
+            inbox: Mutex::new(Vec::new()),
+            frames_wanted: AtomicBool::new(false),
+            closed: AtomicBool::new(false),
+            now: AtomicU64::new(options.now.0),
+            deadline: AtomicU64::new(NEVER),
+            wall_offset_ns: AtomicU64::new(options.wall_clock_ns.wrapping_sub(options.now.0)),
+            age_ns: options.dirty_age_ns,
+            planted: options.planted,
+        };
+        Ok((Self::assemble(Arc::new(shared), info), report))
+    }
+}

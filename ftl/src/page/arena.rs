@@ -1,0 +1,123 @@
+//! The memory of the pool: one shared mapping, handed out by the grain. The one place that touches raw page memory.
+//!
+//! Rules of the memory: a slot belongs to whoever the engine says (a page's pin holders, a write-out being
+//! assembled, a media operation). Holders of one page may copy in and out at the same time, as remote peers do; they
+//! then see a mix of old and new bytes of *this page*, never anything else. So all access is by copy through raw
+//! pointers, and no reference to memory that others may write is ever made. A media operation owns its slots alone
+//! until its completion.
+
+use crate::addr::GRAIN_BYTES;
+use crate::device::IoBuf;
+use memmap2::{MmapOptions, MmapRaw};
+use std::fs::File;
+use std::io;
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::ptr::NonNull;
+
+/// Index of a grain of memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Slot(pub(crate) u32);
+
+impl Slot {
+    /// The slot `n` further on.
+    pub(crate) const fn plus(self, n: usize) -> Self {
+        Self(self.0 + n as u32)
+    }
+}
+
+/// A fixed number of grains of shared, zeroed memory.
+#[derive(Debug)]
+pub(crate) struct Arena {
+    map: MmapRaw,
+    slots: usize,
+    fd: File,
+}
+
+impl Arena {
+    pub(crate) fn new(slots: usize) -> io::Result<Self> {
+        // SAFETY: the name is a NUL-terminated literal; the call has no other memory argument.
+        let raw = unsafe { libc::memfd_create(c"flashnet-pool".as_ptr(), libc::MFD_CLOEXEC) };
+        if raw < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: a fresh descriptor that nobody else owns.
+        let fd = File::from(unsafe { OwnedFd::from_raw_fd(raw) });
+        fd.set_len((slots * GRAIN_BYTES) as u64)?;
+        let map = MmapOptions::new().len(slots * GRAIN_BYTES).map_raw(&fd)?;
+        Ok(Self { map, slots, fd })
+    }
+
+    /// Start and length of the whole mapping.
+    pub(crate) fn region(&self) -> (*mut u8, usize) {
+        (self.map.as_mut_ptr(), self.slots * GRAIN_BYTES)
+    }
+
+    /// The memory file behind the mapping.
+    pub(crate) fn file(&self) -> &File {
+        &self.fd
+    }
+
+    /// Address of `len` bytes at `offset` of `slot`, checked.
+    fn at(&self, slot: Slot, offset: usize, len: usize) -> *mut u8 {
+        let start = slot.0 as usize * GRAIN_BYTES + offset;
+        assert!(
+            start + len <= self.slots * GRAIN_BYTES,
+            "outside of the pool"
+        );
+        // SAFETY: `start` lies inside the mapping, checked above.
+        unsafe { self.map.as_mut_ptr().add(start) }
+    }
+
+    /// First byte of a slot.
+    pub(crate) fn ptr(&self, slot: Slot) -> *mut u8 {
+        self.at(slot, 0, GRAIN_BYTES)
+    }
+
+    pub(crate) fn copy_out(&self, slot: Slot, offset: usize, to: &mut [u8]) {
+        let from = self.at(slot, offset, to.len());
+        // SAFETY: `from` is valid for the length (checked) and the mapping is never lent as a slice, so no overlap.
+        unsafe { std::ptr::copy_nonoverlapping(from, to.as_mut_ptr(), to.len()) }
+    }
+
+    pub(crate) fn copy_in(&self, slot: Slot, offset: usize, from: &[u8]) {
+        let to = self.at(slot, offset, from.len());
+        // SAFETY: `to` is valid for the length (checked) and the mapping is never lent as a slice, so no overlap.
+        unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to, from.len()) }
+    }
+
+    /// Copies one grain to another slot.
+    pub(crate) fn copy_slot(&self, from: Slot, to: Slot) {
+        assert_ne!(from, to, "a slot is not copied to itself");
+        let (from, to) = (self.ptr(from), self.ptr(to));
+        // SAFETY: both are whole slots inside the mapping, and different ones do not overlap.
+        unsafe { std::ptr::copy_nonoverlapping(from, to, GRAIN_BYTES) }
+    }
+
+    pub(crate) fn zero(&self, slot: Slot) {
+        let to = self.ptr(slot);
+        // SAFETY: a whole slot inside the mapping.
+        unsafe { std::ptr::write_bytes(to, 0, GRAIN_BYTES) }
+    }
+
+    /// CRC-32 of a slot that nobody writes now: the engine owns it (staged, or just read and not yet published).
+    pub(crate) fn crc(&self, slot: Slot) -> u32 {
+        let from = self.ptr(slot);
+        // SAFETY: a whole slot inside the mapping that nobody writes (contract above), so it may be borrowed.
+        crc32fast::hash(unsafe { std::slice::from_raw_parts(from, GRAIN_BYTES) })
+    }
+
+    /// The content of a slot that nobody writes now.
+    pub(crate) fn bytes(&self, slot: Slot) -> Box<[u8; GRAIN_BYTES]> {
+        let mut bytes = Box::new([0; GRAIN_BYTES]);
+        self.copy_out(slot, 0, &mut bytes[..]);
+        bytes
+    }
+
+    /// Lends `count` slots for a media operation. The caller has taken them out of every other use.
+    pub(crate) fn lend(&self, slot: Slot, count: usize) -> IoBuf {
+        let start = self.at(slot, 0, count * GRAIN_BYTES);
+        let start = NonNull::new(start).expect("a mapping does not start at 0");
+        // SAFETY: the slots are valid and the engine uses them for this operation alone until its completion.
+        unsafe { IoBuf::new(start, count * GRAIN_BYTES) }
+    }
+}

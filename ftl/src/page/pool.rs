@@ -1,0 +1,81 @@
+//! The memory of the engine: frames, one page of zeros, staging for write-outs, buffers for relocation.
+//!
+//! All of it is one mapping made at the start. Staging and relocation buffers are separate from the frames, so that
+//! what frees frames never waits for frames (I17).
+
+use super::arena::{Arena, Slot};
+use crate::device::IoBuf;
+use crate::format::RECORDS_MAX;
+use crate::geometry::Geometry;
+use crate::map::FrameId;
+use std::io;
+
+/// Staging buffers for user write-outs: so many device writes may be in flight.
+pub(crate) const USER_STAGES: usize = 8;
+/// Staging buffers reserved for relocation.
+pub(crate) const RELOCATION_STAGES: usize = 2;
+
+/// The pool.
+#[derive(Debug)]
+pub(crate) struct Pool {
+    pub(crate) arena: Arena,
+    frames: usize,
+    stage_grains: usize,
+    scan_grains: usize,
+}
+
+impl Pool {
+    pub(crate) fn new(frames: usize, geometry: &Geometry) -> io::Result<Self> {
+        let stage_grains = 1 + geometry.write_out_data_max();
+        let scan_grains = (1 + RECORDS_MAX).min(geometry.segment_grains as usize);
+        let stages = (USER_STAGES + RELOCATION_STAGES) * stage_grains;
+        Ok(Self {
+            arena: Arena::new(frames + 2 + stages + scan_grains)?,
+            frames,
+            stage_grains,
+            scan_grains,
+        })
+    }
+
+    pub(crate) const fn frames(&self) -> usize {
+        self.frames
+    }
+
+    pub(crate) fn frame(&self, frame: FrameId) -> Slot {
+        debug_assert!(
+            (frame.0 as usize) < self.frames,
+            "frame outside of the pool"
+        );
+        Slot(frame.0)
+    }
+
+    /// A page that always reads as zeros.
+    pub(crate) fn zero_page(&self) -> Slot {
+        Slot(self.frames as u32)
+    }
+
+    /// Where a superblock is put together.
+    pub(crate) fn superblock(&self) -> Slot {
+        Slot(self.frames as u32 + 1)
+    }
+
+    /// First slot of staging buffer `index`.
+    pub(crate) fn stage(&self, index: usize) -> Slot {
+        assert!(
+            index < USER_STAGES + RELOCATION_STAGES,
+            "no such staging buffer"
+        );
+        Slot((self.frames + 2 + index * self.stage_grains) as u32)
+    }
+
+    /// First slot of the buffer that relocation reads into, and its length.
+    pub(crate) fn scan(&self) -> (Slot, usize) {
+        let first = self.frames + 2 + (USER_STAGES + RELOCATION_STAGES) * self.stage_grains;
+        (Slot(first as u32), self.scan_grains)
+    }
+
+    /// Lends slots for a media operation; the caller has taken them out of every other use.
+    pub(crate) fn lend(&self, slot: Slot, count: usize) -> IoBuf {
+        self.arena.lend(slot, count)
+    }
+}

@@ -1,0 +1,112 @@
+//! Media access of recovery and formatting: many grain reads in flight, one write at a time.
+
+use crate::addr::{GRAIN_BYTES, Pba};
+use crate::device::{Action, ActionId, Device, MediaError, MediaOp};
+use crate::format::GrainBytes;
+use crate::page::Slot;
+use crate::page::arena::Arena;
+use std::collections::VecDeque;
+
+/// Reads in flight.
+const DEPTH: usize = 64;
+
+/// Drives a device.
+pub(crate) struct MediaIo<'d> {
+    device: &'d mut dyn Device,
+    arena: Arena,
+    free: Vec<usize>,
+    /// Tag and place of each read in flight, and whether it is the second try.
+    reads: Vec<Option<(u64, Pba, bool)>>,
+    waiting: VecDeque<(u64, Pba, bool)>,
+}
+
+impl<'d> MediaIo<'d> {
+    pub(crate) fn new(device: &'d mut dyn Device) -> std::io::Result<Self> {
+        Ok(Self {
+            device,
+            arena: Arena::new(DEPTH + 1)?,
+            free: (0..DEPTH).collect(),
+            reads: vec![None; DEPTH],
+            waiting: VecDeque::new(),
+        })
+    }
+
+    pub(crate) fn device_grains(&self) -> u64 {
+        self.device.len_bytes() / GRAIN_BYTES as u64
+    }
+
+    /// Queues a read of one grain; `tag` comes back with it.
+    pub(crate) fn want(&mut self, tag: u64, at: Pba) {
+        self.waiting.push_back((tag, at, false));
+        self.fill();
+    }
+
+    fn fill(&mut self) {
+        while !self.waiting.is_empty()
+            && let Some(index) = self.free.pop()
+        {
+            let read = self.waiting.pop_front().expect("not empty");
+            self.reads[index] = Some(read);
+            let op = MediaOp::Read {
+                offset: read.1.0 * GRAIN_BYTES as u64,
+                buf: self.arena.lend(Slot(index as u32), 1),
+            };
+            let id = ActionId(index as u64);
+            self.device.submit(Action { id, op });
+        }
+    }
+
+    /// The next read that has ended; `None` when none is left. A failed read is tried twice.
+    pub(crate) fn next(&mut self) -> Option<(u64, Result<Box<GrainBytes>, MediaError>)> {
+        loop {
+            let (id, result) = self.device.poll(true)?;
+            let index = id.0 as usize;
+            let (tag, at, again) = self.reads[index].take().expect("read in flight");
+            self.free.push(index);
+            let outcome = match result {
+                Ok(()) => Ok(self.arena.bytes(Slot(index as u32))),
+                Err(_) if !again => {
+                    self.waiting.push_front((tag, at, true));
+                    self.fill();
+                    continue;
+                }
+                Err(error) => Err(error),
+            };
+            self.fill();
+            return Some((tag, outcome));
+        }
+    }
+
+    /// Reads one grain; nothing else is in flight.
+    pub(crate) fn read(&mut self, at: Pba) -> Result<Box<GrainBytes>, MediaError> {
+        self.want(0, at);
+        self.next()
+            .map_or(Err(MediaError::Gone), |(_, result)| result)
+    }
+
+    /// Writes one grain; nothing else is in flight.
+    pub(crate) fn write(&mut self, at: Pba, bytes: &GrainBytes) -> Result<(), MediaError> {
+        let slot = Slot(DEPTH as u32);
+        self.arena.copy_in(slot, 0, bytes);
+        self.run(MediaOp::Write {
+            offset: at.0 * GRAIN_BYTES as u64,
+            buf: self.arena.lend(slot, 1),
+        })
+    }
+
+    pub(crate) fn flush(&mut self) -> Result<(), MediaError> {
+        self.run(MediaOp::Flush)
+    }
+
+    fn run(&mut self, op: MediaOp) -> Result<(), MediaError> {
+        let id = ActionId(DEPTH as u64);
+        self.device.submit(Action { id, op });
+        match self.device.poll(true) {
+            Some((done, result)) => {
+                assert_eq!(done, id, "only operation in flight");
+                result
+            }
+            None => Err(MediaError::Gone),
+        }
+    }
+}

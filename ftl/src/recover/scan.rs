@@ -1,0 +1,154 @@
+//! Scanning: finding every header grain that belongs to the present life of its segment.
+//!
+//! A segment's headers form a chain: the first lies at its first grain, each next one behind the data of the one
+//! before. All segments are walked at the same time. Where a chain is broken by a damaged header, the rest is found
+//! from behind: every header says where the one numbered before it lies.
+
+use super::io::MediaIo;
+use crate::addr::{Pba, SegmentId};
+use crate::format::{Header, HeaderFlaw, HeaderNo, Sessions};
+use crate::geometry::Geometry;
+use crate::planted::Bug;
+use std::collections::{BTreeMap, HashSet};
+
+/// A header and where it lies.
+#[derive(Debug)]
+pub(crate) struct Found {
+    pub(crate) at: Pba,
+    pub(crate) header: Header,
+}
+
+/// What a scan found.
+#[derive(Debug, Default)]
+pub(crate) struct Scan {
+    /// Headers that may count, by number.
+    pub(crate) headers: BTreeMap<HeaderNo, Found>,
+    /// Intact headers that do not count: cut tails. They are erased.
+    pub(crate) cut: Vec<Pba>,
+    /// Sessions that some header names.
+    pub(crate) sessions: HashSet<u64>,
+    /// Grains that could not be read, or hold a header that is damaged.
+    pub(crate) damaged: u64,
+}
+
+/// What a scan needs to know.
+#[derive(Debug)]
+pub(crate) struct Scope<'a> {
+    pub(crate) geometry: Geometry,
+    pub(crate) volume: u64,
+    pub(crate) session: u64,
+    pub(crate) sessions: &'a Sessions,
+    pub(crate) planted: Option<Bug>,
+}
+
+/// What is known of a segment while it is walked.
+#[derive(Clone, Copy, Debug, Default)]
+struct Walk {
+    /// First number of the life, and its session.
+    life: Option<(HeaderNo, u64)>,
+    /// The first grain was erased or never written: nothing behind it counts.
+    blank: bool,
+    last: HeaderNo,
+}
+
+/// Walks all segments.
+pub(crate) fn scan(io: &mut MediaIo<'_>, scope: &Scope<'_>) -> Scan {
+    let mut scan = Scan::default();
+    let mut walks = vec![Walk::default(); scope.geometry.segment_count as usize];
+    for segment in 0..scope.geometry.segment_count {
+        let at = scope.geometry.segment_start(SegmentId(segment));
+        io.want(at.0, at);
+    }
+    walk(io, scope, &mut scan, &mut walks);
+    // Follow the back-pointers to what the chains missed, until nothing new turns up.
+    let mut tried = HashSet::new();
+    loop {
+        let lost: Vec<(HeaderNo, Pba)> = scan
+            .headers
+            .values()
+            .filter_map(|f| Some((HeaderNo(f.header.no.0 - 1), f.header.back?)))
+            .filter(|(no, at)| !scan.headers.contains_key(no) && tried.insert(*at))
+            .collect();
+        let mut wanted = false;
+        for (no, at) in lost {
+            let Some((id, position)) = scope.geometry.locate(at) else {
+                continue;
+            };
+            let walk = &walks[id.0 as usize];
+            let same_life = walk.life.is_some_and(|(epoch, _)| epoch <= no);
+            let unknown = walk.life.is_none() && !walk.blank && position != 0;
+            if position != 0 && (same_life || unknown) {
+                io.want(at.0, at);
+                wanted = true;
+            }
+        }
+        if !wanted {
+            return scan;
+        }
+        walk(io, scope, &mut scan, &mut walks);
+    }
+}
+
+fn walk(io: &mut MediaIo<'_>, scope: &Scope<'_>, scan: &mut Scan, walks: &mut [Walk]) {
+    while let Some((tag, bytes)) = io.next() {
+        let at = Pba(tag);
+        let (id, position) = scope.geometry.locate(at).expect("asked inside a segment");
+        let walk = &mut walks[id.0 as usize];
+        let header = match bytes.as_deref().map(Header::parse) {
+            Ok(Ok(header)) => header,
+            Ok(Err(flaw)) => {
+                walk.blank |= position == 0 && flaw == HeaderFlaw::Blank;
+                scan.damaged += u64::from(flaw == HeaderFlaw::Checksum);
+                continue;
+            }
+            Err(_) => {
+                scan.damaged += 1;
+                continue;
+            }
+        };
+        let stale_wanted = scope.planted == Some(Bug::StaleHeaderAccepted);
+        if header.volume != scope.volume || header.segment != id || header.position != position {
+            continue;
+        }
+        if header.session > scope.session {
+            continue;
+        }
+        let life = (header.epoch, header.session);
+        if position == 0 && header.epoch != header.no {
+            continue;
+        }
+        if !stale_wanted {
+            if walk.life.is_some_and(|known| known != life) {
+                continue;
+            }
+            walk.life = Some(life);
+        }
+        scan.sessions.insert(header.session);
+        let past = header.session < scope.session;
+        let known = scope
+            .sessions
+            .ends
+            .iter()
+            .any(|s| s.session == header.session);
+        let counts = stale_wanted
+            || if past || known {
+                scope.sessions.admits(header.session, header.no)
+            } else {
+                header.no > scope.sessions.last()
+            };
+        if !counts {
+            scan.cut.push(at);
+            continue;
+        }
+        walk.last = walk.last.max(header.no);
+        let next = position + header.grains();
+        if scan.headers.contains_key(&header.no) && !stale_wanted {
+            continue;
+        }
+        scan.headers.insert(header.no, Found { at, header });
+        if next < scope.geometry.segment_grains {
+            let next = Pba(at.0 + u64::from(next - position));
+            io.want(next.0, next);
+        }
+    }
+}

@@ -1,0 +1,205 @@
+//! Segments: the unit in which the log is appended and reclaimed.
+//!
+//! ```text
+//!   Free ──open──► Open ──close──► Closed ──nothing live──► Pending ──recorded, no readers──► Free
+//! ```
+//!
+//! A segment is *Pending* while a crash could still bring back something that only it holds, or while recovery would
+//! miss its headers: until the log's `recorded` number reaches the header that freed it.
+//!
+//! # Invariants
+//! - Exactly what the map and the live records say is counted in `live` and `records`.
+//! - `epoch` is the life that a scan would find: a free segment keeps its last one until the first header of
+//!   the next life is durable.
+
+use crate::addr::SegmentId;
+use crate::format::{HeaderNo, Stream};
+use std::collections::VecDeque;
+
+/// What a segment serves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SegmentUse {
+    /// May be opened.
+    Free,
+    /// Appended to.
+    Open(Stream),
+    /// Full, or never to be appended to.
+    Closed,
+    /// Nothing live; free as soon as this header is recorded as durable. `None`: the forming group frees it.
+    Pending(Option<HeaderNo>),
+    /// Its headers can not be read: what is live stays, the rest is lost space.
+    Retired,
+}
+
+/// A segment.
+#[derive(Clone, Debug)]
+pub(crate) struct Segment {
+    pub(crate) usage: SegmentUse,
+    /// First header number of this life (of the last one, when free); 0 if it never had one.
+    pub(crate) epoch: HeaderNo,
+    /// The life before, as long as its headers may still be found.
+    pub(crate) stale: HeaderNo,
+    /// Grains appended.
+    pub(crate) used: u32,
+    /// Data grains that the map points to.
+    pub(crate) live: u32,
+    /// Trim and zero records at home here that must survive.
+    pub(crate) records: u32,
+    /// Reads in flight.
+    pub(crate) readers: u32,
+    /// Write-outs in flight.
+    pub(crate) writing: u32,
+}
+
+/// All segments.
+#[derive(Debug)]
+pub(crate) struct Segments {
+    pub(crate) list: Vec<Segment>,
+    free: VecDeque<SegmentId>,
+    pending: Vec<SegmentId>,
+    open: [Option<SegmentId>; 2],
+}
+
+impl Segments {
+    pub(crate) fn new(count: u32) -> Self {
+        let blank = Segment {
+            usage: SegmentUse::Free,
+            epoch: HeaderNo(0),
+            stale: HeaderNo(0),
+            used: 0,
+            live: 0,
+            records: 0,
+            readers: 0,
+            writing: 0,
+        };
+        Self {
+            list: vec![blank; count as usize],
+            free: VecDeque::new(),
+            pending: Vec::new(),
+            open: [None; 2],
+        }
+    }
+
+    pub(crate) fn get(&self, id: SegmentId) -> &Segment {
+        &self.list[id.0 as usize]
+    }
+    pub(crate) fn get_mut(&mut self, id: SegmentId) -> &mut Segment {
+        &mut self.list[id.0 as usize]
+    }
+    pub(crate) fn free_count(&self) -> usize {
+        self.free.len()
+    }
+    pub(crate) fn pending_count(&self) -> usize {
+        self.pending.len()
+    }
+    pub(crate) fn open(&self, stream: Stream) -> Option<SegmentId> {
+        self.open[stream as usize]
+    }
+
+    /// Builds the free list after recovery, oldest life first: reuse in this order lets tombstones die.
+    pub(crate) fn rebuild_free(&mut self) {
+        let mut free: Vec<SegmentId> = (0..self.list.len() as u32)
+            .map(SegmentId)
+            .filter(|&id| self.get(id).usage == SegmentUse::Free)
+            .collect();
+        free.sort_by_key(|&id| (self.get(id).epoch, id));
+        self.free = free.into();
+    }
+
+    /// Opens a free segment for `stream` if more than `keep` are free.
+    pub(crate) fn open_next(&mut self, stream: Stream, keep: usize) -> Option<SegmentId> {
+        assert!(self.open(stream).is_none(), "one open segment per stream");
+        if self.free.len() <= keep {
+            return None;
+        }
+        let id = self.free.pop_front()?;
+        let segment = self.get_mut(id);
+        segment.usage = SegmentUse::Open(stream);
+        segment.stale = segment.epoch;
+        segment.epoch = HeaderNo(0);
+        segment.used = 0;
+        self.open[stream as usize] = Some(id);
+        Some(id)
+    }
+
+    /// Closes the open segment of `stream`.
+    pub(crate) fn close(&mut self, stream: Stream) -> Option<SegmentId> {
+        let id = self.open[stream as usize].take()?;
+        self.get_mut(id).usage = SegmentUse::Closed;
+        Some(id)
+    }
+
+    /// If nothing in a closed segment is needed any more, it waits for `freed_at` (`None`: the forming group).
+    pub(crate) fn retire_if_empty(&mut self, id: SegmentId, freed_at: Option<HeaderNo>) {
+        let segment = self.get_mut(id);
+        if segment.usage == SegmentUse::Closed
+            && segment.live == 0
+            && segment.records == 0
+            && segment.writing == 0
+        {
+            segment.usage = SegmentUse::Pending(freed_at);
+            self.pending.push(id);
+        }
+    }
+
+    /// The forming group got its number.
+    pub(crate) fn group_assembled(&mut self, no: HeaderNo) {
+        for &id in &self.pending {
+            let segment = &mut self.list[id.0 as usize];
+            if segment.usage == SegmentUse::Pending(None) {
+                segment.usage = SegmentUse::Pending(Some(no));
+            }
+        }
+    }
+
+    /// Frees what may be freed once everything up to `recorded` is recorded as durable.
+    pub(crate) fn release(&mut self, recorded: HeaderNo) -> usize {
+        let before = self.pending.len();
+        let (list, free) = (&mut self.list, &mut self.free);
+        self.pending.retain(|&id| {
+            let segment = &mut list[id.0 as usize];
+            let due = matches!(segment.usage, SegmentUse::Pending(Some(at)) if at <= recorded);
+            if due && segment.readers == 0 {
+                segment.usage = SegmentUse::Free;
+                segment.used = 0;
+                free.push_back(id);
+                return false;
+            }
+            true
+        });
+        before - self.pending.len()
+    }
+
+    /// The lowest header number whose recording would free a pending segment.
+    pub(crate) fn pending_next(&self) -> Option<HeaderNo> {
+        self.pending
+            .iter()
+            .filter_map(|&id| match self.get(id).usage {
+                SegmentUse::Pending(at) => at,
+                _ => None,
+            })
+            .min()
+    }
+
+    /// The oldest life that a scan of the media could still find.
+    pub(crate) fn oldest_life(&self, durable: HeaderNo) -> Option<HeaderNo> {
+        self.list
+            .iter()
+            .map(|s| s.visible_epoch(durable))
+            .filter(|&e| e != HeaderNo(0))
+            .min()
+    }
+}
+
+impl Segment {
+    /// The oldest life of this segment that a scan could find: the one before counts until the new first header is
+    /// durable.
+    pub(crate) fn visible_epoch(&self, durable: HeaderNo) -> HeaderNo {
+        let replaced = self.epoch != HeaderNo(0) && self.epoch <= durable;
+        if self.stale != HeaderNo(0) && !replaced {
+            self.stale
+        } else {
+            self.epoch
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! What all threads share: the lock-free map and pool on one side, the core behind its lock on the other.
+//!
+//! Lock order: core, then a port or the inbox. No page guard is ever dropped under the core's lock. Drivers of other
+//! ports are woken after the lock has been released.
+
+use crate::addr::Lba;
+use crate::core::{Core, Cx};
+use crate::geometry::Geometry;
+use crate::ids::Port;
+use crate::map::{Entry, FrameId, MapTable, Unpinned};
+use crate::page::Pool;
+use crate::planted::Bug;
+use crate::port::PortQueue;
+use crate::stats::Counters;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+/// No timer.
+pub(crate) const NEVER: u64 = u64::MAX;
+
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) pool: Pool,
+    pub(crate) map: MapTable,
+    pub(crate) geometry: Geometry,
+    pub(crate) counters: Counters,
+    pub(crate) ports: Vec<PortQueue>,
+    pub(crate) core: Mutex<Core>,
+    /// Pages that turned dirty and are not in the core's books yet.
+    pub(crate) inbox: Mutex<Vec<Lba>>,
+    /// Somebody waits for a frame: an unpin that frees one must say so.
+    pub(crate) frames_wanted: AtomicBool,
+    /// No more changes: failed or shutting down.
+    pub(crate) closed: AtomicBool,
+    /// Last time a driver told.
+    pub(crate) now: AtomicU64,
+    /// When dirty pages are due.
+    pub(crate) deadline: AtomicU64,
+    /// Wall clock minus `now`.
+    pub(crate) wall_offset_ns: AtomicU64,
+    pub(crate) age_ns: u64,
+    pub(crate) planted: Option<Bug>,
+}
+
+impl Shared {
+    pub(crate) fn has_bug(&self, bug: Bug) -> bool {
+        self.planted == Some(bug)
+    }
+
+    /// Port that carries what nobody asked for in particular.
+    pub(crate) const BACKGROUND: Port = Port(0);
+
+    /// Runs `f` on the core; media operations go to `port`. Then wakes the drivers of ports that got something,
+    /// except `port` when its own driver is calling.
+    pub(crate) fn with_core<R>(
+        self: &Arc<Self>,
+        port: Port,
+        own_driver: bool,
+        f: impl FnOnce(&mut Core, Cx<'_>) -> R,
+    ) -> R {
+        let mut core = self.core.lock().expect("core poisoned by a panic");
+        let cx = Cx { sh: self, port };
+        let result = f(&mut core, cx);
+        let wakes = core.take_wakes();
+        drop(core);
+        for woken in wakes {
+            if woken != port || !own_driver {
+                self.ports[usize::from(woken.0)].wake();
+            }
+        }
+        result
+    }
+
+    /// Gives a pin back; the first half of every put.
+    pub(crate) fn unpin(
+        self: &Arc<Self>,
+        entry: &Entry,
+        lba: Lba,
+        frame: FrameId,
+        wrote: bool,
+        port: Port,
+    ) {
+        match entry.unpin(frame, wrote) {
+            Unpinned::Detached => {
+                self.with_core(port, false, |core, cx| core.orphan_unpinned(cx, frame));
+            }
+            Unpinned::Done { now_dirty, last } => {
+                if now_dirty {
+                    self.note_dirty(lba, port);
+                }
+                if last && self.frames_wanted.load(Ordering::SeqCst) {
+                    self.with_core(port, false, |core, cx| core.frame_unpinned(cx, frame, lba));
+                }
+            }
+        }
+    }
+
+    /// A page turned dirty.
+    fn note_dirty(self: &Arc<Self>, lba: Lba, port: Port) {
+        let waiting = {
+            let mut inbox = self.inbox.lock().expect("inbox poisoned by a panic");
+            inbox.push(lba);
+            inbox.len()
+        };
+        self.arm_timer();
+        if waiting >= 64.min(1 + self.pool.frames() / 8) {
+            self.with_core(port, false, |core, cx| core.pump(cx));
+        }
+    }
+
+    /// Makes sure that a timer runs while there are dirty pages.
+    pub(crate) fn arm_timer(&self) {
+        if self.deadline.load(Ordering::SeqCst) == NEVER {
+            let due = self.now.load(Ordering::SeqCst).saturating_add(self.age_ns);
+            let armed =
+                self.deadline
+                    .compare_exchange(NEVER, due, Ordering::SeqCst, Ordering::SeqCst);
+            if armed.is_ok() {
+                self.ports[usize::from(Self::BACKGROUND.0)].wake();
+            }
+        }
+    }
+
+    /// The holder of an exclusive page put it.
+    pub(crate) fn publish(self: &Arc<Self>, frame: FrameId, filled: bool, port: Port) {
+        self.with_core(port, false, |core, cx| core.publish(cx, frame, filled));
+    }
+}

@@ -1,0 +1,10 @@
+//! Capacity and use of a volume.
+
+/// Logical space of a volume, in grains.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Space {
+    /// Grains that may be mapped at the same time.
+    pub capacity: u64,
+    /// Grains mapped now (data or reserved as zeros).
+    pub mapped: u64,
+}

@@ -1,0 +1,76 @@
+//! Counters: what the engine did, and the write amplification that follows.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+macro_rules! counters {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// Counts since the volume was opened.
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+        pub struct Stats {
+            $($(#[$doc])* pub $name: u64,)*
+        }
+
+        #[derive(Debug, Default)]
+        pub(crate) struct Counters {
+            $(pub(crate) $name: AtomicU64,)*
+        }
+
+        impl Counters {
+            pub(crate) fn snapshot(&self) -> Stats {
+                Stats { $($name: self.$name.load(Ordering::Relaxed),)* }
+            }
+        }
+    };
+}
+
+counters! {
+    /// Grains read from the media for a `get`.
+    fills,
+    /// Reads that failed: checksum or device.
+    fills_failed,
+    /// Reads whose checksum did not fit.
+    damaged,
+    /// Data grains written for users.
+    user_grains,
+    /// Data grains relocated.
+    relocated_grains,
+    /// Header grains written.
+    header_grains,
+    /// Device writes of the log.
+    write_outs,
+    /// Flushes.
+    flushes,
+    /// Pages evicted.
+    evictions,
+    /// Times a get had to wait for a frame.
+    frame_waits,
+    /// Batches committed.
+    commits,
+    /// Trims.
+    trims,
+    /// Segments freed.
+    segments_freed,
+    /// Victims collected.
+    victims,
+    /// Headers without records written to let a segment go.
+    nudges,
+    /// Free segments at the time of the call.
+    segments_free,
+    /// Tombstones at the time of the call.
+    tombstones,
+    /// Dirty pages at the time of the call.
+    dirty_pages,
+}
+
+impl Stats {
+    /// Grains written for each grain the user wrote.
+    pub fn write_amplification(&self) -> f64 {
+        let all = self.user_grains + self.relocated_grains + self.header_grains;
+        all as f64 / self.user_grains.max(1) as f64
+    }
+}
+
+/// Adds to a counter.
+pub(crate) fn count(counter: &AtomicU64, by: u64) {
+    counter.fetch_add(by, Ordering::Relaxed);
+}

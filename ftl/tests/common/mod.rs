@@ -1,0 +1,65 @@
+//! What the tests of the engine share: a small random generator, grains with recognisable content.
+#![allow(dead_code, reason = "each test uses a part")]
+
+use ftl::{FormatOptions, Ftl, GRAIN_BYTES, Lba, MemDevice, OpenOptions, Volume};
+
+/// xorshift64*: the seed is the test's only source of chance.
+pub(crate) struct Rng(u64);
+
+impl Rng {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+    pub(crate) fn next(&mut self) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
+    }
+    pub(crate) fn below(&mut self, bound: u64) -> u64 {
+        (self.next() >> 33) % bound
+    }
+}
+
+/// Content of version `version` of `lba`: every 8 bytes differ from those of any other version or grain.
+pub(crate) fn grain(lba: Lba, version: u64) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(GRAIN_BYTES);
+    for word in 0..GRAIN_BYTES as u64 / 8 {
+        let mixed = (lba.0 << 40 ^ version << 9 ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        bytes.extend_from_slice(&(mixed ^ mixed >> 31).to_le_bytes());
+    }
+    bytes
+}
+
+/// A fresh volume in memory with segments of `segment_grains`.
+pub(crate) fn volume(grains: usize, segment_grains: u64, frames: usize) -> Volume<MemDevice> {
+    let mut device = MemDevice::new(grains * GRAIN_BYTES).expect("memory");
+    let options = FormatOptions {
+        segment_bytes: Some(segment_grains * GRAIN_BYTES as u64),
+        ..FormatOptions::default()
+    };
+    Ftl::format(&mut device, &options).expect("format");
+    reopen(device, frames)
+}
+
+pub(crate) fn reopen(device: MemDevice, frames: usize) -> Volume<MemDevice> {
+    let options = OpenOptions {
+        pool_frames: frames,
+        dirty_age_ns: 0,
+        ..OpenOptions::default()
+    };
+    let (volume, report) = Volume::open(device, options).expect("open");
+    assert_eq!(
+        report.headers_cut, 0,
+        "nothing is cut without a crash: {report:?}"
+    );
+    assert_eq!(
+        report.headers_lost, 0,
+        "nothing is lost without a crash: {report:?}"
+    );
+    volume
+}
+
+pub(crate) fn at(lba: Lba) -> u64 {
+    lba.0 * GRAIN_BYTES as u64
+}
