@@ -1,4 +1,113 @@
-//! Software iWARP endpoint: MPA, DDP and RDMAP without I/O.
+//! Software iWARP endpoint: MPA, DDP and RDMAP (RFC 5044, 5041, 5040, 6581) without I/O.
+//!
+//! A [`Connection`] turns received bytes into memory accesses and completions, and work requests and answers into
+//! bytes to send. It reads no clock, owns no socket and starts no thread: a driver does, in a short loop. What peers
+//! may touch is in a [`RegionTable`] that all connections share. A region lies in memory ([`Buffer`]) or in pages that
+//! a [`PageStore`] brings when they are touched; registering it stores an extent, whatever its size.
+//!
+//! Data takes as few steps as software can: FPDUs are parsed where they were received, WRITEs are copied from there
+//! into their page, READs from their page into the send buffer behind their header. In steady state nothing is
+//! allocated per operation.
+//!
+//! # Example
+//!
+//! Two connections that talk in memory. One registers a buffer; the other writes and reads it.
+//!
+//! ```
+//! use softrdma::driver::loopback::Pair;
+//! use softrdma::*;
+//!
+//! let (ours, theirs) = (RegionTable::new([1; 32]), RegionTable::new([2; 32]));
+//! let memory = Buffer::zeroed(8192);
+//! let rights = Rights::REMOTE_READ | Rights::REMOTE_WRITE;
+//! let region = theirs.register(RegionSpec::memory(ProtectionDomain(0), rights, &memory))?;
+//!
+//! let client = Connection::initiator(Config::default(), &ours, b"", Time(0))?;
+//! let target = Connection::responder(Config::default(), &theirs, Time(0));
+//! let mut pair = Pair::new(client, NoPages, target, NoPages);
+//! pair.run();
+//! assert!(matches!(pair.b.connection.poll_event(), Some(Event::ConnectRequest(_))));
+//! pair.b.connection.accept(b"")?;
+//!
+//! let source = Source::Bytes(b"one-sided".to_vec());
+//! let write = Operation::Write { source, remote: region.remote(100) };
+//! pair.a.connection.post_send(WorkRequest::new(WrId(1), write))?;
+//! let sink = Buffer::zeroed(5);
+//! let read = Operation::Read { sink: LocalSlice::whole(&sink), remote: region.remote(104) };
+//! pair.a.connection.post_send(WorkRequest::new(WrId(2), read))?;
+//! pair.run();
+//!
+//! for wr_id in [WrId(1), WrId(2)] {
+//!     let done = pair.a.connection.poll_completion().expect("two completions, in order");
+//!     assert_eq!((done.wr_id, done.status), (wr_id, Status::Success));
+//! }
+//! assert_eq!(sink.to_vec(0, 5), b"sided");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # The driver's loop
+//!
+//! Tell the connection what happened:
+//!
+//! | what | call |
+//! |---|---|
+//! | bytes arrived | [`handle_bytes`](Connection::handle_bytes); what it does not take is offered again later |
+//! | FIN, socket error | [`handle_eof`](Connection::handle_eof), [`handle_transport_error`](Connection::handle_transport_error) |
+//! | a page came, something is durable | [`handle_page`](Connection::handle_page), [`handle_durable`](Connection::handle_durable) |
+//! | time passed | [`handle_timeout`](Connection::handle_timeout), due at [`poll_timeout`](Connection::poll_timeout) |
+//!
+//! After any of these, and after posting work, do what it wants:
+//!
+//! 1. take all [`poll_event`](Connection::poll_event)s and [`poll_completion`](Connection::poll_completion)s;
+//! 2. unless bytes of an earlier call are still to be sent, call [`poll_transmit`](Connection::poll_transmit), send
+//!    everything it appended, in order, and begin again at 1 (with nothing appended, go on);
+//! 3. look at [`socket_state`](Connection::socket_state) once all is sent: shut down, or close and drop the connection;
+//! 4. receive only while [`wants_input`](Connection::wants_input).
+//!
+//! A connection is dropped only at [`SocketState::Close`]; [`Event::Closed`] has been reported by then. Tickets still
+//! under way may be answered to nobody: the driver drops the page. Two connections must not share a
+//! [`Config::tag`] while tickets of either are under way.
+//!
+//! # Invariants
+//!
+//! - C1. What arrives takes effect strictly in stream order, and before anything behind it: a WRITE whose page is
+//!   absent stops the inbound side until it is placed. READs are the exception: they are taken into a queue of at most
+//!   IRD entries and answered in order, while later WRITEs and SENDs go on (RFC 5040 §5.5 promises no more).
+//! - C2. After a WRITE through a sync STag nothing of this connection takes effect before it is durable (DESIGN §3).
+//! - C3. Memory is touched only under one access check, made anew for each copy (I10, I11; [`mem::access`]).
+//! - C4. Every accepted request completes exactly once, unsignaled successes silently (I18).
+//! - C5. Every queue has a maximum in [`Config`] (I16). Pages pinned: at most `read_window_pages`; a WRITE that
+//!   waits pins none.
+//! - C6. No bytes of a peer lead to a panic; each of its errors has one Terminate code ([`wire::terminate`]).
+//!
+//! # Failure
+//!
+//! An error of the peer ends the connection with a Terminate and [`CloseReason::TerminateSent`]. A storage error does
+//! the same with "catastrophic error of this stream" and [`CloseReason::Storage`]: an operation that failed is never
+//! acknowledged. All posted work is flushed, all pages are given back.
+//!
+//! # Foreign peers
+//!
+//! * By default an initiator asks for revision 2, CRC, and the peer-to-peer model with a zero-length Write or Read as
+//!   the ready-to-receive frame; a responder takes revisions 1 and 2. Markers are sent when asked for and never asked for.
+//! * Two endpoints of ours recognise each other by a [`hello`](wire::hello) in front of the private data and then use
+//!   FPDUs of up to [`Config::ulpdu_max`]. Towards others the limit is [`Config::ulpdu_foreign`]; a driver sets it from the
+//!   socket's segment size with [`config::mulpdu`]. Programs whose private data must be exact turn the hello off.
+//! * Linux `siw` may leave the first FPDU unread that arrives right behind its Reply. A Write of zero bytes follows after
+//!   50 ms if nothing came back; towards our own endpoint it is not needed and not sent.
+//!
+//! # Glossary
+//!
+//! **FPDU**: frame with length and CRC around a **ULPDU**, which is one DDP segment. **STag**: name of a region, 24-bit
+//! index and 8-bit key. **TO**: tagged offset, address in a region. **MSN, MO**: message number and offset in a message.
+//! **IRD, ORD**: READs held for the peer, READs outstanding at the peer. **RTR**: ready-to-receive, first frame of the
+//! initiator. **Park**: stop the inbound side until a page or durability comes.
+//!
+//! # Modules
+//!
+//! [`wire`] formats; [`mem`] regions and the access check; [`page`] the seam to page owners; [`connection`] the engine
+//! ([`wqe`] what is asked of it, [`cq`] and [`event`] what it tells, [`config`] its limits); [`driver`] loopback and a
+//! blocking TCP client.
 
 #![deny(unsafe_code)]
 

@@ -91,7 +91,13 @@ fn spec(kind: usize, domain: ProtectionDomain, rights: Rights, base: u64) -> Reg
 fn access_matrix() {
     let base = u64::MAX - LEN - 50;
     // (what, tagged offset, length): 0 fits, else the codes for WRITE and READ.
-    let ranges: [(&str, u64, u32, Option<(TerminateCode, TerminateCode)>); 8] = [
+    type Row = (
+        &'static str,
+        u64,
+        u32,
+        Option<(TerminateCode, TerminateCode)>,
+    );
+    let ranges: [Row; 8] = [
         ("inside", base + 10, 100, None),
         ("all", base, LEN as u32, None),
         ("last byte", base + LEN - 1, 1, None),

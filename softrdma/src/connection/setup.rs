@@ -198,8 +198,12 @@ impl<S: PageStore> Connection<S> {
     fn agree_as_responder(&self, block: Enhanced) -> (u16, u16) {
         let ord = known(block.ird).map_or(self.config.ord_max, |ird| ird.min(self.config.ord_max));
         let mut ird = self.config.ird_max.min(READS_LIMIT);
-        // A ready-to-receive READ needs a place even when the peer will send no others.
-        if block.peer_to_peer.is_some_and(|kinds| kinds.read) {
+        // A ready-to-receive READ needs a place even when the peer will send no others. We prefer the WRITE.
+        if block
+            .peer_to_peer
+            .map(rtr_answer)
+            .is_some_and(|kinds| !kinds.write)
+        {
             ird = ird.max(1);
         }
         (ird, ord)
@@ -224,10 +228,13 @@ impl<S: PageStore> Connection<S> {
         if asked_enhanced != (frame.revision == 2) {
             return self.setup_failed(SetupError::Revision(frame.revision));
         }
-        let (mut ird, mut ord) = (self.config.ird_max, self.config.ord_max);
+        let (ird, mut ord) = (self.config.ird_max.min(READS_LIMIT), self.config.ord_max);
+        if let Some(peer) = frame.enhanced.and_then(|block| known(block.ird)) {
+            ord = ord.min(peer);
+        }
+        self.agree(frame.crc, frame.markers, hello, ird, ord);
         let mut rtr = None;
         if let Some(block) = frame.enhanced {
-            ord = known(block.ird).map_or(ord, |peer| peer.min(ord));
             if let Some(peer) = known(block.ord).filter(|&peer| peer > ird) {
                 let error = SetupError::InsufficientIrd(peer);
                 return self.setup_terminated(TerminateCode::MpaInsufficientIrd, error);
@@ -237,9 +244,7 @@ impl<S: PageStore> Connection<S> {
                 return self
                     .setup_terminated(TerminateCode::MpaNoCommonRtr, SetupError::NoCommonRtr);
             }
-            ird = ird.min(READS_LIMIT);
         }
-        self.agree(frame.crc, frame.markers, hello, ird, ord);
         self.phase = Phase::rts();
         match rtr {
             Some(kinds) if kinds.write => self.emit_zero_write(),

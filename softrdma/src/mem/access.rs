@@ -1,10 +1,10 @@
 //! The one access check (RELIABILITY I10).
 //!
-//! Every inbound segment that names a tagged buffer, and every page of a READ, passes [`check`] right before its bytes
+//! Every inbound segment that names a tagged buffer, and every page of a READ, passes `check` right before its bytes
 //! are copied. Order of the tests: full STag, stream, protection domain, liveness, range (wrap, then bounds), rights.
 //! The first that fails decides; which Terminate it becomes is in [`AccessError::terminate`].
 //!
-//! The check hands out an [`Access`] that holds the region's gate. Deregistration takes the gate for itself, so
+//! The check hands out an `Access` that holds the region's gate. Deregistration takes the gate for itself, so
 //! when it returned no copy is under way and none will start (I11).
 
 use std::sync::RwLockReadGuard;

@@ -1,0 +1,696 @@
+//! Set-up and close: what two sides agree on, refusals, time-outs, and the rules about who may send first.
+
+mod common;
+
+use common::raw::{self, Sent};
+use common::{Residency, TestPages, TestPair, completions, connect, table, unconnected};
+use softrdma::driver::loopback::Pair;
+use softrdma::wire::rdmap::Opcode;
+use softrdma::wire::start::{Enhanced, NextStart, RtrKinds, StartFrame, StartKind};
+use softrdma::wire::terminate::TerminateCode;
+use softrdma::{
+    BackingId, Buffer, CloseReason, Config, Connection, Established, Event, LocalSlice, NoPages,
+    Operation, PostError, ProtectionDomain, RecvBuffer, RegionSpec, RemoteAddr, Revision, Rights,
+    SetupError, SocketState, Source, Stag, Status, TaggedOffset, Time, WorkRequest, WrId,
+};
+
+fn pages() -> TestPages {
+    TestPages::new(Residency::Always, 1)
+}
+
+fn agreed(client: &Config, target: &Config) -> (Established, Established) {
+    let mut pair = unconnected(
+        client.clone(),
+        &table(1),
+        target.clone(),
+        &table(2),
+        pages(),
+    );
+    pair.run();
+    assert!(matches!(
+        pair.b.connection.poll_event(),
+        Some(Event::ConnectRequest(_))
+    ));
+    pair.b.connection.accept(b"welcome").unwrap();
+    pair.run();
+    let Some(Event::Established(a)) = pair.a.connection.poll_event() else {
+        panic!("established")
+    };
+    let Some(Event::Established(b)) = pair.b.connection.poll_event() else {
+        panic!("established")
+    };
+    (a, b)
+}
+
+fn send(id: u64, message: &[u8]) -> WorkRequest {
+    let op = Operation::Send {
+        source: Source::Bytes(message.to_vec()),
+        solicited: false,
+        invalidate: None,
+    };
+    WorkRequest::new(WrId(id), op)
+}
+
+/// CRC is on unless neither asks; IRD and ORD follow RFC 6581; the hello alone allows large FPDUs.
+#[test]
+fn agreements() {
+    let base = Config::default();
+    for (ours, theirs) in [(false, false), (false, true), (true, false), (true, true)] {
+        let (client, target) = (
+            Config {
+                crc: ours,
+                ..base.clone()
+            },
+            Config {
+                crc: theirs,
+                ..base.clone()
+            },
+        );
+        let (a, b) = agreed(&client, &target);
+        assert_eq!((a.crc, b.crc), (ours || theirs, ours || theirs));
+        assert_eq!(a.private_data, b"welcome");
+    }
+    for revision in [Revision::One, Revision::Two] {
+        for hello in [false, true] {
+            for peer_to_peer in [false, true] {
+                let client = Config {
+                    revision,
+                    hello,
+                    peer_to_peer,
+                    ulpdu_max: 5000,
+                    ord_max: 9,
+                    ..base.clone()
+                };
+                let target = Config {
+                    ulpdu_foreign: 1000,
+                    ird_max: 7,
+                    ..base.clone()
+                };
+                let (a, b) = agreed(&client, &target);
+                assert_eq!(a.ulpdu_max, if hello { 5000 } else { 1442 });
+                assert_eq!(b.ulpdu_max, if hello { 5000 } else { 1000 });
+                assert_eq!(a.ord, if revision == Revision::Two { 7 } else { 9 });
+                assert_eq!((a.ird, b.ird, b.ord), (64, 7, 64));
+            }
+        }
+    }
+    let (a, b) = agreed(
+        &Config {
+            ird_max: 3,
+            ord_max: 0,
+            ..base.clone()
+        },
+        &Config { ord_max: 5, ..base },
+    );
+    assert_eq!((a.ird, a.ord, b.ord), (3, 0, 3));
+}
+
+/// With ORD 0 a READ is refused, not sent.
+#[test]
+fn no_reads_agreed() {
+    let none = Config {
+        ird_max: 0,
+        ..Config::default()
+    };
+    let (ours, theirs) = (table(1), table(2));
+    let mut pair = unconnected(Config::default(), &ours, none, &theirs, pages());
+    let buffer = Buffer::zeroed(8);
+    let remote = RemoteAddr {
+        stag: Stag(1),
+        to: TaggedOffset(0),
+    };
+    let read = |id| {
+        WorkRequest::new(
+            WrId(id),
+            Operation::Read {
+                sink: LocalSlice::whole(&buffer),
+                remote,
+            },
+        )
+    };
+    pair.a.connection.post_send(read(1)).unwrap();
+    pair.run();
+    pair.b.connection.accept(b"").unwrap();
+    pair.run();
+    let done = completions(&mut pair.a.connection);
+    assert_eq!(done[0].status, Status::LocalQpOperation);
+    assert_eq!(
+        pair.a.connection.post_send(read(2)),
+        Err(PostError::NoReads)
+    );
+    // The connection is as good as before.
+    pair.b
+        .connection
+        .post_recv(WrId(3), RecvBuffer::Vec(5))
+        .unwrap();
+    pair.a.connection.post_send(send(3, b"fine")).unwrap();
+    pair.run();
+    assert!(completions(&mut pair.b.connection)[0].status.is_success());
+}
+
+/// The responder's program refuses: the initiator gets its words, and both sockets wind down.
+#[test]
+fn rejected() {
+    let mut pair = unconnected(
+        Config::default(),
+        &table(1),
+        Config::default(),
+        &table(2),
+        pages(),
+    );
+    pair.a.connection.post_send(send(1, b"too early")).unwrap();
+    pair.run();
+    let Some(Event::ConnectRequest(request)) = pair.b.connection.poll_event() else {
+        panic!("a request")
+    };
+    assert_eq!(
+        (request.revision, request.peer_ird, request.hello),
+        (2, Some(64), true)
+    );
+    pair.b.connection.reject(b"not today").unwrap();
+    pair.run();
+    assert_eq!(
+        pair.a.connection.poll_event(),
+        Some(Event::Closed(CloseReason::Rejected(b"not today".to_vec())))
+    );
+    assert_eq!(
+        completions(&mut pair.a.connection)[0].status,
+        Status::Flushed
+    );
+    assert_eq!(
+        pair.b.connection.poll_event(),
+        Some(Event::Closed(CloseReason::RejectedByUs))
+    );
+    assert!(pair.b.connection.accept(b"").is_err());
+}
+
+/// First bytes that are not a Request end the connection at once, without an answer.
+#[test]
+fn bad_requests() {
+    let good = raw::request(true);
+    let with = |at: usize, byte: u8| {
+        let mut bytes = good.clone();
+        bytes[at] = byte;
+        bytes
+    };
+    let rows = [
+        (
+            b"GET / HTTP/1.1\r\nHost: x\r\n\r\n".to_vec(),
+            SetupError::BadKey,
+        ),
+        (with(17, 0), SetupError::Revision(0)),
+        (with(17, 3), SetupError::Revision(3)),
+        (with(18, 2), SetupError::BadLength),
+        (with(19, 3), SetupError::BadLength),
+        ([&good[..], b"x"].concat(), SetupError::TrailingBytes),
+        (
+            [&good[..], &raw::write(Stag(1), 0, &[], true)].concat(),
+            SetupError::TrailingBytes,
+        ),
+    ];
+    for (bytes, expected) in rows {
+        let mut pages = pages();
+        let mut connection =
+            Connection::<TestPages>::responder(Config::default(), &table(1), Time(0));
+        connection.handle_bytes(Time(0), &mut pages, &bytes);
+        if expected == SetupError::TrailingBytes {
+            assert!(matches!(
+                connection.poll_event(),
+                Some(Event::ConnectRequest(_))
+            ));
+        }
+        assert_eq!(
+            connection.poll_event(),
+            Some(Event::Closed(CloseReason::Setup(expected)))
+        );
+        assert_eq!(raw::transmit(&mut connection, &mut pages), []);
+        assert_eq!(connection.socket_state(), SocketState::Close);
+    }
+}
+
+fn reply(crc: bool, markers: bool, revision: u8, enhanced: Option<Enhanced>) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let kind = StartKind::Reply;
+    StartFrame {
+        kind,
+        markers,
+        crc,
+        rejected: false,
+        revision,
+        enhanced,
+        private_data: b"",
+    }
+    .emit(&mut bytes);
+    bytes
+}
+
+fn initiator(config: Config) -> (Connection<NoPages>, Vec<u8>) {
+    let mut connection = Connection::initiator(config, &table(1), b"", Time(0)).unwrap();
+    let mut request = Vec::new();
+    connection.poll_transmit(Time(0), &mut NoPages, &mut request, usize::MAX);
+    (connection, request)
+}
+
+/// What an initiator makes of Replies: which ready-to-receive frame it sends, and what it cannot accept.
+#[test]
+fn replies() {
+    let block = |ird, ord, kinds: Option<(bool, bool, bool)>| {
+        let peer_to_peer = kinds.map(|(send, write, read)| RtrKinds { send, write, read });
+        Some(Enhanced {
+            ird,
+            ord,
+            peer_to_peer,
+        })
+    };
+    let zero_write = Sent::Write(Stag(1), 0, vec![], true);
+    type Outcome<'a> = Result<Option<&'a Sent>, (TerminateCode, SetupError)>;
+    let rows: [(_, Outcome<'_>); 6] = [
+        (
+            block(4, 4, Some((false, true, true))),
+            Ok(Some(&zero_write)),
+        ),
+        (
+            block(4, 4, Some((true, true, false))),
+            Ok(Some(&zero_write)),
+        ),
+        (block(4, 4, None), Ok(None)),
+        (block(0x3fff, 0x3fff, None), Ok(None)),
+        (
+            block(4, 4, Some((true, false, false))),
+            Err((TerminateCode::MpaNoCommonRtr, SetupError::NoCommonRtr)),
+        ),
+        (
+            block(4, 65, None),
+            Err((
+                TerminateCode::MpaInsufficientIrd,
+                SetupError::InsufficientIrd(65),
+            )),
+        ),
+    ];
+    for (enhanced, expected) in rows {
+        let (mut connection, request) = initiator(Config::default());
+        let Ok(NextStart::Frame(frame, _)) = StartFrame::parse(StartKind::Request, &request) else {
+            panic!("a frame")
+        };
+        let offered = frame.enhanced.unwrap().peer_to_peer.unwrap();
+        assert_eq!(
+            (offered.send, offered.write, offered.read),
+            (false, true, true)
+        );
+        connection.handle_bytes(Time(0), &mut NoPages, &reply(true, false, 2, enhanced));
+        let sent = raw::transmit(&mut connection, &mut NoPages);
+        match expected {
+            Ok(rtr) => {
+                assert!(sent.iter().eq(rtr));
+                assert!(matches!(
+                    connection.poll_event(),
+                    Some(Event::Established(_))
+                ));
+            }
+            Err((code, error)) => {
+                assert_eq!(sent, [Sent::Terminate(code, vec![])]);
+                connection.handle_eof(Time(0));
+                assert_eq!(
+                    connection.poll_event(),
+                    Some(Event::Closed(CloseReason::Setup(error)))
+                );
+            }
+        }
+    }
+    let wrong = [
+        (reply(true, false, 1, None), SetupError::Revision(1)),
+        (raw::request(true), SetupError::BothInitiated),
+    ];
+    for (bytes, error) in wrong {
+        let (mut connection, _) = initiator(Config::default());
+        connection.handle_bytes(Time(0), &mut NoPages, &bytes);
+        assert_eq!(
+            connection.poll_event(),
+            Some(Event::Closed(CloseReason::Setup(error)))
+        );
+    }
+}
+
+/// Ready-to-receive by READ: it takes message number 1 and shows neither as work nor as a completion.
+#[test]
+fn ready_to_receive_by_read() {
+    let (mut connection, _) = initiator(Config::default());
+    let kinds = RtrKinds {
+        send: false,
+        write: false,
+        read: true,
+    };
+    let enhanced = Some(Enhanced {
+        ird: 1,
+        ord: 4,
+        peer_to_peer: Some(kinds),
+    });
+    let buffer = Buffer::zeroed(4);
+    let remote = RemoteAddr {
+        stag: Stag(9),
+        to: TaggedOffset(0),
+    };
+    let read = Operation::Read {
+        sink: LocalSlice::whole(&buffer),
+        remote,
+    };
+    connection
+        .post_send(WorkRequest::new(WrId(1), read))
+        .unwrap();
+    connection.handle_bytes(Time(0), &mut NoPages, &reply(true, false, 2, enhanced));
+    let sent = raw::transmit(&mut connection, &mut NoPages);
+    let [Sent::Read(1, request)] = &sent[..] else {
+        panic!("ORD 1 is used up: {sent:?}")
+    };
+    assert_eq!((request.size, request.source.stag), (0, Stag(1)));
+    connection.handle_bytes(
+        Time(0),
+        &mut NoPages,
+        &raw::response(request.sink.stag, 0, &[], true),
+    );
+    assert_eq!(connection.poll_completion(), None);
+    let sent = raw::transmit(&mut connection, &mut NoPages);
+    let [Sent::Read(2, request)] = &sent[..] else {
+        panic!("{sent:?}")
+    };
+    connection.handle_bytes(
+        Time(0),
+        &mut NoPages,
+        &raw::response(request.sink.stag, 0, b"data", true),
+    );
+    assert!(completions(&mut connection)[0].status.is_success());
+    assert_eq!(buffer.to_vec(0, 4), b"data");
+}
+
+/// RFC 5044 §7.1.2: a responder keeps its sends until the initiator's first FPDU; with the peer-to-peer model the program
+/// hears of the connection only then.
+#[test]
+fn a_responder_does_not_speak_first() {
+    for peer_to_peer in [false, true] {
+        let mut pages = pages();
+        let mut connection =
+            Connection::<TestPages>::responder(Config::default(), &table(1), Time(0));
+        let kinds = RtrKinds {
+            send: true,
+            write: true,
+            read: false,
+        };
+        let mut request = Vec::new();
+        StartFrame {
+            kind: StartKind::Request,
+            markers: false,
+            crc: false,
+            rejected: false,
+            revision: 2,
+            enhanced: Some(Enhanced {
+                ird: 1,
+                ord: 1,
+                peer_to_peer: peer_to_peer.then_some(kinds),
+            }),
+            private_data: b"",
+        }
+        .emit(&mut request);
+        connection.handle_bytes(Time(0), &mut pages, &request);
+        connection.poll_event();
+        connection.accept(b"").unwrap();
+        connection.post_send(send(1, b"hello")).unwrap();
+        let mut out = Vec::new();
+        connection.poll_transmit(Time(0), &mut pages, &mut out, usize::MAX);
+        let Ok(NextStart::Frame(frame, total)) = StartFrame::parse(StartKind::Reply, &out) else {
+            panic!("a Reply")
+        };
+        assert_eq!(total, out.len(), "the Reply alone");
+        let answer = frame.enhanced.unwrap().peer_to_peer;
+        assert_eq!(
+            answer,
+            peer_to_peer.then_some(RtrKinds {
+                send: false,
+                write: true,
+                read: false
+            })
+        );
+        assert_eq!(connection.poll_event().is_some(), !peer_to_peer);
+        connection.handle_bytes(Time(0), &mut pages, &raw::write(Stag(1), 0, &[], true));
+        assert_eq!(connection.poll_event().is_some(), peer_to_peer);
+        assert_eq!(
+            raw::transmit(&mut connection, &mut pages),
+            [Sent::Send(1, b"hello".to_vec(), true)]
+        );
+    }
+}
+
+/// A Request with M=1 gets markers from us; a peer that strips every 512th word reads what we meant.
+#[test]
+fn markers_when_asked_for() {
+    let mut pages = pages();
+    let table = table(1);
+    let mut request = raw::request(true);
+    request[16] |= 0x80;
+    let mut connection = Connection::<TestPages>::responder(Config::default(), &table, Time(0));
+    connection.handle_bytes(Time(0), &mut pages, &request);
+    connection.poll_event();
+    connection.accept(b"").unwrap();
+    let Some(Event::Established(established)) = connection.poll_event() else {
+        panic!("established")
+    };
+    assert!(established.markers && established.crc);
+    let mut out = Vec::new();
+    connection.poll_transmit(Time(0), &mut pages, &mut out, usize::MAX);
+    assert_eq!(out[16] & 0x80, 0, "we never ask");
+    // What the peer sends has no markers.
+    connection.handle_bytes(Time(0), &mut pages, &raw::write(Stag(1), 0, &[], true));
+    let message = common::pattern(3, 5000);
+    connection.post_send(send(1, &message)).unwrap();
+    out.clear();
+    connection.poll_transmit(Time(0), &mut pages, &mut out, usize::MAX);
+    let mut got = Vec::new();
+    let mut stream: Vec<u8> = Vec::new();
+    for chunk in out.chunks(512) {
+        assert_eq!(chunk[..2], [0, 0]);
+        stream.extend_from_slice(&chunk[4..]);
+    }
+    let mut rest = &stream[..];
+    while let Ok(softrdma::wire::fpdu::NextFpdu::Fpdu(ulpdu, total)) =
+        softrdma::wire::fpdu::next(rest, false)
+    {
+        assert_eq!(ulpdu[1], 0x40 | Opcode::Send as u8);
+        got.extend_from_slice(&ulpdu[18..]);
+        rest = &rest[total..];
+    }
+    assert_eq!((got, rest.len()), (message, 0));
+}
+
+/// Deadlines: no Request, no Reply, no ready-to-receive frame, no FIN (RELIABILITY: half-open floods).
+#[test]
+fn time_outs() {
+    let config = Config::default();
+    let late = Time(0) + config.start_timeout;
+    let early = Time(late.0 - 1);
+    let ended = Some(Event::Closed(CloseReason::TimedOut));
+
+    let mut waiting = Connection::<NoPages>::responder(config.clone(), &table(1), Time(0));
+    waiting.handle_bytes(Time(5), &mut NoPages, b"MPA ID");
+    assert_eq!(waiting.poll_timeout(), Some(late));
+    waiting.handle_timeout(early);
+    assert_eq!(waiting.poll_event(), None);
+    waiting.handle_timeout(late);
+    assert_eq!(waiting.poll_event(), ended);
+    assert_eq!(waiting.poll_timeout(), None);
+
+    let (mut waiting, _) = initiator(config.clone());
+    waiting.handle_timeout(late);
+    assert_eq!(waiting.poll_event(), ended);
+
+    let (_, request) = initiator(config.clone());
+    let mut waiting = Connection::<NoPages>::responder(config.clone(), &table(1), Time(0));
+    waiting.handle_bytes(Time(0), &mut NoPages, &request);
+    waiting.poll_event();
+    assert_eq!(waiting.poll_timeout(), None, "the program may think");
+    waiting.accept(b"").unwrap();
+    waiting.handle_timeout(late);
+    assert_eq!(waiting.poll_event(), ended);
+
+    let mut pair = connect(
+        config.clone(),
+        &table(1),
+        config.clone(),
+        &table(2),
+        pages(),
+    );
+    pair.a.connection.disconnect();
+    let mut out = Vec::new();
+    pair.a
+        .connection
+        .poll_transmit(Time(7), &mut NoPages, &mut out, 1000);
+    assert_eq!(pair.a.connection.socket_state(), SocketState::ShutdownWrite);
+    assert_eq!(
+        pair.a.connection.poll_timeout(),
+        Some(Time(7) + config.close_timeout)
+    );
+    pair.a
+        .connection
+        .handle_timeout(Time(7) + config.close_timeout);
+    assert_eq!(pair.a.connection.poll_event(), ended);
+}
+
+/// A foreign responder may have missed our first FPDU: one Write of zero bytes follows after a while, unless it answered.
+#[test]
+fn a_silent_foreign_peer_is_nudged_once() {
+    let enhanced = Some(Enhanced {
+        ird: 1,
+        ord: 1,
+        peer_to_peer: None,
+    });
+    let (mut connection, _) = initiator(Config::default());
+    connection.handle_bytes(Time(0), &mut NoPages, &reply(true, false, 2, enhanced));
+    connection.post_send(send(1, b"lost?")).unwrap();
+    assert_eq!(raw::transmit(&mut connection, &mut NoPages).len(), 1);
+    let at = connection.poll_timeout().unwrap();
+    connection.handle_timeout(at);
+    assert_eq!(
+        raw::transmit(&mut connection, &mut NoPages),
+        [Sent::Write(Stag(1), 0, vec![], true)]
+    );
+    assert_eq!(connection.poll_timeout(), None);
+
+    let (mut connection, _) = initiator(Config::default());
+    connection.handle_bytes(Time(0), &mut NoPages, &reply(true, false, 2, enhanced));
+    connection.post_recv(WrId(1), RecvBuffer::Vec(10)).unwrap();
+    connection.handle_bytes(Time(0), &mut NoPages, &raw::send(1, 0, b"here", true));
+    assert_eq!(connection.poll_timeout(), None);
+}
+
+fn pair() -> TestPair {
+    connect(
+        Config::default(),
+        &table(1),
+        Config::default(),
+        &table(2),
+        pages(),
+    )
+}
+
+/// Graceful end: what was posted goes out and is answered, then both sides are closed in order.
+#[test]
+fn graceful_disconnect() {
+    let theirs = table(2);
+    let mut pair = connect(
+        Config::default(),
+        &table(1),
+        Config::default(),
+        &theirs,
+        pages(),
+    );
+    let region = theirs
+        .register(RegionSpec::pages(
+            ProtectionDomain(0),
+            Rights::all(),
+            BackingId(1),
+            0,
+            1 << 20,
+        ))
+        .unwrap();
+    pair.b
+        .connection
+        .post_recv(WrId(0), RecvBuffer::Vec(10))
+        .unwrap();
+    let buffer = Buffer::zeroed(300_000);
+    let op = Operation::Read {
+        sink: LocalSlice::whole(&buffer),
+        remote: region.remote(0),
+    };
+    pair.a
+        .connection
+        .post_send(WorkRequest::new(WrId(1), op))
+        .unwrap();
+    pair.a.connection.post_send(send(2, b"bye")).unwrap();
+    pair.a.connection.disconnect();
+    assert_eq!(
+        pair.a.connection.post_send(send(3, b"late")),
+        Err(PostError::NotOpen)
+    );
+    pair.run();
+    let done = completions(&mut pair.a.connection);
+    assert!(done.len() == 2 && done.iter().all(|c| c.status.is_success()));
+    assert_eq!(
+        completions(&mut pair.b.connection)[0].message.as_deref(),
+        Some(&b"bye"[..])
+    );
+    assert_eq!(
+        pair.a.connection.poll_event(),
+        Some(Event::Closed(CloseReason::Graceful))
+    );
+    assert_eq!(pair.b.connection.poll_event(), Some(Event::PeerFinished));
+    assert_eq!(
+        pair.b.connection.poll_event(),
+        Some(Event::Closed(CloseReason::Graceful))
+    );
+}
+
+/// Both sides at once, and an abort, after which the other side sees a lost connection.
+#[test]
+fn other_ends() {
+    let mut both = pair();
+    both.a.connection.disconnect();
+    both.b.connection.disconnect();
+    both.run();
+    let last = [
+        std::iter::from_fn(|| both.a.connection.poll_event()).last(),
+        std::iter::from_fn(|| both.b.connection.poll_event()).last(),
+    ];
+    for event in last {
+        assert_eq!(event, Some(Event::Closed(CloseReason::Graceful)));
+    }
+    let mut aborted = pair();
+    aborted
+        .b
+        .connection
+        .post_recv(WrId(1), RecvBuffer::Vec(1))
+        .unwrap();
+    aborted.a.connection.abort();
+    aborted.a.connection.abort();
+    assert_eq!(
+        aborted.a.connection.poll_event(),
+        Some(Event::Closed(CloseReason::Aborted))
+    );
+    assert_eq!(aborted.a.connection.poll_event(), None);
+    aborted.b.connection.handle_transport_error();
+    assert_eq!(
+        completions(&mut aborted.b.connection)[0].status,
+        Status::Flushed
+    );
+    assert_eq!(
+        aborted.b.connection.poll_event(),
+        Some(Event::Closed(CloseReason::Lost))
+    );
+}
+
+/// Private data up to what foreign peers can take, and not a byte more.
+#[test]
+fn private_data_limits() {
+    for (hello, most) in [(false, 251), (true, 243)] {
+        let config = Config {
+            hello,
+            ..Config::default()
+        };
+        let start = |len| {
+            Connection::<NoPages>::initiator(config.clone(), &table(1), &vec![7; len], Time(0))
+        };
+        assert!(start(most + 1).is_err());
+        let a = start(most).unwrap();
+        let b = Connection::<NoPages>::responder(Config::default(), &table(2), Time(0));
+        let mut pair = Pair::new(a, NoPages, b, NoPages);
+        pair.run();
+        let Some(Event::ConnectRequest(request)) = pair.b.connection.poll_event() else {
+            panic!("a request")
+        };
+        assert_eq!(request.private_data, vec![7; most]);
+        assert!(pair.b.connection.accept(&vec![1; most + 1]).is_err());
+        pair.b.connection.accept(&vec![1; most]).unwrap();
+        pair.run();
+        let Some(Event::Established(established)) = pair.a.connection.poll_event() else {
+            panic!("established")
+        };
+        assert_eq!(established.private_data, vec![1; most]);
+    }
+}

@@ -1,0 +1,251 @@
+//! The blocking client over real sockets, against a small responder in a thread.
+
+mod common;
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use common::{Residency, TestPages, pattern, table};
+use softrdma::driver::tcp::{ClientError, TcpClient};
+use softrdma::wire::terminate::TerminateCode;
+use softrdma::{
+    BackingId, Buffer, CloseReason, Config, Connection, Event, LocalSlice, MemoryRegion,
+    ProtectionDomain, RecvBuffer, RegionSpec, RegionTable, RemoteAddr, Rights, SocketState, Source,
+    Stag, Status, Time, WorkRequest, WrId,
+};
+
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Serves one connection: accepts it (or not), echoes messages, makes everything durable at once. Returns how it ended.
+fn serve(mut socket: TcpStream, table: &Arc<RegionTable>, accept: bool) -> CloseReason {
+    socket.set_nodelay(true).unwrap();
+    let mut pages = TestPages::new(Residency::Sometimes, 3);
+    let mut connection = Connection::<TestPages>::responder(Config::default(), table, Time(0));
+    let started = Instant::now();
+    let mut input = vec![0; 1 << 16];
+    let mut ended = None;
+    let mut shut = false;
+    for id in 0..16 {
+        connection
+            .post_recv(WrId(id), RecvBuffer::Vec(1 << 20))
+            .unwrap();
+    }
+    loop {
+        let now = Time(0) + started.elapsed();
+        while let Some((ticket, page)) = pages.finish_one() {
+            connection.handle_page(&mut pages, ticket, Ok(page));
+        }
+        while let Some((_, ticket)) = pages.syncs.pop() {
+            connection.handle_durable(&mut pages, ticket, Ok(()));
+        }
+        while let Some(event) = connection.poll_event() {
+            match event {
+                Event::ConnectRequest(_) if accept => connection.accept(b"welcome").unwrap(),
+                Event::ConnectRequest(_) => connection.reject(b"go away").unwrap(),
+                Event::Closed(reason) => ended = Some(reason),
+                _ => {}
+            }
+        }
+        while let Some(completion) = connection.poll_completion() {
+            if let Some(message) = completion.message {
+                connection
+                    .post_recv(completion.wr_id, RecvBuffer::Vec(1 << 20))
+                    .unwrap();
+                let op = softrdma::Operation::Send {
+                    source: Source::Bytes(message),
+                    solicited: false,
+                    invalidate: None,
+                };
+                connection
+                    .post_send(WorkRequest {
+                        signaled: false,
+                        ..WorkRequest::new(WrId(99), op)
+                    })
+                    .unwrap();
+            }
+        }
+        let mut out = Vec::new();
+        if connection.poll_transmit(now, &mut pages, &mut out, 1 << 16) > 0 {
+            if socket.write_all(&out).is_err() {
+                connection.handle_transport_error();
+            }
+            continue;
+        }
+        match connection.socket_state() {
+            SocketState::Open => {}
+            SocketState::ShutdownWrite if shut => {}
+            SocketState::ShutdownWrite => {
+                shut = true;
+                let _ = socket.shutdown(Shutdown::Write);
+                continue;
+            }
+            SocketState::Close => match ended.take() {
+                Some(reason) => return reason,
+                None => continue,
+            },
+        }
+        if !pages.waiting.is_empty() || !pages.syncs.is_empty() {
+            continue;
+        }
+        match socket.read(&mut input) {
+            Ok(0) => connection.handle_eof(now),
+            Ok(count) => {
+                let mut rest = &input[..count];
+                while !rest.is_empty() {
+                    let taken = connection.handle_bytes(now, &mut pages, rest);
+                    rest = &rest[taken..];
+                    while let Some((ticket, page)) = pages.finish_one() {
+                        connection.handle_page(&mut pages, ticket, Ok(page));
+                    }
+                }
+            }
+            Err(_) => connection.handle_transport_error(),
+        }
+    }
+}
+
+struct Served {
+    address: String,
+    region: MemoryRegion,
+    server: JoinHandle<CloseReason>,
+}
+
+fn start(accept: bool) -> Served {
+    let table = table(2);
+    let spec = RegionSpec::pages(ProtectionDomain(0), Rights::all(), BackingId(1), 0, 1 << 24);
+    let region = table.register(spec).unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let server = std::thread::spawn(move || serve(listener.accept().unwrap().0, &table, accept));
+    Served {
+        address,
+        region,
+        server,
+    }
+}
+
+fn connect(address: &str) -> Result<TcpClient, ClientError> {
+    TcpClient::connect(address, Config::default(), &table(1), b"hello", TIMEOUT)
+}
+
+/// WRITE, READ, SEND and orderly end over a real socket, with transfers larger than its buffers.
+#[test]
+fn end_to_end() {
+    let served = start(true);
+    let mut client = connect(&served.address).unwrap();
+    assert_eq!(client.established().private_data, b"welcome");
+    let data = pattern(1, 5_000_000);
+    client
+        .write(&data, served.region.remote_sync(1000).unwrap())
+        .unwrap();
+    let nothing = Buffer::zeroed(0);
+    client
+        .read(LocalSlice::whole(&nothing), served.region.remote(0))
+        .unwrap();
+    let sink = Buffer::zeroed(data.len());
+    client
+        .read(LocalSlice::whole(&sink), served.region.remote(1000))
+        .unwrap();
+    assert!(sink.to_vec(0, data.len()) == data);
+    client.send(&data[..300_000], None).unwrap();
+    assert!(client.recv(1 << 20).unwrap() == data[..300_000]);
+
+    // Many at once, without blocking calls.
+    for id in 0..64 {
+        let sink = LocalSlice::new(&sink, id * 4096, 4096);
+        let remote = served.region.remote(1000 + 7 * id as u64);
+        let op = softrdma::Operation::Read { sink, remote };
+        client
+            .connection()
+            .post_send(WorkRequest::new(WrId(id as u64), op))
+            .unwrap();
+    }
+    let mut first = client.poll().unwrap();
+    for id in 0..64 {
+        let completion = match first.take() {
+            Some(completion) => completion,
+            None => client.wait().unwrap(),
+        };
+        assert_eq!(
+            (completion.wr_id, completion.status),
+            (WrId(id), Status::Success)
+        );
+        assert!(sink.to_vec(id as usize * 4096, 4096) == data[7 * id as usize..][..4096]);
+    }
+    client.disconnect().unwrap();
+    assert_eq!(served.server.join().unwrap(), CloseReason::Graceful);
+}
+
+/// Each way to fail has its own word.
+#[test]
+fn errors_are_told_apart() {
+    assert!(matches!(
+        connect("no-such-host.invalid:1"),
+        Err(ClientError::UnknownHost { .. })
+    ));
+    assert!(matches!(
+        connect("no port"),
+        Err(ClientError::UnknownHost { .. })
+    ));
+    let closed = TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
+        .to_string();
+    assert!(matches!(connect(&closed), Err(ClientError::Connect { .. })));
+
+    let served = start(false);
+    let refused = connect(&served.address).unwrap_err();
+    assert!(
+        matches!(refused, ClientError::Closed(CloseReason::Rejected(data)) if data == b"go away")
+    );
+    assert_eq!(served.server.join().unwrap(), CloseReason::RejectedByUs);
+
+    // A peer that speaks something else, and one that says nothing.
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let other = std::thread::spawn(move || {
+        let (mut socket, _) = listener.accept().unwrap();
+        socket
+            .write_all(b"SSH-2.0-OpenSSH_9.2p1 Debian\r\n")
+            .unwrap();
+        listener.accept().unwrap()
+    });
+    assert!(matches!(
+        connect(&address),
+        Err(ClientError::Closed(CloseReason::Setup(_)))
+    ));
+    let short = Duration::from_millis(50);
+    let silent = TcpClient::connect(&address, Config::default(), &table(1), b"", short);
+    assert!(matches!(silent, Err(ClientError::TimedOut(_))));
+    drop(other.join().unwrap());
+}
+
+/// A violation comes back as what the peer said, and later calls say so too.
+#[test]
+fn terminated_by_the_peer() {
+    let served = start(true);
+    let mut client = connect(&served.address).unwrap();
+    let sink = Buffer::zeroed(8);
+    let wrong = RemoteAddr {
+        stag: Stag(served.region.stag.0 ^ 1),
+        ..served.region.remote(0)
+    };
+    let error = client.read(LocalSlice::whole(&sink), wrong).unwrap_err();
+    assert!(
+        matches!(error, ClientError::Failed(Status::RemoteAccess)),
+        "{error}"
+    );
+    let error = client.recv(10).unwrap_err();
+    assert!(matches!(error, ClientError::Post(_)), "{error}");
+    let Err(ClientError::Closed(CloseReason::TerminateReceived(terminate))) = client.wait() else {
+        panic!("ended")
+    };
+    assert_eq!(terminate.code(), Some(TerminateCode::ProtectionInvalidStag));
+    drop(client);
+    let reason = CloseReason::TerminateSent(TerminateCode::ProtectionInvalidStag);
+    assert_eq!(served.server.join().unwrap(), reason);
+}
