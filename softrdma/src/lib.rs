@@ -59,10 +59,11 @@
 //! After any of these, and after posting work, do what it wants:
 //!
 //! 1. take all [`poll_event`](Connection::poll_event)s and [`poll_completion`](Connection::poll_completion)s;
-//! 2. unless bytes of an earlier call are still to be sent, call [`poll_transmit`](Connection::poll_transmit), send
-//!    everything it appended, in order, and begin again at 1 (with nothing appended, go on);
-//! 3. look at [`socket_state`](Connection::socket_state) once all is sent: shut down, or close and drop the connection;
-//! 4. receive only while [`wants_input`](Connection::wants_input).
+//! 2. unless bytes of an earlier call are still to be sent, call [`poll_transmit`](Connection::poll_transmit) and send
+//!    everything it appended, in order;
+//! 3. take events and completions again: sending completes WRITEs and SENDs, and may be the last step of a close;
+//! 4. look at [`socket_state`](Connection::socket_state) once all is sent: shut down, or close and drop the connection;
+//! 5. receive only while [`wants_input`](Connection::wants_input).
 //!
 //! A connection is dropped only at [`SocketState::Close`]; [`Event::Closed`] has been reported by then. Tickets still
 //! under way may be answered to nobody: the driver drops the page. Two connections must not share a

@@ -20,6 +20,16 @@ use crate::wqe::{LocalSlice, Operation, PostError, RecvBuffer, Source, WorkReque
 
 /// Bytes received or sent by one system call.
 const IO_BYTES: usize = 256 << 10;
+/// A blocked write gives way to a read this often, so that two sides with full buffers do not wait for each other.
+const WRITE_SLICE: Duration = Duration::from_millis(20);
+/// How long a read may wait, longest first.
+const READ_SLICES: [Duration; 3] = [
+    Duration::from_secs(1),
+    Duration::from_millis(100),
+    Duration::from_millis(10),
+];
+/// Shortest of them.
+const READ_SLICE: Duration = Duration::from_millis(1);
 /// First of the numbers that the blocking calls give to their own requests.
 const OWN_WR_IDS: u64 = 1 << 63;
 
@@ -77,6 +87,8 @@ pub struct TcpClient {
     sent: usize,
     ended: Option<CloseReason>,
     fin_sent: bool,
+    /// As the socket has it.
+    read_timeout: Option<Duration>,
 }
 
 impl TcpClient {
@@ -119,7 +131,7 @@ impl TcpClient {
     ) -> Result<Self, ClientError> {
         socket.set_nodelay(true)?;
         socket.set_nonblocking(false)?;
-        socket.set_write_timeout(Some(timeout))?;
+        socket.set_write_timeout(Some(WRITE_SLICE))?;
         let connection = Connection::initiator(config, table, private_data, Time(0))?;
         let nothing_yet = Established {
             private_data: Vec::new(),
@@ -142,6 +154,7 @@ impl TcpClient {
             sent: 0,
             ended: None,
             fin_sent: false,
+            read_timeout: None,
         };
         let deadline = Instant::now() + timeout;
         while client.established.ulpdu_max == 0 {
@@ -294,7 +307,7 @@ impl TcpClient {
         if self.ended.is_some() {
             return Err(self.end());
         }
-        self.receive(deadline)?;
+        self.await_input(deadline)?;
         self.drain();
         Ok(())
     }
@@ -314,6 +327,7 @@ impl TcpClient {
 
     /// Hands everything that is ready to the socket.
     fn transmit(&mut self) -> Result<(), ClientError> {
+        let mut deadline = Instant::now() + self.timeout;
         loop {
             if self.sent == self.output.len() {
                 self.output.clear();
@@ -326,10 +340,16 @@ impl TcpClient {
                 }
             }
             match self.socket.write(&self.output[self.sent..]) {
-                Ok(count) => self.sent += count,
+                Ok(count) => {
+                    self.sent += count;
+                    deadline = Instant::now() + self.timeout;
+                }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if is_timeout(&error) => {
-                    return Err(ClientError::TimedOut(self.timeout));
+                    if Instant::now() >= deadline {
+                        return Err(ClientError::TimedOut(self.timeout));
+                    }
+                    self.receive(READ_SLICE)?;
                 }
                 Err(_) => {
                     self.connection.handle_transport_error();
@@ -347,21 +367,33 @@ impl TcpClient {
         Ok(())
     }
 
-    fn receive(&mut self, deadline: Instant) -> Result<(), ClientError> {
-        let timer = self
-            .connection
-            .poll_timeout()
-            .map(|at| Duration::from_nanos(at.0.saturating_sub(self.now().0)));
+    /// Receives once, waiting until `deadline` or the connection's own.
+    fn await_input(&mut self, deadline: Instant) -> Result<(), ClientError> {
+        let now = self.now();
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {
             return Err(ClientError::TimedOut(self.timeout));
         }
-        let wait = timer
-            .map_or(left, |timer| timer.min(left))
-            .max(Duration::from_millis(1));
-        self.socket.set_read_timeout(Some(wait))?;
+        let due = self
+            .connection
+            .poll_timeout()
+            .map(|at| Duration::from_nanos(at.0.saturating_sub(now.0)));
+        self.receive(due.map_or(left, |due| due.min(left)).max(READ_SLICE))
+    }
+
+    fn receive(&mut self, wait: Duration) -> Result<(), ClientError> {
+        // Few different values, so that the time-out is seldom set anew. Waking early does no harm.
+        let wait = READ_SLICES
+            .into_iter()
+            .find(|slice| *slice <= wait)
+            .unwrap_or(READ_SLICE);
+        if self.read_timeout != Some(wait) {
+            self.socket.set_read_timeout(Some(wait))?;
+            self.read_timeout = Some(wait);
+        }
+        let result = self.socket.read(&mut self.input);
         let now = self.now();
-        match self.socket.read(&mut self.input) {
+        match result {
             Ok(0) => self.connection.handle_eof(now),
             // Without pages the inbound side never parks, so all is taken.
             Ok(count) => {
@@ -369,7 +401,6 @@ impl TcpClient {
                     .handle_bytes(now, &mut NoPages, &self.input[..count]);
             }
             Err(error) if is_timeout(&error) || error.kind() == io::ErrorKind::Interrupted => {
-                let now = self.now();
                 self.connection.handle_timeout(now);
             }
             Err(_) => self.connection.handle_transport_error(),
