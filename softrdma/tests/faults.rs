@@ -432,6 +432,36 @@ fn wrong_responses() {
     }
 }
 
+/// `siw` may answer a READ of zero bytes with a copy of its last message: nothing of it is placed, and the READ succeeds.
+#[test]
+fn a_read_of_nothing_places_nothing() {
+    let mut target = target(Residency::Always);
+    target.deliver(&raw::write(Stag(1), 0, &[], true));
+    let guarded = Buffer::zeroed(30);
+    let sink = LocalSlice::new(&guarded, 10, 0);
+    let op = Operation::Read {
+        sink,
+        remote: target.region.remote(0),
+    };
+    target
+        .connection
+        .post_send(WorkRequest::new(WrId(5), op))
+        .unwrap();
+    let sent = transmit(&mut target.connection, &mut target.pages);
+    let [Sent::Read(1, request)] = &sent[..] else {
+        panic!("{sent:?}")
+    };
+    target.deliver(&raw::response(
+        request.sink.stag,
+        request.sink.to.0,
+        &[9; 20],
+        true,
+    ));
+    let done = completions(&mut target.connection);
+    assert_eq!((done[0].status, done[0].bytes), (Status::Success, 0));
+    assert_eq!(guarded.to_vec(0, 30), [0; 30]);
+}
+
 /// FIN where it must not be is a lost connection; everything outstanding is flushed once.
 #[test]
 fn fin_in_the_wrong_place() {

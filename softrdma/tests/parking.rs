@@ -343,6 +343,43 @@ fn nothing_passes_a_sync_write() {
     );
 }
 
+/// The same when the sync WRITE itself had to wait for a page: not even a WRITE behind it happens before.
+#[test]
+fn nothing_passes_a_sync_write_with_late_pages() {
+    let mut target = target(Residency::Never, Config::default());
+    let (stag, sync) = (target.region.stag, target.region.sync_stag.unwrap());
+    let bytes = [
+        raw::write(sync, 0, &[1; 5000], true),
+        raw::write(stag, 40_960, &[2; 4096], true),
+    ]
+    .concat();
+    target.deliver(&bytes);
+    target.page(1);
+    assert_eq!(
+        target.pages.syncs.len(),
+        0,
+        "not before all of it is placed"
+    );
+    target.page(0);
+    assert_eq!(target.pages.syncs.len(), 1);
+    assert_eq!(
+        target.pages.waiting.len(),
+        0,
+        "the next WRITE has not begun"
+    );
+    assert_eq!(
+        target.durable(),
+        [PageRange {
+            backing: FILE,
+            first: 0,
+            count: 2
+        }]
+    );
+    target.page(10);
+    assert_eq!(target.pages.content(FILE, 40_960, 4096), [2; 4096]);
+    assert!(target.pages.syncs.is_empty());
+}
+
 /// A WRITE of scattered segments names many ranges; the list is bounded by asking for durability in between.
 #[test]
 fn scattered_sync_writes_are_bounded() {

@@ -264,10 +264,7 @@ impl Requests {
         completions: &mut CompletionQueue,
     ) -> Result<(), TerminateCode> {
         if self.rtr_read {
-            if !segment.payload.is_empty() || !segment.last {
-                return Err(TerminateCode::TaggedBounds);
-            }
-            self.rtr_read = false;
+            self.rtr_read = !segment.last;
             return Ok(());
         }
         // S2.
@@ -281,8 +278,9 @@ impl Requests {
         let Operation::Read { sink, .. } = &wqe.op else {
             return Err(TerminateCode::TaggedInvalidStag);
         };
+        // What the answer to a READ of zero bytes carries is nobody's: `siw` repeats its last message there.
         let len = segment.payload.len() as u32;
-        if len > 0 {
+        if len > 0 && wqe.len > 0 {
             if segment.stag != wqe.sink {
                 return Err(TerminateCode::TaggedInvalidStag);
             }
