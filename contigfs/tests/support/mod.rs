@@ -1,6 +1,7 @@
 //! What several tests need.
 #![allow(dead_code, unreachable_pub, missing_docs)]
 
+pub mod mounted;
 pub mod oracle;
 
 use std::ffi::OsStr;

@@ -1,0 +1,105 @@
+//! A file system in memory, mounted for a test; and the rule for skipping.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use contigfs::fuse::{MountOptions, Mounted, UnmountError, mount};
+use contigfs::{Fs, MemStore};
+use tempfile::TempDir;
+
+use super::{assert_clean, fresh};
+
+/// Prints why a test does not run; panics when `FLASHNET_REQUIRE` says that nothing may be skipped.
+pub fn skip(reason: &str) {
+    let require = std::env::var("FLASHNET_REQUIRE").unwrap_or_default();
+    assert!(
+        !require.split(',').any(|what| what == "all"),
+        "must not be skipped: {reason}"
+    );
+    println!("skipped: {reason}");
+}
+
+/// A program of `$FLASHNET_TOOLS` (or its `bin`), or of the path; says why the test is skipped when there is none.
+pub fn tool(program: &str) -> Option<PathBuf> {
+    let tools = std::env::var_os("FLASHNET_TOOLS").map(PathBuf::from);
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let found = tools
+        .into_iter()
+        .flat_map(|dir| [dir.join("bin"), dir])
+        .chain(std::env::split_paths(&path))
+        .map(|dir| dir.join(program))
+        .find(|file| file.is_file());
+    if found.is_none() {
+        skip(&format!(
+            "there is no {program}: cargo install {program} --root DIR, and set FLASHNET_TOOLS=DIR"
+        ));
+    }
+    found
+}
+
+/// A mounted file system that can be unmounted and mounted again.
+pub struct Mount {
+    pub store: Arc<MemStore>,
+    dir: TempDir,
+    mounted: Option<Mounted<Arc<MemStore>>>,
+}
+
+impl Mount {
+    /// Mounts, or skips the test where that is impossible.
+    pub fn new(grains: u64) -> Option<Self> {
+        let (store, fs) = fresh(grains);
+        drop(fs);
+        let dir = TempDir::new().unwrap();
+        let mut mount = Self {
+            store,
+            dir,
+            mounted: None,
+        };
+        match mount.mount() {
+            Ok(()) => Some(mount),
+            Err(reason) => {
+                skip(&reason);
+                None
+            }
+        }
+    }
+
+    fn mount(&mut self) -> Result<(), String> {
+        let fs = Arc::new(Fs::mount(Arc::clone(&self.store)).unwrap());
+        let mounted = mount(fs, self.dir.path(), &MountOptions::default());
+        self.mounted = Some(mounted.map_err(|error| error.to_string())?);
+        Ok(())
+    }
+
+    pub fn path(&self) -> &Path {
+        self.dir.path()
+    }
+
+    pub fn fs(&self) -> &Arc<Fs<Arc<MemStore>>> {
+        self.mounted().fs()
+    }
+
+    pub fn mounted(&self) -> &Mounted<Arc<MemStore>> {
+        self.mounted.as_ref().unwrap()
+    }
+
+    /// One try; the mount stays when it is busy.
+    pub fn try_unmount(&mut self) -> Result<(), UnmountError> {
+        self.mounted.as_mut().unwrap().unmount()
+    }
+
+    /// Unmounts; what was not made durable by that is lost.
+    pub fn unmount(&mut self) {
+        let mut mounted = self.mounted.take().unwrap();
+        mounted.unmount().unwrap();
+        drop(mounted);
+        self.store = Arc::new(self.store.after_power_cut(|_| 0));
+        assert_clean(&self.store);
+    }
+
+    /// Unmounts and mounts again, from what is on media.
+    pub fn remount(&mut self) {
+        self.unmount();
+        self.mount().unwrap();
+    }
+}
