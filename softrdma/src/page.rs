@@ -9,6 +9,8 @@
 //! - `get` that said [`GetPage::Pending`] is answered exactly once, by
 //!   [`Connection::handle_page`](crate::Connection::handle_page) with the same ticket. When the connection is gone,
 //!   the driver drops the answer. It is never answered inside `get` itself.
+//! - A page got to overwrite is filled whole and then dropped, or dropped untouched when access was revoked or the
+//!   connection ended meanwhile; in that case the store keeps the old content.
 //! - `sync` is always answered later, by [`Connection::handle_durable`](crate::Connection::handle_durable).
 
 use crate::addr::{BackingId, Ticket};

@@ -370,7 +370,7 @@ fn wrong_responses() {
         _ => panic!("one READ, not {sent:?}"),
     };
     type Make = fn(RemoteAddr) -> Vec<u8>;
-    let rows: [(&str, Make, TerminateCode); 6] = [
+    let rows: [(&str, Make, TerminateCode); 7] = [
         (
             "other STag",
             |sink| raw::response(Stag(sink.stag.0 ^ 1), sink.to.0, &[1; 10], true),
@@ -384,6 +384,18 @@ fn wrong_responses() {
         (
             "too long",
             |sink| raw::response(sink.stag, sink.to.0, &[1; 11], true),
+            TaggedBounds,
+        ),
+        (
+            "too long in parts",
+            |sink| {
+                let first = raw::response(sink.stag, sink.to.0, &[0; 5], false);
+                [
+                    first,
+                    raw::response(sink.stag, sink.to.0 + 5, &[1; 6], true),
+                ]
+                .concat()
+            },
             TaggedBounds,
         ),
         (

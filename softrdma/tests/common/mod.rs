@@ -26,6 +26,9 @@ pub struct TestPage {
     bytes: Bytes,
     pins: Rc<Cell<usize>>,
     writable: bool,
+    /// Page to overwrite: takes effect when dropped, if it was filled.
+    fresh: Option<Box<[u8; PAGE_BYTES]>>,
+    filled: usize,
 }
 
 impl Page for TestPage {
@@ -35,13 +38,24 @@ impl Page for TestPage {
 
     fn copy_in(&mut self, offset: usize, from: &[u8]) {
         assert!(self.writable, "page was got for reading");
-        self.bytes.borrow_mut()[offset..offset + from.len()].copy_from_slice(from);
+        self.filled += from.len();
+        match &mut self.fresh {
+            Some(fresh) => fresh[offset..offset + from.len()].copy_from_slice(from),
+            None => self.bytes.borrow_mut()[offset..offset + from.len()].copy_from_slice(from),
+        }
     }
 }
 
 impl Drop for TestPage {
     fn drop(&mut self) {
         self.pins.set(self.pins.get() - 1);
+        if let Some(fresh) = self.fresh.take().filter(|_| self.filled > 0) {
+            assert_eq!(
+                self.filled, PAGE_BYTES,
+                "an overwritten page is filled whole"
+            );
+            *self.bytes.borrow_mut() = *fresh;
+        }
     }
 }
 
@@ -101,16 +115,16 @@ impl TestPages {
 
     fn pin(&mut self, backing: BackingId, page: u64, intent: Intent) -> TestPage {
         let bytes = self.bytes(backing, page);
-        if intent == Intent::Overwrite {
-            // The old content is not fetched.
-            bytes.borrow_mut().fill(0xee);
-        }
+        // The old content is not fetched.
+        let fresh = (intent == Intent::Overwrite).then(|| Box::new([0xee; PAGE_BYTES]));
         self.pins.set(self.pins.get() + 1);
         self.pins_max = self.pins_max.max(self.pins.get());
         TestPage {
             bytes,
             pins: Rc::clone(&self.pins),
             writable: intent != Intent::Read,
+            fresh,
+            filled: 0,
         }
     }
 
