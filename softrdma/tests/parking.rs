@@ -7,9 +7,9 @@ use common::{Residency, TestPage, TestPages, completions, connect, pattern, sett
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use softrdma::{
-    BackingId, Buffer, Config, Connection, LocalSlice, MemoryRegion, Operation, PAGE_BYTES,
-    PageRange, ProtectionDomain, RecvBuffer, RegionSpec, Rights, Source, Stag, Ticket, Time,
-    WorkRequest, WrId,
+    BackingId, Buffer, CloseReason, Config, Connection, Event, LocalSlice, MemoryRegion, Operation,
+    PAGE_BYTES, PageRange, ProtectionDomain, RecvBuffer, RegionSpec, Rights, SocketState, Source,
+    Stag, Ticket, Time, WorkRequest, WrId,
 };
 
 const FILE: BackingId = BackingId(1);
@@ -437,6 +437,132 @@ fn the_end_gives_everything_back() {
         }
         assert_eq!(target.sent(), []);
         assert!(!target.connection.wants_input());
+    }
+}
+
+/// RFC 5041 §5: messages are not interleaved, responses and requests take turns, also when pages come late and each call
+/// sends one segment only.
+#[test]
+fn messages_are_not_interleaved() {
+    for residency in [Residency::Always, Residency::Sometimes] {
+        let mut target = target(residency, Config::default());
+        for msn in 1..=4 {
+            let request = raw::read(msn, target.region.stag, 0, 5 * 4096);
+            target.deliver(&request);
+        }
+        for id in 0..4 {
+            let source = Source::Bytes(vec![id; 9000]);
+            let op = if id % 2 == 0 {
+                Operation::Write {
+                    source,
+                    remote: target.region.remote(0),
+                }
+            } else {
+                Operation::Send {
+                    source,
+                    solicited: false,
+                    invalidate: None,
+                }
+            };
+            target
+                .connection
+                .post_send(WorkRequest::new(WrId(u64::from(id)), op))
+                .unwrap();
+        }
+        let mut order = Vec::new();
+        let mut open: Option<std::mem::Discriminant<Sent>> = None;
+        for _ in 0..1000 {
+            let mut out = Vec::new();
+            target
+                .connection
+                .poll_transmit(Time(0), &mut target.pages, &mut out, 1);
+            let sent = raw::frames(&out);
+            assert!(sent.len() <= 1);
+            for sent in sent {
+                let kind = std::mem::discriminant(&sent);
+                assert!(
+                    open.is_none_or(|open| open == kind),
+                    "{sent:?} inside another message"
+                );
+                let (Sent::Write(.., last) | Sent::Response(.., last) | Sent::Send(.., last)) =
+                    sent
+                else {
+                    panic!("{sent:?}")
+                };
+                open = (!last).then_some(kind);
+                if last {
+                    order.push(matches!(sent, Sent::Response(..)));
+                }
+            }
+            if let Some((ticket, page)) = target.pages.finish_one() {
+                target
+                    .connection
+                    .handle_page(&mut target.pages, ticket, Ok(page));
+            }
+        }
+        assert_eq!(order.iter().filter(|response| **response).count(), 4);
+        assert_eq!(order.len(), 8);
+        if residency == Residency::Always {
+            assert_eq!(order, [true, false].repeat(4), "neither side starves");
+        }
+    }
+}
+
+/// FIN behind parked work: all of it is done and answered first, whichever side ends.
+#[test]
+fn parked_work_is_finished_before_the_end() {
+    for local in [false, true] {
+        let mut target = target(Residency::Never, Config::default());
+        let sync = target.region.sync_stag.unwrap();
+        target
+            .connection
+            .post_recv(WrId(1), RecvBuffer::Vec(10))
+            .unwrap();
+        let bytes = [
+            raw::write(sync, 0, &[1; 10], true),
+            raw::send(1, 0, b"last", true),
+            raw::read(1, sync, 0, 3),
+        ]
+        .concat();
+        target.deliver(&bytes);
+        if local {
+            target.connection.disconnect();
+        } else {
+            target.connection.handle_eof(Time(0));
+        }
+        for _ in 0..3 {
+            assert_eq!(target.sent(), []);
+            assert_eq!(
+                target.connection.socket_state(),
+                SocketState::Open,
+                "local {local}"
+            );
+            match (
+                target.pages.waiting.is_empty(),
+                target.pages.syncs.is_empty(),
+            ) {
+                (false, _) => target.page(0),
+                (true, false) => drop(target.durable()),
+                (true, true) => panic!("something is awaited"),
+            }
+        }
+        assert_eq!(
+            target.sent(),
+            [Sent::Response(SINK, 0x1000, vec![1; 3], true)]
+        );
+        let done = completions(&mut target.connection);
+        assert_eq!(done[0].message.as_deref(), Some(&b"last"[..]));
+        if local {
+            assert_eq!(target.connection.socket_state(), SocketState::ShutdownWrite);
+            target.connection.handle_eof(Time(0));
+        } else {
+            assert_eq!(target.connection.poll_event(), Some(Event::PeerFinished));
+        }
+        assert_eq!(
+            target.connection.poll_event(),
+            Some(Event::Closed(CloseReason::Graceful))
+        );
+        assert_eq!(target.connection.socket_state(), SocketState::Close);
     }
 }
 
