@@ -1,10 +1,67 @@
 //! Log-structured flash translation layer: pages, mapping, log, garbage collection, recovery, devices.
+//!
+//! A volume is a space of 2^52 *grains* of 4 KiB, of which as many may hold something as its capacity says. Whoever
+//! wants bytes gets a *page*: a grain held in a frame of the pool, pinned until it is put. What was changed is written
+//! out later, many pages in one device write, always to a new place: the log. A header in front of each write-out
+//! says what its grains are, so the log is its own map, and recovery is reading headers.
+//!
+//! The engine ([`Ftl`]) does no I/O and reads no clock. It says what it wants done ([`Ftl::poll_action`]), is told
+//! when it is done ([`Ftl::handle_done`]), and answers with events. A resident page is pinned without a lock; all
+//! else happens under one.
+//!
+//! ```no_run
+//! use ftl::{FormatOptions, Ftl, LbaRange, MemDevice, OpenOptions, Volume};
+//! let mut device = MemDevice::new(64 << 20)?;
+//! Ftl::format(&mut device, &FormatOptions::default())?;
+//! let (volume, report) = Volume::open(device, OpenOptions::default())?;
+//! assert!(report.clean);
+//! volume.write(12345, b"any byte address")?;
+//! volume.sync(LbaRange::ALL)?; // durable from here on
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # Invariants
+//! The numbers I1 to I18 cited in this crate are those of the project's reliability notes. In short: what a sync
+//! acknowledged survives (I1); a grain reads as one of its versions, whole (I2); what was trimmed durably never comes
+//! back (I3); identity and checksum lie apart from the data (I4); counts equal what [`check`] computes on its own
+//! (I5); recovery may be cut anywhere and repeated (I6); one bad sector never costs the volume (I7); a failed flush
+//! is final (I8); everything has a bound (I16), what frees resources has reserves (I17), every call is answered once
+//! (I18).
+//!
+//! # Glossary
+//! | word | means |
+//! |---|---|
+//! | grain, page, frame | 4 KiB of the space; the same in memory; the memory |
+//! | get, put | pin a page; drop the [`PageRef`] |
+//! | segment, stream | unit of reclaiming; class of writes that share an open segment |
+//! | write-out | one device write: a header grain and its data grains |
+//! | record, version | what a header says about a grain; which writing of it, never changed by relocation |
+//! | batch, group | changes that survive together; batches that share a header |
+//! | durable, recorded | safe from a power cut; and a durable header says so |
+//! | victim, relocate | segment being collected; copy what is live in it |
+//! | tombstone | a trim record that older copies still make necessary |
+//! | epoch, life | number of the first header since the segment was opened; the time since |
+//!
+//! # Where things are
+//! | module | subject |
+//! |---|---|
+//! | `addr`, `ids`, `geometry` | addresses; ports, tokens, time; sizes |
+//! | `engine`, `shared`, `core/*` | the face; the lock-free half; the half behind the lock, one file per activity |
+//! | `map`, `page` | entries and leaves; frames, arena, [`PageRef`] |
+//! | [`mod@format`], `log`, `segment`, `records` | bytes on the media; numbers; segments; trims and zeros |
+//! | `recover`, `open` | scan and replay; format and open |
+//! | [`check`] | the independent judge |
+//! | [`device`] | the seam to the media, and devices |
+//! | `blocking` | [`Volume`], for programs that just want to read and write |
+//!
+//! The format and the argument why it survives crashes are in `docs/format.md`.
 
 #![deny(unsafe_code)]
 
 mod addr;
 mod batch;
 mod blocking;
+pub mod check;
 mod core;
 #[allow(unsafe_code)]
 pub mod device;

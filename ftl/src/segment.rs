@@ -170,6 +170,12 @@ impl Segments {
         before - self.pending.len()
     }
 
+    /// Whether a segment will be free only after the forming group is written.
+    pub(crate) fn wait_for_group(&self) -> bool {
+        let waits = |id: &SegmentId| self.get(*id).usage == SegmentUse::Pending(None);
+        self.pending.iter().any(waits)
+    }
+
     /// The lowest header number whose recording would free a pending segment.
     pub(crate) fn pending_next(&self) -> Option<HeaderNo> {
         self.pending

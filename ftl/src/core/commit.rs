@@ -371,16 +371,27 @@ impl Core {
         }
     }
 
-    /// Puts the unmapped grains of a range into the Zero state.
+    /// Puts the unmapped grains of a range into the Zero state. A page that is mapped in memory only is reserved
+    /// too: should it not reach the media, the reservation must.
     fn reserve(&mut self, cx: Cx<'_>, range: LbaRange, id: ZeroId) {
         for lba in (range.start.0..range.end().0).map(Lba) {
             let leaf = self.index.leaf_or_new(&cx.sh.map, lba);
             let entry = leaf.entry(lba);
-            if entry.state() == State::UNMAPPED {
-                entry.replace(State::Away(Location::Zero(id)));
-                self.records.zero_mut(id).live += 1;
-                self.mapped += 1;
+            match entry.state() {
+                State::Away(Location::Nowhere) => {
+                    entry.replace(State::Away(Location::Zero(id)));
+                    self.mapped += 1;
+                }
+                State::Resident(r) => {
+                    let known = &mut self.frames[r.frame.0 as usize];
+                    if known.media != Location::Nowhere {
+                        continue;
+                    }
+                    known.media = Location::Zero(id);
+                }
+                State::Away(_) | State::InFlight(_) => continue,
             }
+            self.records.zero_mut(id).live += 1;
         }
     }
 }

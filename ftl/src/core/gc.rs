@@ -160,7 +160,7 @@ impl Core {
             return None;
         }
         let comfortable = RESERVED_SEGMENTS + (self.segments.list.len() / 32).max(2);
-        let stuck = self.space_wanted && self.segments.pending_count() == 0;
+        let stuck = self.space_wanted && self.segments.pending_next().is_none();
         if coming >= comfortable && !stuck {
             return None;
         }
@@ -536,13 +536,16 @@ impl Core {
         let Some(stage) = self.stages.take(Stream::Relocated) else {
             return;
         };
-        let Some((id, _)) = self.room(Stream::Relocated, 1) else {
+        // A batch that took the last free segment left room there.
+        let streams = [Stream::Relocated, Stream::User].into_iter();
+        let rooms = streams.filter_map(|stream| Some((stream, self.room(stream, 1)?.0)));
+        let Some((stream, id)) = { rooms }.next() else {
             self.stages.give_back(stage);
             return;
         };
         let at = self.place(id);
         let no = self.log.assemble(at);
-        let header = self.header(cx, no, at, Stream::Relocated, false);
+        let header = self.header(cx, no, at, stream, false);
         self.stages.list[stage] = WriteOut {
             no,
             segment: Some(id),

@@ -101,6 +101,9 @@ impl Core {
             self.segments.retire_if_empty(id, freed_at);
         }
         let keep = match stream {
+            // The forming group frees a segment once it is written: waiting for free segments would be waiting for
+            // itself. It gives back what it takes.
+            Stream::User if self.segments.wait_for_group() => 1,
             Stream::User => RESERVED_SEGMENTS,
             Stream::Relocated => 0,
         };

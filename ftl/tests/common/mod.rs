@@ -1,7 +1,7 @@
 //! What the tests of the engine share: a small random generator, grains with recognisable content.
 #![allow(dead_code, reason = "each test uses a part")]
 
-use ftl::{FormatOptions, Ftl, GRAIN_BYTES, Lba, MemDevice, OpenOptions, Volume};
+use ftl::{FormatOptions, Ftl, GRAIN_BYTES, GrainState, Lba, MemDevice, OpenOptions, Volume};
 
 /// xorshift64*: the seed is the test's only source of chance.
 pub(crate) struct Rng(u64);
@@ -42,10 +42,12 @@ pub(crate) fn volume(grains: usize, segment_grains: u64, frames: usize) -> Volum
     reopen(device, frames)
 }
 
-pub(crate) fn reopen(device: MemDevice, frames: usize) -> Volume<MemDevice> {
+/// Opens the volume again; the judge must find on the media what recovery finds.
+pub(crate) fn reopen(mut device: MemDevice, frames: usize) -> Volume<MemDevice> {
+    let judged = ftl::check::check(&mut device).expect("judge");
+    assert!(judged.is_sound(), "{judged:?}");
     let options = OpenOptions {
         pool_frames: frames,
-        dirty_age_ns: 0,
         ..OpenOptions::default()
     };
     let (volume, report) = Volume::open(device, options).expect("open");
@@ -57,6 +59,18 @@ pub(crate) fn reopen(device: MemDevice, frames: usize) -> Volume<MemDevice> {
         report.headers_lost, 0,
         "nothing is lost without a crash: {report:?}"
     );
+    assert_eq!(report.headers, judged.headers);
+    assert_eq!(report.mapped, judged.map.len() as u64, "mapped grains");
+    let states = volume.ftl();
+    for (&lba, &found) in &judged.map {
+        let zero = found == ftl::check::Checked::Zero;
+        let want = if zero {
+            GrainState::Zero
+        } else {
+            GrainState::Data
+        };
+        assert_eq!(states.state(lba), want, "{lba}");
+    }
     volume
 }
 
