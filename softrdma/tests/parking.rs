@@ -343,6 +343,27 @@ fn nothing_passes_a_sync_write() {
     );
 }
 
+/// Durability is asked for as soon as the last segment is placed, with nothing behind it, and a WRITE waits for it as
+/// everything else does.
+#[test]
+fn a_sync_write_is_made_durable_at_once() {
+    let mut target = target(Residency::Always, Config::default());
+    let (stag, sync) = (target.region.stag, target.region.sync_stag.unwrap());
+    target.deliver(&raw::write(sync, 0, &[1; 100], false));
+    assert!(target.pages.syncs.is_empty());
+    target.deliver(&raw::write(sync, 100, &[1; 100], true));
+    assert_eq!(target.pages.syncs.len(), 1);
+    target.deliver(&raw::write(stag, 40_960, &[2; 4096], true));
+    assert_eq!(
+        target.pages.content(FILE, 40_960, 4096),
+        pattern(77, 45_056)[40_960..]
+    );
+    target.durable();
+    assert_eq!(target.pages.content(FILE, 40_960, 4096), [2; 4096]);
+    // A plain WRITE asks for nothing.
+    assert!(target.pages.syncs.is_empty());
+}
+
 /// The same when the sync WRITE itself had to wait for a page: not even a WRITE behind it happens before.
 #[test]
 fn nothing_passes_a_sync_write_with_late_pages() {
