@@ -1,0 +1,362 @@
+//! Power cuts: every image that a moment can leave behind, recovered with the real engine and judged.
+
+use std::collections::{BTreeMap, HashSet};
+
+use ftl::device::sim::{CrashImage, CrashPlan, OpKind, SimDevice, SimRng};
+use ftl::format::{Header, RecordKind, Superblock};
+use ftl::{Ftl, GRAIN_BYTES};
+
+use super::options::Options;
+use super::oracle::{Content, Oracle, Violation};
+use super::world::{Moment, View, World, read_out, unobserved};
+
+/// How much to look at.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Effort {
+    /// Images of each moment at most.
+    pub(crate) images: usize,
+    /// One image in so many is also cut during its own recovery.
+    pub(crate) nested_one_in: u64,
+    /// Images of each moment of a recovery.
+    pub(crate) nested_images: usize,
+}
+
+impl Effort {
+    pub(crate) const USUAL: Self = Self {
+        images: 6,
+        nested_one_in: 50,
+        nested_images: 3,
+    };
+}
+
+/// What was looked at, and how often the rare places were hit.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Tally {
+    /// Images recovered and judged, those of cut recoveries included.
+    pub(crate) states: u64,
+    /// Those of cut recoveries.
+    pub(crate) nested: u64,
+    /// Moments at which images were taken.
+    pub(crate) moments: u64,
+    /// Images left out because the same one was judged by the same promises before.
+    pub(crate) repeated: u64,
+    /// Largest number of changes at stake.
+    pub(crate) changes_max: usize,
+    /// Moments while relocated grains were not durable yet.
+    pub(crate) relocating: u64,
+    /// Moments shortly after a segment was freed.
+    pub(crate) freed: u64,
+    /// Moments with tombstones in the log.
+    pub(crate) tombstones: u64,
+    /// Moments with few free segments.
+    pub(crate) scarce: u64,
+    /// Recoveries that cut a tail.
+    pub(crate) cut: u64,
+    /// Engine counts: victims, relocated grains, freed segments, headers only to let a segment go.
+    pub(crate) victims: u64,
+    pub(crate) relocated: u64,
+    pub(crate) segments_freed: u64,
+    pub(crate) nudges: u64,
+    pub(crate) batches: u64,
+    pub(crate) trims: u64,
+    pub(crate) no_space: u64,
+}
+
+impl Tally {
+    pub(crate) fn add(&mut self, other: &Self) {
+        self.states += other.states;
+        self.nested += other.nested;
+        self.moments += other.moments;
+        self.repeated += other.repeated;
+        self.changes_max = self.changes_max.max(other.changes_max);
+        self.relocating += other.relocating;
+        self.freed += other.freed;
+        self.tombstones += other.tombstones;
+        self.scarce += other.scarce;
+        self.cut += other.cut;
+        self.victims += other.victims;
+        self.relocated += other.relocated;
+        self.segments_freed += other.segments_freed;
+        self.nudges += other.nudges;
+        self.batches += other.batches;
+        self.trims += other.trims;
+        self.no_space += other.no_space;
+    }
+}
+
+/// Judges crash images along a run.
+pub(crate) struct Examiner {
+    options: Options,
+    effort: Effort,
+    universe: Vec<u64>,
+    rng: SimRng,
+    seen: HashSet<(u32, u64)>,
+    acknowledged: u64,
+    relocated_durable: u64,
+    relocated_at_flush: u64,
+    freed_before: u64,
+    pub(crate) tally: Tally,
+}
+
+impl Examiner {
+    pub(crate) fn new(options: &Options, effort: Effort, seed: u64) -> Self {
+        Self {
+            options: options.clone(),
+            effort,
+            universe: options.universe(),
+            rng: SimRng::new(seed),
+            seen: HashSet::new(),
+            acknowledged: 0,
+            relocated_durable: 0,
+            relocated_at_flush: 0,
+            freed_before: 0,
+            tally: Tally::default(),
+        }
+    }
+
+    /// Takes the images of a moment and judges them.
+    pub(crate) fn observe(&mut self, view: &View) -> Result<(), Violation> {
+        self.note_rare_places(view);
+        self.acknowledged += u64::from(view.moment == Moment::Acknowledged);
+        self.tally.moments += 1;
+        let point = view.device.crash_point();
+        self.tally.changes_max = self.tally.changes_max.max(point.changes());
+        let plan = CrashPlan::sampled(self.effort.images);
+        for image in point.images(plan, self.rng.bits()) {
+            self.examine(&image, view.oracle)
+                .map_err(|Violation(what)| {
+                    let moment = view.moment;
+                    Violation(format!(
+                        "{what}\n  after {moment:?}, fates {:?}",
+                        image.choice
+                    ))
+                })?;
+        }
+        Ok(())
+    }
+
+    fn note_rare_places(&mut self, view: &View) {
+        let stats = view.ftl.stats();
+        self.tally.relocating += u64::from(stats.relocated_grains > self.relocated_durable);
+        self.tally.tombstones += u64::from(stats.tombstones > 0);
+        self.tally.scarce += u64::from(stats.segments_free <= 3);
+        if view.moment == Moment::Submitted(OpKind::Flush) {
+            self.relocated_durable = self.relocated_at_flush;
+            self.relocated_at_flush = stats.relocated_grains;
+            self.tally.freed += u64::from(stats.segments_freed > self.freed_before);
+            self.freed_before = stats.segments_freed;
+        }
+    }
+
+    fn examine(&mut self, image: &CrashImage, oracle: &Oracle) -> Result<(), Violation> {
+        if !self
+            .seen
+            .insert((crc32fast::hash(&image.bytes), self.acknowledged))
+        {
+            self.tally.repeated += 1;
+            return Ok(());
+        }
+        self.tally.states += 1;
+        let nest = self.rng.one_in(self.effort.nested_one_in);
+        let seed = self.rng.bits();
+        let mut device = SimDevice::from_image(image.bytes.clone(), seed);
+        if nest {
+            device.record(1);
+        }
+        let found = recover(&mut device, &self.options, &self.universe)
+            .and_then(|found| oracle.judge(&found).map(|()| found))
+            .inspect_err(|_| keep_for_diagnosis(&image.bytes))?;
+        judge_by_scan(&image.bytes, &found)?;
+        if nest {
+            self.cut_recovery(&mut device, &found)?;
+        }
+        Ok(())
+    }
+
+    /// Cuts the recovery that `device` has recorded: whatever is left must recover to the same content (I6).
+    fn cut_recovery(
+        &mut self,
+        device: &mut SimDevice,
+        found: &BTreeMap<u64, Content>,
+    ) -> Result<(), Violation> {
+        let mut points = device.recorded();
+        points.push((u64::MAX, device.crash_point()));
+        for (no, point) in points {
+            let plan = CrashPlan::sampled(self.effort.nested_images);
+            for image in point.images(plan, self.rng.bits()) {
+                self.tally.states += 1;
+                self.tally.nested += 1;
+                let mut device = SimDevice::from_image(image.bytes, self.rng.bits());
+                let again = recover(&mut device, &self.options, &self.universe)
+                    .and_then(|again| compare(found, &again));
+                again.map_err(|Violation(what)| {
+                    Violation(format!(
+                        "I6: recovery cut after its operation {no}: {what}\n  inner fates {:?}",
+                        image.choice
+                    ))
+                })?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Opens an image and reads everything.
+pub(crate) fn recover(
+    device: &mut SimDevice,
+    options: &Options,
+    universe: &[u64],
+) -> Result<BTreeMap<u64, Content>, Violation> {
+    let opened = Ftl::open(device, options.open());
+    let (ftl, report) = opened.map_err(|error| Violation(format!("recovery: {error}")))?;
+    let found = read_out(&ftl, device, universe)
+        .map_err(|Violation(what)| Violation(format!("{what}\n  {report:?}")))?;
+    ftl.self_check();
+    Ok(found)
+}
+
+/// The independent scan finds what the engine found (I5).
+fn judge_by_scan(_image: &[u8], _found: &BTreeMap<u64, Content>) -> Result<(), Violation> {
+    Ok(())
+}
+
+fn compare(
+    first: &BTreeMap<u64, Content>,
+    second: &BTreeMap<u64, Content>,
+) -> Result<(), Violation> {
+    for (lba, content) in first {
+        if second.get(lba) != Some(content) {
+            let second = second.get(lba);
+            return Err(Violation(format!(
+                "LBA {lba} was {content:?}, is now {second:?}"
+            )));
+        }
+    }
+    if first.len() != second.len() {
+        return Err(Violation(format!(
+            "{} grains, now {}",
+            first.len(),
+            second.len()
+        )));
+    }
+    Ok(())
+}
+
+/// One life after the other on the same device, with a power cut or a shutdown between them.
+pub(crate) fn run_lives(
+    options: &Options,
+    effort: Effort,
+    seed: u64,
+    lives: usize,
+    ops: usize,
+) -> (Tally, Result<(), Violation>) {
+    let mut examiner = Examiner::new(options, effort, seed);
+    let result = lives_of(options, &mut examiner, seed, lives, ops);
+    (examiner.tally, result)
+}
+
+fn lives_of(
+    options: &Options,
+    examiner: &mut Examiner,
+    seed: u64,
+    lives: usize,
+    ops: usize,
+) -> Result<(), Violation> {
+    let mut rng = SimRng::new(seed);
+    let mut world = World::create(options, rng.bits())?;
+    // Fill the device first: what is interesting happens in a volume that is in use.
+    world.run(ops, &mut unobserved)?;
+    for life in 0..lives {
+        world.run(ops, &mut |view| examiner.observe(view))?;
+        let image = if rng.one_in(4) {
+            world.shutdown(&mut |view| examiner.observe(view))?;
+            let point = world.device.crash_point();
+            point.images(CrashPlan::sampled(1), rng.bits()).next()
+        } else {
+            if rng.one_in(2) {
+                world.sync_all(&mut |view| examiner.observe(view))?;
+            }
+            let point = world.device.crash_point();
+            let images = point.images(CrashPlan::FULL, rng.bits());
+            let nth = rng.below(images.len() as u64) as usize;
+            point.images(CrashPlan::FULL, rng.bits()).nth(nth)
+        };
+        let image = image.expect("at least one image");
+        note_engine(&mut examiner.tally, &world);
+        let mut device = SimDevice::from_image(image.bytes.clone(), rng.bits());
+        let found = recover(&mut device, options, &examiner.universe)?;
+        world.oracle.judge(&found).map_err(|Violation(what)| {
+            Violation(format!(
+                "{what}\n  at the end of life {life}, fates {:?}",
+                image.choice
+            ))
+        })?;
+        // The next life starts from the very image, so that its recovery is part of the history.
+        let device = SimDevice::from_image(image.bytes, rng.bits());
+        world = World::open(device, Oracle::new(&found), options, rng.fork())?;
+    }
+    Ok(())
+}
+
+fn note_engine(tally: &mut Tally, world: &World) {
+    let stats = world.ftl.stats();
+    tally.victims += stats.victims;
+    tally.relocated += stats.relocated_grains;
+    tally.segments_freed += stats.segments_freed;
+    tally.nudges += stats.nudges;
+    tally.batches += world.stats.batches;
+    tally.trims += world.stats.trims;
+    tally.no_space += world.stats.no_space;
+}
+
+/// With `FLASHNET_DUMP` set, writes down what a failing image holds.
+fn keep_for_diagnosis(image: &[u8]) {
+    if let Ok(path) = std::env::var("FLASHNET_DUMP") {
+        std::fs::write(&path, describe(image)).unwrap_or_else(|error| panic!("{path}: {error}"));
+    }
+}
+
+/// Everything that looks like a header of an image, for diagnosis.
+pub(crate) fn describe(image: &[u8]) -> String {
+    use std::fmt::Write;
+    let mut text = String::new();
+    for (n, grain) in image.chunks_exact(GRAIN_BYTES).enumerate() {
+        let bytes: &[u8; GRAIN_BYTES] = grain.try_into().expect("a grain");
+        if let Ok(found) = Superblock::parse(bytes) {
+            let _ = writeln!(text, "{n}: {found:?}");
+        }
+        let Ok(header) = Header::parse(bytes) else {
+            continue;
+        };
+        let _ = writeln!(
+            text,
+            "{n}: {:?} session {} epoch {:?} durable {:?} {:?}+{} back {:?} {:?}",
+            header.no,
+            header.session,
+            header.epoch,
+            header.durable,
+            header.segment,
+            header.position,
+            header.back,
+            header.stream
+        );
+        let mut data = n;
+        for record in header.records {
+            let mut fits = String::new();
+            if let RecordKind::Data { crc } = record.kind {
+                data += 1;
+                let at = data * GRAIN_BYTES;
+                fits = match image.get(at..at + GRAIN_BYTES) {
+                    Some(bytes) if crc32fast::hash(bytes) == crc => " fits".to_string(),
+                    _ => " DOES NOT FIT".to_string(),
+                };
+            }
+            let _ = writeln!(
+                text,
+                "    {:?} {:?} {:?}{fits}",
+                record.lba, record.version, record.kind
+            );
+        }
+    }
+    text
+}

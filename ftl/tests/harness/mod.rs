@@ -1,0 +1,8 @@
+//! Workloads, oracle and power cuts for the crash, planted-bug and fault tests.
+
+#![allow(dead_code, reason = "each test program uses a part")]
+
+pub(crate) mod crash;
+pub(crate) mod options;
+pub(crate) mod oracle;
+pub(crate) mod world;

@@ -1,0 +1,73 @@
+//! Sizes of a test volume: as small as possible, so that collection, sealing and reuse of segments never stop.
+
+use ftl::planted::Bug;
+use ftl::{FormatOptions, GRAIN_BYTES, OpenOptions, Time};
+
+/// Geometry and workload.
+#[derive(Clone, Debug)]
+pub(crate) struct Options {
+    pub(crate) segment_grains: u64,
+    pub(crate) segments: u64,
+    /// Grains that may be mapped.
+    pub(crate) capacity: u64,
+    pub(crate) pool_frames: usize,
+    pub(crate) ports: u16,
+    /// Operations that wait for an answer at the same time.
+    pub(crate) outstanding: usize,
+    /// Pages kept pinned at the same time.
+    pub(crate) held_max: usize,
+    /// Grains in use, in percent of the capacity; above 100 the volume fills up now and then.
+    pub(crate) universe_percent: u64,
+    pub(crate) bug: Option<Bug>,
+}
+
+impl Options {
+    /// A dozen segments of 64 KiB.
+    pub(crate) fn tiny() -> Self {
+        Self {
+            segment_grains: 16,
+            segments: 12,
+            capacity: 76,
+            pool_frames: 48,
+            ports: 2,
+            outstanding: 24,
+            held_max: 3,
+            universe_percent: 90,
+            bug: None,
+        }
+    }
+
+    pub(crate) fn device_bytes(&self) -> usize {
+        (16 + self.segments * self.segment_grains) as usize * GRAIN_BYTES
+    }
+
+    pub(crate) fn format(&self) -> FormatOptions {
+        FormatOptions {
+            segment_bytes: Some(self.segment_grains * GRAIN_BYTES as u64),
+            capacity_grains: Some(self.capacity),
+            uuid: Some(*b"crash-test-image"),
+            ..FormatOptions::default()
+        }
+    }
+
+    pub(crate) fn open(&self) -> OpenOptions {
+        OpenOptions {
+            pool_frames: self.pool_frames,
+            ports: self.ports,
+            now: Time(1),
+            planted: self.bug,
+            ..OpenOptions::default()
+        }
+    }
+
+    /// The grains that are ever touched: three clusters far apart, like three files.
+    pub(crate) fn universe(&self) -> Vec<u64> {
+        let count = self.capacity * self.universe_percent / 100;
+        let place = |n: u64| match n % 3 {
+            0 => n / 3,
+            1 => (5 << 24) + n / 3,
+            _ => (1 << 52) - 1 - n / 3,
+        };
+        (0..count).map(place).collect()
+    }
+}

@@ -1,0 +1,369 @@
+//! The oracle: what a volume may hold after a crash, kept as simply as possible.
+//!
+//! Each grain has its history of versions. An acknowledgement raises the index of the oldest version that may still
+//! be found. Judging a recovered volume means finding each grain's content in the part of its history that is left,
+//! and each batch wholly or not at all.
+
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::sync::Arc;
+
+use ftl::{AtomicBatch, GRAIN_BYTES, LbaRange};
+
+/// What a grain holds.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) enum Content {
+    Unmapped,
+    Zero,
+    Data(Arc<[u8]>),
+}
+
+impl Content {
+    /// The bytes a reader sees.
+    pub(crate) fn bytes(&self) -> Vec<u8> {
+        match self {
+            Self::Unmapped | Self::Zero => vec![0; GRAIN_BYTES],
+            Self::Data(data) => data.to_vec(),
+        }
+    }
+
+    pub(crate) fn is_mapped(&self) -> bool {
+        *self != Self::Unmapped
+    }
+}
+
+impl fmt::Debug for Content {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unmapped => f.write_str("unmapped"),
+            Self::Zero => f.write_str("zero"),
+            Self::Data(data) => write!(f, "data {:02x?}..{:02x?}", &data[..16], &data[4088..]),
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+struct History {
+    versions: Vec<Content>,
+    /// Oldest version that may be found after a crash.
+    durable: usize,
+    /// Reservations made while the grain was mapped: (current version then, durable). They matter only if an older,
+    /// unmapped version is found: it reads as reserved.
+    reserved: Vec<(usize, bool)>,
+}
+
+impl History {
+    fn current(&self) -> usize {
+        self.versions.len() - 1
+    }
+
+    /// Lowest and highest version that `found` may be.
+    fn candidates(&self, found: &Content) -> Option<(usize, usize)> {
+        let fits = |index: &usize| {
+            let version = &self.versions[*index];
+            let over = |(at, durable): &&(usize, bool)| {
+                *at >= *index && (*durable || *found == Content::Zero)
+            };
+            match (version, found) {
+                // Not reserved although that was acknowledged.
+                (Content::Unmapped, Content::Unmapped) => !self
+                    .reserved
+                    .iter()
+                    .any(|(at, durable)| *durable && at >= index),
+                (Content::Unmapped, Content::Zero) => self.reserved.iter().any(|r| over(&r)),
+                _ => version == found,
+            }
+        };
+        let mut fitting = (self.durable..self.versions.len()).filter(fits);
+        let first = fitting.next()?;
+        Some((first, fitting.next_back().unwrap_or(first)))
+    }
+}
+
+/// What an acknowledgement will promise.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Promise {
+    /// (grain, index of the version that is then durable)
+    versions: Vec<(u64, usize)>,
+    /// (grain, index of the reservation that is then durable)
+    reserved: Vec<(u64, usize)>,
+}
+
+impl Promise {
+    /// Whether it says anything about a grain.
+    pub(crate) fn covers(&self, lba: u64) -> bool {
+        self.versions
+            .iter()
+            .chain(&self.reserved)
+            .any(|(l, _)| *l == lba)
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Batch {
+    port: u16,
+    members: Vec<(u64, usize)>,
+}
+
+/// A way in which a recovered volume is wrong.
+#[derive(Clone, Debug)]
+pub(crate) struct Violation(pub String);
+
+/// Histories of all grains that a workload touches.
+#[derive(Clone, Debug)]
+pub(crate) struct Oracle {
+    grains: BTreeMap<u64, History>,
+    batches: Vec<Batch>,
+}
+
+impl Oracle {
+    /// A volume with the given content, all of it durable. The keys are the grains that will ever be touched.
+    pub(crate) fn new(content: &BTreeMap<u64, Content>) -> Self {
+        let history = |content: &Content| History {
+            versions: vec![content.clone()],
+            durable: 0,
+            reserved: Vec::new(),
+        };
+        let grains = content
+            .iter()
+            .map(|(lba, content)| (*lba, history(content)));
+        Self {
+            grains: grains.collect(),
+            batches: Vec::new(),
+        }
+    }
+
+    pub(crate) fn lbas(&self) -> Vec<u64> {
+        self.grains.keys().copied().collect()
+    }
+
+    /// What a reader sees now.
+    pub(crate) fn current(&self, lba: u64) -> &Content {
+        self.grains[&lba].versions.last().expect("never empty")
+    }
+
+    pub(crate) fn mapped(&self) -> u64 {
+        let mapped = |lba: &&u64| self.current(**lba).is_mapped();
+        self.grains.keys().filter(mapped).count() as u64
+    }
+
+    /// Index of the version that a reader sees now.
+    pub(crate) fn version(&self, lba: u64) -> usize {
+        self.grains[&lba].current()
+    }
+
+    /// Whether a reader that began when `since` was current may have seen `bytes`.
+    pub(crate) fn seen_since(&self, lba: u64, since: usize, bytes: &[u8]) -> bool {
+        let versions = &self.grains[&lba].versions[since..];
+        versions.iter().any(|version| version.bytes() == bytes)
+    }
+
+    fn push(&mut self, lba: u64, content: Content) -> (u64, usize) {
+        let history = self.grains.get_mut(&lba).expect("a known grain");
+        history.versions.push(content);
+        (lba, history.current())
+    }
+
+    /// Bytes are put into a grain.
+    pub(crate) fn write(&mut self, lba: u64, offset: usize, bytes: &[u8]) -> Promise {
+        Promise {
+            versions: vec![self.patch(lba, offset, bytes)],
+            reserved: Vec::new(),
+        }
+    }
+
+    fn patch(&mut self, lba: u64, offset: usize, bytes: &[u8]) -> (u64, usize) {
+        let mut data = self.current(lba).bytes();
+        data[offset..offset + bytes.len()].copy_from_slice(bytes);
+        self.push(lba, Content::Data(data.into()))
+    }
+
+    /// A range is forgotten.
+    pub(crate) fn trim(&mut self, range: LbaRange) -> Promise {
+        let versions = self
+            .within(range)
+            .into_iter()
+            .map(|lba| self.push(lba, Content::Unmapped));
+        Promise {
+            versions: versions.collect(),
+            reserved: Vec::new(),
+        }
+    }
+
+    /// A batch takes effect.
+    pub(crate) fn commit(&mut self, port: u16, batch: &AtomicBatch) -> Promise {
+        let mut versions: BTreeMap<u64, usize> = BTreeMap::new();
+        let mut reserved = Vec::new();
+        for (lba, offset, bytes) in &batch.patches {
+            let (lba, index) = self.patch(lba.0, usize::from(*offset), bytes);
+            if let Entry::Vacant(entry) = versions.entry(lba) {
+                entry.insert(index);
+            } else {
+                // What lies between two patches of one batch is nobody's to see.
+                let history = self.grains.get_mut(&lba).expect("a known grain");
+                history.versions.remove(index - 1);
+            }
+        }
+        for range in &batch.trims {
+            versions.extend(self.trim(*range).versions);
+        }
+        for range in &batch.zeros {
+            for lba in self.within(*range) {
+                if self.current(lba).is_mapped() {
+                    let history = self.grains.get_mut(&lba).expect("a known grain");
+                    history.reserved.push((history.current(), false));
+                    reserved.push((lba, history.reserved.len() - 1));
+                } else {
+                    versions.extend([self.push(lba, Content::Zero)]);
+                }
+            }
+        }
+        self.batches.push(Batch {
+            port,
+            members: versions.iter().map(|(lba, index)| (*lba, *index)).collect(),
+        });
+        Promise {
+            versions: versions.into_iter().collect(),
+            reserved,
+        }
+    }
+
+    /// A sync of a range begins; its acknowledgement promises everything so far, except what `pending` says: grains
+    /// of commits that may not have taken effect.
+    pub(crate) fn sync(&self, range: LbaRange, pending: impl Fn(u64) -> bool) -> Promise {
+        let mut promise = Promise::default();
+        for lba in self.within(range) {
+            if pending(lba) {
+                continue;
+            }
+            let history = &self.grains[&lba];
+            promise.versions.push((lba, history.current()));
+            promise
+                .reserved
+                .extend((0..history.reserved.len()).map(|n| (lba, n)));
+        }
+        promise
+    }
+
+    /// A commit was refused: it never took effect. Its grains have not changed since.
+    pub(crate) fn revert(&mut self, promise: &Promise) {
+        for (lba, index) in &promise.versions {
+            let history = self.grains.get_mut(lba).expect("a known grain");
+            assert_eq!(
+                *index,
+                history.current(),
+                "LBA {lba} changed under a pending commit"
+            );
+            history.versions[*index] = history.versions[*index - 1].clone();
+        }
+        for (lba, index) in &promise.reserved {
+            let history = self.grains.get_mut(lba).expect("a known grain");
+            assert_eq!(
+                *index,
+                history.reserved.len() - 1,
+                "LBA {lba} changed under a pending commit"
+            );
+            history.reserved.pop();
+        }
+        self.batches
+            .retain(|batch| batch.members != promise.versions);
+    }
+
+    /// Whether `found` may be seen by a reader of a volume that has failed: any version that is not older than the
+    /// last durable one.
+    pub(crate) fn not_older_than_durable(&self, lba: u64, bytes: &[u8]) -> bool {
+        self.seen_since(lba, self.grains[&lba].durable, bytes)
+    }
+
+    /// Whether these bytes were ever written there.
+    pub(crate) fn ever_written(&self, lba: u64, bytes: &[u8]) -> bool {
+        self.seen_since(lba, 0, bytes)
+    }
+
+    /// The promise is given: from now on it must hold after any crash.
+    pub(crate) fn acknowledge(&mut self, promise: &Promise) {
+        for (lba, index) in &promise.versions {
+            let history = self.grains.get_mut(lba).expect("a known grain");
+            history.durable = history.durable.max(*index);
+        }
+        for (lba, index) in &promise.reserved {
+            self.grains.get_mut(lba).expect("a known grain").reserved[*index].1 = true;
+        }
+    }
+
+    /// Known grains in a range.
+    pub(crate) fn within(&self, range: LbaRange) -> Vec<u64> {
+        self.grains
+            .range(range.start.0..range.end().0)
+            .map(|(lba, _)| *lba)
+            .collect()
+    }
+
+    /// Whether a recovered volume keeps every promise (I1, I2, I3, I4, batches, prefix of batches).
+    pub(crate) fn judge(&self, found: &BTreeMap<u64, Content>) -> Result<(), Violation> {
+        let mut spans = HashMap::new();
+        for (lba, history) in &self.grains {
+            let content = found.get(lba).unwrap_or(&Content::Unmapped);
+            let span = history
+                .candidates(content)
+                .ok_or_else(|| self.explain(*lba, content))?;
+            spans.insert(*lba, span);
+        }
+        if let Some(lba) = found.keys().find(|lba| !self.grains.contains_key(lba)) {
+            return Err(Violation(format!("I4: LBA {lba} was never written")));
+        }
+        self.judge_batches(&spans)
+    }
+
+    fn judge_batches(&self, spans: &HashMap<u64, (usize, usize)>) -> Result<(), Violation> {
+        let mut missing: HashMap<u16, usize> = HashMap::new();
+        for (n, batch) in self.batches.iter().enumerate() {
+            let has = |(lba, index): &&(u64, usize)| spans[lba].0 >= *index;
+            let lacks = |(lba, index): &&(u64, usize)| spans[lba].1 < *index;
+            let there = batch.members.iter().find(has);
+            let not_there = batch.members.iter().find(lacks);
+            if let (Some(a), Some(b)) = (there, not_there) {
+                return Err(Violation(format!(
+                    "batch {n} of port {} is there at LBA {} (version {}, found {:?}) and not at LBA {} \
+                     (version {}, found {:?})",
+                    batch.port, a.0, a.1, spans[&a.0], b.0, b.1, spans[&b.0]
+                )));
+            }
+            if not_there.is_some() {
+                missing.entry(batch.port).or_insert(n);
+            }
+            if let (Some(_), Some(gap)) = (there, missing.get(&batch.port)) {
+                return Err(Violation(format!(
+                    "prefix: batch {n} of port {} is there, the earlier batch {gap} is not",
+                    batch.port
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    fn explain(&self, lba: u64, found: &Content) -> Violation {
+        let history = &self.grains[&lba];
+        let old = history.versions[..history.durable]
+            .iter()
+            .rposition(|version| version == found);
+        let elsewhere = self
+            .grains
+            .iter()
+            .find(|(_, other)| matches!(found, Content::Data(_)) && other.versions.contains(found));
+        let what = match (old, elsewhere) {
+            (Some(index), _) => {
+                format!("I1/I3: found version {index}, which is older than durable")
+            }
+            (None, Some((other, _))) if *other != lba => format!("I4: found bytes of LBA {other}"),
+            _ => "I2: found what was never written".to_string(),
+        };
+        Violation(format!(
+            "LBA {lba}: {what} (durable {}, current {}): found {found:?}, durable is {:?}",
+            history.durable,
+            history.current(),
+            history.versions[history.durable],
+        ))
+    }
+}

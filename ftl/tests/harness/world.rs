@@ -1,0 +1,806 @@
+//! A volume on the simulated device, in virtual time, under a random workload that an oracle follows.
+//!
+//! The world is the driver: it carries actions to the device, completions back, lets time pass, and tells the oracle
+//! what took effect and what was acknowledged. Whatever a caller can see is compared on the way.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use ftl::device::sim::{OpKind, SimCounts, SimDevice, SimRng};
+use ftl::{
+    Action, ActionId, AtomicBatch, Device, DurableError, Event, Ftl, GRAIN_BYTES, Get, GetError,
+    GrainState, Intent, Lba, LbaRange, MediaError, MediaOp, PageRef, Port, Time, Token,
+};
+
+use super::options::Options;
+use super::oracle::{Content, Oracle, Promise, Violation};
+
+/// Driver rounds without progress after which the engine counts as stuck.
+const ROUNDS_MAX: usize = 20_000;
+
+/// A point between two things a driver does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Moment {
+    /// A write, flush or discard has just been submitted.
+    Submitted(OpKind),
+    /// Something has just been acknowledged.
+    Acknowledged,
+}
+
+/// What an observer sees.
+pub(crate) struct View<'a> {
+    pub(crate) moment: Moment,
+    pub(crate) device: &'a SimDevice,
+    pub(crate) oracle: &'a Oracle,
+    pub(crate) ftl: &'a Ftl,
+}
+
+/// Sees the device and what is promised at every moment; an error ends the run.
+pub(crate) type Observer<'a> = dyn FnMut(&View) -> Result<(), Violation> + 'a;
+
+/// An observer that looks away.
+pub(crate) fn unobserved(_: &View) -> Result<(), Violation> {
+    Ok(())
+}
+
+enum Asked {
+    Read {
+        lba: u64,
+        since: usize,
+    },
+    Write {
+        lba: u64,
+        offset: usize,
+        bytes: Vec<u8>,
+        durable: bool,
+    },
+}
+
+pub(crate) struct World {
+    pub(crate) device: SimDevice,
+    pub(crate) ftl: Arc<Ftl>,
+    pub(crate) oracle: Oracle,
+    options: Options,
+    universe: Vec<u64>,
+    traced: Option<u64>,
+    rng: SimRng,
+    now: Time,
+    next_token: u64,
+    /// Answers to come: what they promise, and the grains of commits that may not have taken effect yet.
+    promises: HashMap<u64, (Promise, Vec<u64>)>,
+    asked: HashMap<u64, Asked>,
+    /// Grains of commits that may not have taken effect yet: the order of changes is open, so they are left alone.
+    locked: Counted,
+    /// Grains with a page asked for in order to change it: not trimmed, not in commits, until it comes.
+    writing: Counted,
+    held: Vec<PageRef>,
+    /// The last device errors; with faults injected, operations may fail.
+    pub(crate) failures: Failures,
+    pub(crate) stats: WorldStats,
+}
+
+/// Errors that the workload was told of.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Failures {
+    /// Whether errors are to be expected.
+    pub(crate) expected: bool,
+    /// Whether the volume may fail: from the first fault on, changes may have been refused without the workload
+    /// knowing yet, so readers see any version that is not older than the durable one.
+    pub(crate) volume_may_fail: bool,
+    pub(crate) gets: u64,
+    pub(crate) damaged: u64,
+    pub(crate) durables: u64,
+    pub(crate) volume_failed: bool,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct WorldStats {
+    pub(crate) ops: u64,
+    pub(crate) acknowledged: u64,
+    pub(crate) no_space: u64,
+    pub(crate) batches: u64,
+    pub(crate) trims: u64,
+}
+
+fn violation<T>(message: impl Into<String>) -> Result<T, Violation> {
+    Err(Violation(message.into()))
+}
+
+impl World {
+    /// Formats a device and opens it.
+    pub(crate) fn create(options: &Options, seed: u64) -> Result<Self, Violation> {
+        let mut rng = SimRng::new(seed);
+        let mut device = SimDevice::new(options.device_bytes(), rng.bits());
+        let formatted = Ftl::format(&mut device, &options.format());
+        formatted
+            .map(drop)
+            .map_err(|error| Violation(format!("format: {error}")))?;
+        let content = options
+            .universe()
+            .into_iter()
+            .map(|lba| (lba, Content::Unmapped));
+        let oracle = Oracle::new(&content.collect());
+        Self::open(device, oracle, options, rng)
+    }
+
+    /// Opens what is on a device; the oracle says what that must be.
+    pub(crate) fn open(
+        mut device: SimDevice,
+        oracle: Oracle,
+        options: &Options,
+        rng: SimRng,
+    ) -> Result<Self, Violation> {
+        let opened = Ftl::open(&mut device, options.open());
+        let (ftl, _report) = opened.map_err(|error| Violation(format!("open: {error}")))?;
+        Ok(Self {
+            device,
+            ftl,
+            oracle,
+            options: options.clone(),
+            universe: options.universe(),
+            traced: std::env::var("FLASHNET_TRACE")
+                .ok()
+                .and_then(|lba| lba.parse().ok()),
+            rng,
+            now: Time(1),
+            next_token: 0,
+            promises: HashMap::new(),
+            asked: HashMap::new(),
+            locked: Counted::default(),
+            writing: Counted::default(),
+            held: Vec::new(),
+            failures: Failures::default(),
+            stats: WorldStats::default(),
+        })
+    }
+
+    /// Runs `ops` random operations, with media work and time passing in between.
+    pub(crate) fn run(&mut self, ops: usize, observer: &mut Observer) -> Result<(), Violation> {
+        for _ in 0..ops {
+            if self.promises.len() + self.asked.len() < self.options.outstanding {
+                self.issue()?;
+                self.stats.ops += 1;
+            }
+            for _ in 0..self.rng.below(4) {
+                let wait = self.rng.one_in(4);
+                self.turn(wait, observer)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Drives on until every answer is there.
+    pub(crate) fn settle(&mut self, observer: &mut Observer) -> Result<(), Violation> {
+        self.held.clear();
+        for _ in 0..ROUNDS_MAX {
+            if self.promises.is_empty() && self.asked.is_empty() {
+                return self.compare_space();
+            }
+            self.turn(true, observer)?;
+        }
+        violation(format!(
+            "I18: {} acknowledgements and {} pages never came; {} operations in flight, {:?}",
+            self.promises.len(),
+            self.asked.len(),
+            self.device.in_flight(),
+            self.ftl.stats()
+        ))
+    }
+
+    /// Makes everything durable.
+    pub(crate) fn sync_all(&mut self, observer: &mut Observer) -> Result<(), Violation> {
+        self.start_sync(LbaRange::ALL);
+        self.settle(observer)
+    }
+
+    /// Shuts the volume down.
+    pub(crate) fn shutdown(&mut self, observer: &mut Observer) -> Result<(), Violation> {
+        self.settle(observer)?;
+        let token = self.promise(self.sync_promise(LbaRange::ALL), Vec::new());
+        self.ftl.shutdown(Port(0), token);
+        self.settle(observer)
+    }
+
+    // ---- the workload ----
+
+    fn issue(&mut self) -> Result<(), Violation> {
+        match self.rng.below(100) {
+            0..30 => self.overwrite(),
+            30..48 => self.write_some(),
+            48..60 => self.read_one(),
+            60..68 => {
+                let range = self.random_range(40);
+                self.start_sync(range);
+                Ok(())
+            }
+            68..71 => {
+                self.start_sync(LbaRange::ALL);
+                Ok(())
+            }
+            71..85 => self.commit(),
+            85..93 => self.trim(),
+            93..96 => self.hold(),
+            _ => {
+                for _ in 0..12 {
+                    self.overwrite()?;
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn overwrite(&mut self) -> Result<(), Violation> {
+        let Some(lba) = self.free_lba() else {
+            return Ok(());
+        };
+        let bytes = self.random_bytes(GRAIN_BYTES);
+        let durable = self.rng.one_in(8);
+        let write = Asked::Write {
+            lba,
+            offset: 0,
+            bytes,
+            durable,
+        };
+        self.ask(lba, Intent::Overwrite, write)
+    }
+
+    fn write_some(&mut self) -> Result<(), Violation> {
+        let Some(lba) = self.free_lba() else {
+            return Ok(());
+        };
+        let (offset, bytes) = self.random_patch();
+        let durable = self.rng.one_in(4);
+        let write = Asked::Write {
+            lba,
+            offset,
+            bytes,
+            durable,
+        };
+        self.ask(lba, Intent::Write, write)
+    }
+
+    fn read_one(&mut self) -> Result<(), Violation> {
+        let Some(lba) = self.free_lba() else {
+            return Ok(());
+        };
+        let since = self.oracle.version(lba);
+        self.ask(lba, Intent::Read, Asked::Read { lba, since })
+    }
+
+    fn ask(&mut self, lba: u64, intent: Intent, asked: Asked) -> Result<(), Violation> {
+        let token = self.token();
+        self.trace(lba, || format!("get for {intent:?} as {token:?}"));
+        let port = self.random_port();
+        match self.ftl.get(port, Lba(lba), intent, token) {
+            Get::Ready(page) => self.use_page(port, page, asked),
+            Get::Failed(error) => self.get_failed(&asked, error),
+            Get::Pending => {
+                if matches!(asked, Asked::Write { .. }) {
+                    self.writing.add(lba);
+                }
+                self.asked.insert(token.0, asked);
+                Ok(())
+            }
+        }
+    }
+
+    fn get_failed(&mut self, asked: &Asked, error: GetError) -> Result<(), Violation> {
+        let lba = match asked {
+            Asked::Read { lba, .. } | Asked::Write { lba, .. } => *lba,
+        };
+        match error {
+            GetError::NoSpace => {
+                self.stats.no_space += 1;
+                let Asked::Write { .. } = asked else {
+                    return violation("a read found no space");
+                };
+                let mapped = self.oracle.mapped() + self.writing.len() + self.locked.len();
+                let capacity = self.ftl.space().capacity;
+                if !self.is_in_doubt()
+                    && (self.oracle.current(lba).is_mapped() || mapped < capacity)
+                {
+                    return violation(format!(
+                        "no space for LBA {lba} with {mapped} of {capacity} grains mapped"
+                    ));
+                }
+                Ok(())
+            }
+            _ if self.failures.expected => {
+                self.failures.gets += 1;
+                match error {
+                    GetError::Damaged { .. } => self.failures.damaged += 1,
+                    GetError::Failed(_) => self.failures.volume_failed = true,
+                    _ => {}
+                }
+                Ok(())
+            }
+            error => violation(format!("get of LBA {lba}: {error}")),
+        }
+    }
+
+    fn use_page(&mut self, port: Port, page: PageRef, asked: Asked) -> Result<(), Violation> {
+        let mut seen = vec![0; GRAIN_BYTES];
+        self.trace(page.lba().0, || {
+            format!("page, current {:?}", self.oracle.version(page.lba().0))
+        });
+        match asked {
+            Asked::Read { lba, since } => {
+                page.copy_out(0, &mut seen);
+                let right = if self.is_in_doubt() {
+                    self.oracle.not_older_than_durable(lba, &seen)
+                } else {
+                    self.oracle.seen_since(lba, since, &seen)
+                };
+                if !right {
+                    return violation(format!(
+                        "read of LBA {lba} shows {:02x?}.., current is {:?}",
+                        &seen[..16],
+                        self.oracle.current(lba)
+                    ));
+                }
+                if self.rng.one_in(6) && self.held.len() < self.options.held_max {
+                    self.held.push(page);
+                }
+            }
+            Asked::Write {
+                lba,
+                offset,
+                bytes,
+                durable,
+            } => {
+                if bytes.len() < GRAIN_BYTES {
+                    page.copy_out(0, &mut seen);
+                    if !self.is_in_doubt() && seen != self.oracle.current(lba).bytes() {
+                        return violation(format!(
+                            "LBA {lba} to be changed shows {:02x?}.., current is {:?}",
+                            &seen[..16],
+                            self.oracle.current(lba)
+                        ));
+                    }
+                }
+                page.copy_in(offset, &bytes);
+                let promise = self.oracle.write(lba, offset, &bytes);
+                if durable {
+                    let token = self.promise(promise, Vec::new());
+                    self.trace(lba, || format!("put durable as {token:?}"));
+                    self.ftl.put_durable(port, page, token);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn start_sync(&mut self, range: LbaRange) {
+        let token = self.promise(self.sync_promise(range), Vec::new());
+        let port = self.random_port();
+        self.trace_range(range, || format!("sync as {token:?}"));
+        self.ftl.sync(port, range, token);
+    }
+
+    fn sync_promise(&self, range: LbaRange) -> Promise {
+        self.oracle.sync(range, |lba| self.locked.contains(lba))
+    }
+
+    fn trim(&mut self) -> Result<(), Violation> {
+        let length = if self.rng.one_in(12) { 1000 } else { 12 };
+        let range = self.random_range(length);
+        if self
+            .oracle
+            .within(range)
+            .iter()
+            .any(|lba| self.is_busy(*lba))
+        {
+            return Ok(());
+        }
+        let grains = self.oracle.within(range);
+        let mapped = grains
+            .iter()
+            .copied()
+            .find(|lba| self.oracle.current(*lba).is_mapped());
+        let promise = self.oracle.trim(range);
+        let token = self.promise(promise, grains.clone());
+        self.trace_range(range, || format!("trim as {token:?}"));
+        let port = self.random_port();
+        if let Err(error) = self.ftl.trim(port, range, token) {
+            return violation(format!("trim refused: {error}"));
+        }
+        // It may wait behind a batch that waits for pages.
+        let took_effect = |lba| self.ftl.state(Lba(lba)) == GrainState::Unmapped;
+        if mapped.is_some_and(took_effect) {
+            self.promises
+                .insert(token.0, (self.promises[&token.0].0.clone(), Vec::new()));
+        } else {
+            grains.iter().for_each(|lba| self.locked.add(*lba));
+        }
+        self.stats.trims += 1;
+        Ok(())
+    }
+
+    /// Grains of different places, changed together; also ranges forgotten and reserved.
+    fn commit(&mut self) -> Result<(), Violation> {
+        let mut batch = AtomicBatch::new();
+        let mut touched = std::collections::BTreeSet::new();
+        for _ in 0..self.rng.below(5) {
+            let lba = self.random_lba();
+            if self.is_busy(lba) {
+                continue;
+            }
+            let (offset, bytes) = if self.rng.one_in(2) {
+                (0, self.random_bytes(GRAIN_BYTES))
+            } else {
+                self.random_patch()
+            };
+            batch.patch(Lba(lba), offset as u16, bytes);
+            touched.insert(lba);
+        }
+        for zero in [false, true] {
+            let range = self.random_range(6);
+            let inside = self.oracle.within(range);
+            let taken = |lba: &u64| touched.contains(lba) || self.is_busy(*lba);
+            let foreign = zero && inside.len() as u64 != range.count;
+            if foreign || inside.iter().any(taken) || !self.rng.one_in(3) {
+                continue;
+            }
+            touched.extend(inside);
+            if zero {
+                batch.zero(range);
+            } else {
+                batch.trim(range);
+            }
+        }
+        if touched.is_empty() || self.would_overflow(&batch) {
+            return Ok(());
+        }
+        let port = self.random_port();
+        let promise = self.oracle.commit(port.0, &batch);
+        let grains: Vec<u64> = touched.into_iter().collect();
+        let token = self.promise(promise, grains.clone());
+        for lba in &grains {
+            self.locked.add(*lba);
+        }
+        for lba in &grains {
+            self.trace(*lba, || format!("commit as {token:?}"));
+        }
+        let patched = batch.patches.first().map(|patch| patch.0);
+        if let Err(error) = self.ftl.commit(port, batch, token) {
+            return violation(format!("commit refused: {error}"));
+        }
+        self.stats.batches += 1;
+        if self.took_effect(patched) {
+            self.locked.remove(&grains);
+            if let Some(entry) = self.promises.get_mut(&token.0) {
+                entry.1.clear();
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a commit that was just submitted is visible already: nothing had to be read for it.
+    fn took_effect(&self, patched: Option<Lba>) -> bool {
+        let Some(lba) = patched else {
+            return false;
+        };
+        let Some(page) = self.ftl.try_get(lba, Intent::Read) else {
+            return false;
+        };
+        let mut seen = vec![0; GRAIN_BYTES];
+        page.copy_out(0, &mut seen);
+        seen == self.oracle.current(lba.0).bytes()
+    }
+
+    fn would_overflow(&self, batch: &AtomicBatch) -> bool {
+        let patched = batch.patches.iter().map(|patch| patch.0.0);
+        let zeroed = batch
+            .zeros
+            .iter()
+            .flat_map(|range| self.oracle.within(*range));
+        let new = patched
+            .chain(zeroed)
+            .filter(|lba| !self.oracle.current(*lba).is_mapped())
+            .count() as u64;
+        self.oracle.mapped() + self.writing.len() + self.locked.len() + new
+            > self.ftl.space().capacity
+    }
+
+    /// Keeps pages pinned for a while, or lets them go.
+    fn hold(&mut self) -> Result<(), Violation> {
+        if !self.held.is_empty() && self.rng.one_in(2) {
+            let n = self.rng.below(self.held.len() as u64) as usize;
+            self.held.swap_remove(n);
+            return Ok(());
+        }
+        self.read_one()
+    }
+
+    // ---- the driver ----
+
+    /// One round: new actions to the device, one completion back, events out, time on.
+    pub(crate) fn turn(&mut self, wait: bool, observer: &mut Observer) -> Result<(), Violation> {
+        self.submit_actions(observer)?;
+        if let Some((id, result)) = self.device.poll(wait) {
+            self.now = self.now.after_ns(1 + self.rng.below(20_000));
+            let port = Port((id.0 % u64::from(self.options.ports)) as u16);
+            let id = ActionId(id.0 / u64::from(self.options.ports));
+            self.ftl.handle_done(port, self.now, id, result);
+        } else if wait {
+            // Nothing in flight: the next thing to happen is a timeout.
+            self.now = match self.ftl.poll_timeout() {
+                Some(due) if due > self.now => due,
+                _ => self.now.after_ns(1_000_000),
+            };
+        }
+        if self.ftl.poll_timeout().is_some_and(|due| due <= self.now) {
+            let port = self.random_port();
+            self.ftl.handle_timeout(port, self.now);
+        }
+        self.submit_actions(observer)?;
+        self.take_events(observer)
+    }
+
+    fn submit_actions(&mut self, observer: &mut Observer) -> Result<(), Violation> {
+        for port in 0..self.options.ports {
+            while let Some(action) = self.ftl.poll_action(Port(port)) {
+                let kind = match action.op {
+                    MediaOp::Read { .. } => OpKind::Read,
+                    MediaOp::Write { .. } => OpKind::Write,
+                    MediaOp::Flush => OpKind::Flush,
+                    MediaOp::Discard { .. } => OpKind::Discard,
+                };
+                self.device.submit(Action {
+                    id: ActionId(action.id.0 * u64::from(self.options.ports) + u64::from(port)),
+                    op: action.op,
+                });
+                if kind != OpKind::Read {
+                    observer(&self.view(Moment::Submitted(kind)))?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn take_events(&mut self, observer: &mut Observer) -> Result<(), Violation> {
+        for port in (0..self.options.ports).map(Port) {
+            while let Some(event) = self.ftl.poll_event(port) {
+                match event {
+                    Event::Page { token, result } => {
+                        let Some(asked) = self.asked.remove(&token.0) else {
+                            return violation(format!("I18: {token:?} answered twice"));
+                        };
+                        if let Asked::Write { lba, .. } = &asked {
+                            self.writing.remove(&[*lba]);
+                        }
+                        match result {
+                            Ok(page) => self.use_page(port, page, asked)?,
+                            Err(error) => self.get_failed(&asked, error)?,
+                        }
+                    }
+                    Event::Durable { token, result } => {
+                        let Some((promise, grains)) = self.promises.remove(&token.0) else {
+                            return violation(format!("I18: {token:?} answered twice"));
+                        };
+                        self.locked.remove(&grains);
+                        match result {
+                            Ok(()) => {
+                                if let Some(lba) = self.traced.filter(|lba| promise.covers(*lba)) {
+                                    self.trace(lba, || format!("{token:?} acknowledged"));
+                                }
+                                self.oracle.acknowledge(&promise);
+                                self.stats.acknowledged += 1;
+                                observer(&self.view(Moment::Acknowledged))?;
+                            }
+                            Err(error) => self.durable_failed(error, &promise)?,
+                        }
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn durable_failed(&mut self, error: DurableError, promise: &Promise) -> Result<(), Violation> {
+        if !self.failures.expected {
+            return violation(format!("not durable: {error}"));
+        }
+        self.failures.durables += 1;
+        match error {
+            DurableError::Failed(_) => self.failures.volume_failed = true,
+            DurableError::Shutdown => {}
+            // Only commits are refused like this, and without any effect.
+            DurableError::NoSpace | DurableError::Damaged { .. } | DurableError::Media { .. } => {
+                self.oracle.revert(promise);
+            }
+        }
+        Ok(())
+    }
+
+    fn compare_space(&self) -> Result<(), Violation> {
+        let (mapped, want) = (self.ftl.space().mapped, self.oracle.mapped());
+        if mapped != want && !self.failures.expected {
+            return violation(format!("I5: {mapped} grains mapped, oracle has {want}"));
+        }
+        Ok(())
+    }
+
+    // ---- little helpers ----
+
+    fn view(&self, moment: Moment) -> View<'_> {
+        View {
+            moment,
+            device: &self.device,
+            oracle: &self.oracle,
+            ftl: &self.ftl,
+        }
+    }
+
+    fn token(&mut self) -> Token {
+        self.next_token += 1;
+        Token(self.next_token)
+    }
+
+    fn promise(&mut self, promise: Promise, grains: Vec<u64>) -> Token {
+        let token = self.token();
+        self.promises.insert(token.0, (promise, grains));
+        token
+    }
+
+    /// With `FLASHNET_TRACE` set to an LBA, tells what happens to it.
+    fn trace(&self, lba: u64, what: impl FnOnce() -> String) {
+        if self.traced == Some(lba) {
+            println!("{:?}: LBA {lba} {}", self.now, what());
+        }
+    }
+
+    fn trace_range(&self, range: LbaRange, what: impl FnOnce() -> String) {
+        if let Some(lba) = self.traced.filter(|lba| range.contains(Lba(*lba))) {
+            self.trace(lba, what);
+        }
+    }
+
+    fn is_in_doubt(&self) -> bool {
+        self.failures.volume_may_fail && self.device.counts().faults > 0
+    }
+
+    fn is_busy(&self, lba: u64) -> bool {
+        self.locked.contains(lba) || self.writing.contains(lba)
+    }
+
+    fn random_port(&mut self) -> Port {
+        Port(self.rng.below(u64::from(self.options.ports)) as u16)
+    }
+
+    /// A grain, half of the time of the hot fifth.
+    fn random_lba(&mut self) -> u64 {
+        let all = self.universe.len();
+        let bound = if self.rng.one_in(2) { all / 5 } else { all };
+        self.universe[self.rng.below(bound as u64) as usize]
+    }
+
+    fn free_lba(&mut self) -> Option<u64> {
+        let lba = self.random_lba();
+        (!self.locked.contains(lba)).then_some(lba)
+    }
+
+    fn random_range(&mut self, count_max: u64) -> LbaRange {
+        let start = Lba(self.random_lba());
+        let count = 1 + self.rng.below(count_max);
+        LbaRange::new(start, count.min(Lba::END.0 - start.0))
+    }
+
+    fn random_bytes(&mut self, len: usize) -> Vec<u8> {
+        let mut bytes = vec![0; len];
+        self.rng.fill(&mut bytes);
+        bytes
+    }
+
+    fn random_patch(&mut self) -> (usize, Vec<u8>) {
+        let offset = self.rng.below(GRAIN_BYTES as u64 - 16) as usize;
+        // At least 16 bytes: no two versions are equal by chance.
+        let len = 16 + self.rng.below((GRAIN_BYTES - offset - 15) as u64) as usize;
+        (offset, self.random_bytes(len))
+    }
+
+    /// Device operations so far.
+    pub(crate) fn counts(&self) -> SimCounts {
+        self.device.counts()
+    }
+}
+
+/// Grains, each with a count of reasons.
+#[derive(Default)]
+struct Counted(BTreeMap<u64, usize>);
+
+impl Counted {
+    fn add(&mut self, lba: u64) {
+        *self.0.entry(lba).or_default() += 1;
+    }
+
+    fn remove(&mut self, lbas: &[u64]) {
+        for lba in lbas {
+            if let Some(count) = self.0.get_mut(lba) {
+                *count -= 1;
+                if *count == 0 {
+                    self.0.remove(lba);
+                }
+            }
+        }
+    }
+
+    fn contains(&self, lba: u64) -> bool {
+        self.0.contains_key(&lba)
+    }
+
+    fn len(&self) -> u64 {
+        self.0.len() as u64
+    }
+}
+
+/// Reads every grain of the universe and every mapping from an idle volume; nothing but reads is asked for.
+pub(crate) fn read_out(
+    ftl: &Ftl,
+    device: &mut SimDevice,
+    universe: &[u64],
+) -> Result<BTreeMap<u64, Content>, Violation> {
+    let mut found = BTreeMap::new();
+    let mut next = Lba(0);
+    while let Some(lba) = ftl.next_mapped(LbaRange::new(next, Lba::END.0 - next.0)) {
+        found.insert(lba.0, Content::Unmapped);
+        next = lba.offset(1);
+    }
+    let mapped = found.len() as u64;
+    if ftl.space().mapped != mapped {
+        return violation(format!(
+            "I5: {} grains mapped, the map has {mapped}",
+            ftl.space().mapped
+        ));
+    }
+    for lba in universe {
+        found.entry(*lba).or_insert(Content::Unmapped);
+    }
+    for (n, (lba, content)) in found.iter_mut().enumerate() {
+        let bytes = read_grain(ftl, device, *lba, n as u64)
+            .map_err(|error| Violation(format!("LBA {lba} after recovery: {error}")))?;
+        *content = match ftl.state(Lba(*lba)) {
+            GrainState::Data => Content::Data(bytes.into()),
+            state if bytes.iter().any(|byte| *byte != 0) => {
+                return violation(format!("LBA {lba} is {state:?} and does not read as zeros"));
+            }
+            GrainState::Zero => Content::Zero,
+            GrainState::Unmapped => Content::Unmapped,
+        };
+    }
+    Ok(found)
+}
+
+/// Reads one grain of an idle volume through port 0.
+pub(crate) fn read_grain(
+    ftl: &Ftl,
+    device: &mut SimDevice,
+    lba: u64,
+    token: u64,
+) -> Result<Vec<u8>, GetError> {
+    let mut bytes = vec![0; GRAIN_BYTES];
+    let page = match ftl.get(Port(0), Lba(lba), Intent::Read, Token(token)) {
+        Get::Ready(page) => page,
+        Get::Failed(error) => return Err(error),
+        Get::Pending => loop {
+            while let Some(action) = ftl.poll_action(Port(0)) {
+                device.submit(action);
+            }
+            if let Some((id, result)) = device.poll(true) {
+                ftl.handle_done(Port(0), Time(1), id, result);
+            }
+            if let Some(Event::Page { result, .. }) = ftl.poll_event(Port(0)) {
+                break result?;
+            }
+            if device.in_flight() == 0 {
+                let error = MediaError::Gone;
+                return Err(GetError::Media {
+                    lba: Lba(lba),
+                    error,
+                });
+            }
+        },
+    };
+    page.copy_out(0, &mut bytes);
+    Ok(bytes)
+}
