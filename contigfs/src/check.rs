@@ -205,18 +205,12 @@ struct Checker<'a, S> {
 }
 
 /// Checks the metadata of a volume.
-///
-/// # Errors
-/// Only when there is nothing to check: neither root record can be read.
-pub fn check<S: BlockStore>(store: &S) -> Result<CheckReport, FsError> {
+pub fn check<S: BlockStore>(store: &S) -> CheckReport {
     Checker::new(store).run(false)
 }
 
 /// As [`check()`], and reads all data too.
-///
-/// # Errors
-/// As [`check()`].
-pub fn check_with_data<S: BlockStore>(store: &S) -> Result<CheckReport, FsError> {
+pub fn check_with_data<S: BlockStore>(store: &S) -> CheckReport {
     Checker::new(store).run(true)
 }
 
@@ -231,8 +225,10 @@ impl<'a, S: BlockStore> Checker<'a, S> {
         }
     }
 
-    fn run(mut self, data: bool) -> Result<CheckReport, FsError> {
-        self.check_roots()?;
+    fn run(mut self, data: bool) -> CheckReport {
+        if !self.check_roots() {
+            return self.report;
+        }
         let grains = self.check_table_record();
         self.read_records(grains);
         self.check_ranges();
@@ -241,14 +237,15 @@ impl<'a, S: BlockStore> Checker<'a, S> {
         if data {
             self.check_data();
         }
-        Ok(self.report)
+        self.report
     }
 
     fn problem(&mut self, problem: Problem) {
         self.report.problems.push(problem);
     }
 
-    fn check_roots(&mut self) -> Result<(), FsError> {
+    /// Whether there is a file system at all.
+    fn check_roots(&mut self) -> bool {
         let read = |lba| -> Result<(), FsError> {
             let mut bytes = [0; RootRecord::BYTES];
             self.store.read(ByteAddr::new(lba, 0), &mut bytes)?;
@@ -256,15 +253,12 @@ impl<'a, S: BlockStore> Checker<'a, S> {
             Ok(())
         };
         let (first, second) = (read(ROOT_LBA), read(ROOT_COPY_LBA));
-        if let (Err(error), Err(_)) = (first, second) {
-            return Err(error);
-        }
         for (copy, result) in [(false, first), (true, second)] {
             if let Err(error) = result {
                 self.problem(Problem::Root { copy, error });
             }
         }
-        Ok(())
+        first.is_ok() || second.is_ok()
     }
 
     /// Number of hot grains to look at.

@@ -13,4 +13,4 @@ mod errno;
 mod mount;
 mod request;
 
-pub use mount::{MountError, MountOptions, Mounted, UnmountError, mount};
+pub use mount::{MountError, MountOptions, Mounted, UnmountError, available, mount};

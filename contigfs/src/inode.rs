@@ -85,8 +85,8 @@ pub struct Attr {
     pub generation: u64,
     /// Kind.
     pub kind: FileKind,
-    /// Permissions with setuid, setgid and sticky bit: the lower twelve bits of `st_mode`.
-    pub perm: u16,
+    /// As `st_mode`: kind and permissions.
+    pub mode: u32,
     /// Number of names; directories count their `.` and the `..` of their children.
     pub nlink: u32,
     /// Owner.
@@ -107,6 +107,13 @@ pub struct Attr {
     pub ctime: Timestamp,
     /// Birth.
     pub btime: Timestamp,
+}
+
+impl Attr {
+    /// Permissions with setuid, setgid and sticky bit.
+    pub const fn perm(&self) -> u16 {
+        (self.mode & 0o7777) as u16
+    }
 }
 
 /// A time to set.

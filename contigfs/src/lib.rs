@@ -30,12 +30,13 @@ mod mem_store;
 mod store;
 mod table;
 mod time;
+mod volume_store;
 
 pub use check::{CheckReport, Problem, check, check_with_data};
 pub use error::{Corruption, FsError};
 pub use fs::{
-    Clock, DirEntry, Extent, FallocMode, FormatOptions, Fs, NewNode, RenameMode, SeekTo, StatFs,
-    SyncScope, WriteOptions,
+    Clock, DirEntry, Extent, ExtentObserver, FallocMode, FormatOptions, Fs, NewNode, RenameMode,
+    SeekTo, StatFs, SyncScope, WriteOptions,
 };
 pub use inode::{Attr, FileKind, InodeNo, SetAttr, SetTime};
 pub use mem_store::MemStore;

@@ -94,32 +94,40 @@ pub trait BlockStore: Send + Sync {
     }
 }
 
-impl<T: BlockStore + ?Sized> BlockStore for Arc<T> {
-    fn read(&self, at: ByteAddr, buf: &mut [u8]) -> Result<(), StoreError> {
-        (**self).read(at, buf)
-    }
+/// A shared store is a store.
+macro_rules! forward {
+    ($pointer:ty) => {
+        impl<T: BlockStore + ?Sized> BlockStore for $pointer {
+            fn read(&self, at: ByteAddr, buf: &mut [u8]) -> Result<(), StoreError> {
+                (**self).read(at, buf)
+            }
 
-    fn write(&self, at: ByteAddr, data: &[u8]) -> Result<(), StoreError> {
-        (**self).write(at, data)
-    }
+            fn write(&self, at: ByteAddr, data: &[u8]) -> Result<(), StoreError> {
+                (**self).write(at, data)
+            }
 
-    fn commit(&self, batch: AtomicBatch) -> Result<(), StoreError> {
-        (**self).commit(batch)
-    }
+            fn commit(&self, batch: AtomicBatch) -> Result<(), StoreError> {
+                (**self).commit(batch)
+            }
 
-    fn sync(&self, range: LbaRange) -> Result<(), StoreError> {
-        (**self).sync(range)
-    }
+            fn sync(&self, range: LbaRange) -> Result<(), StoreError> {
+                (**self).sync(range)
+            }
 
-    fn next_mapped(&self, range: LbaRange) -> Option<Lba> {
-        (**self).next_mapped(range)
-    }
+            fn next_mapped(&self, range: LbaRange) -> Option<Lba> {
+                (**self).next_mapped(range)
+            }
 
-    fn space(&self) -> Space {
-        (**self).space()
-    }
+            fn space(&self) -> Space {
+                (**self).space()
+            }
 
-    fn mapped_count(&self, range: LbaRange) -> u64 {
-        (**self).mapped_count(range)
-    }
+            fn mapped_count(&self, range: LbaRange) -> u64 {
+                (**self).mapped_count(range)
+            }
+        }
+    };
 }
+
+forward!(&T);
+forward!(Arc<T>);

@@ -18,7 +18,7 @@ impl Timestamp {
     }
 
     /// Nanoseconds since 1970, saturating; used where a growing number is wanted.
-    pub fn as_nanos(self) -> u64 {
+    pub fn as_unix_ns(self) -> u64 {
         u64::try_from(self.secs)
             .unwrap_or(0)
             .saturating_mul(1_000_000_000)

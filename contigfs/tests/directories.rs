@@ -56,7 +56,7 @@ fn cookies_survive_changes() {
         })
         .unwrap();
         let Some(last) = part.last() else { break };
-        cookie = last.next;
+        cookie = last.next_cookie;
         seen.extend(
             part.iter()
                 .map(|entry| entry.name.to_str().unwrap().to_owned()),

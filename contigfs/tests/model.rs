@@ -152,7 +152,7 @@ impl Run {
         let expected = self.oracle.add(dir, label, body, perm);
         let node = NewNode {
             kind,
-            perm,
+            mode: perm.into(),
             ..NewNode::file()
         };
         let found = self.fs.create(self.inos[dir], name(label), &node);
@@ -305,7 +305,7 @@ impl Run {
             ..SetAttr::default()
         };
         let attr = self.fs.set_attr(self.inos[node], &set).unwrap();
-        assert_eq!((attr.perm, attr.uid), (perm, uid), "{at}");
+        assert_eq!((attr.perm(), attr.uid), (perm, uid), "{at}");
     }
 
     fn open(&mut self, at: &str) {

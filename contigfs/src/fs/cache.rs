@@ -128,7 +128,7 @@ impl State {
             ino,
             generation: record.generation,
             kind: record.kind,
-            perm: record.perm,
+            mode: u32::from(record.kind.code()) << 12 | u32::from(record.perm),
             nlink: record.nlink,
             uid: record.uid,
             gid: record.gid,

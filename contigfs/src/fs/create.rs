@@ -25,8 +25,8 @@ const LINKS_MAX: u32 = i32::MAX as u32;
 pub struct NewNode {
     /// Kind; symbolic links have [`Fs::symlink`].
     pub kind: FileKind,
-    /// Permissions, after the umask.
-    pub perm: u16,
+    /// Permissions, after the umask; other bits are ignored.
+    pub mode: u32,
     /// Owner.
     pub uid: u32,
     /// Group, unless the directory hands its own down (setgid).
@@ -40,7 +40,7 @@ impl NewNode {
     pub const fn file() -> Self {
         Self {
             kind: FileKind::File,
-            perm: 0o644,
+            mode: 0o644,
             uid: 0,
             gid: 0,
             rdev: 0,
@@ -51,7 +51,7 @@ impl NewNode {
     pub const fn directory() -> Self {
         Self {
             kind: FileKind::Directory,
-            perm: 0o755,
+            mode: 0o755,
             uid: 0,
             gid: 0,
             rdev: 0,
@@ -110,7 +110,7 @@ impl<S: BlockStore> Fs<S> {
         }
         let node = NewNode {
             kind: FileKind::Symlink,
-            perm: 0o777,
+            mode: 0o777,
             uid,
             gid,
             rdev: 0,
@@ -263,7 +263,7 @@ impl<S: BlockStore> Fs<S> {
         let inherits_group = parent.perm & SET_GID != 0;
         let record = InodeRecord {
             kind: node.kind,
-            perm: node.perm & 0o7777 | if is_dir && inherits_group { SET_GID } else { 0 },
+            perm: (node.mode & 0o7777) as u16 | if is_dir && inherits_group { SET_GID } else { 0 },
             range,
             size: target.map_or(0, |target| target.len() as u64),
             generation: self.next_generation(now),

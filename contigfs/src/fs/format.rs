@@ -80,7 +80,7 @@ fn first_batch(options: &FormatOptions, range: Option<Range>) -> AtomicBatch {
         perm: options.mode & 0o7777,
         range,
         size: 0,
-        generation: now.as_nanos(),
+        generation: now.as_unix_ns(),
         orphan: false,
         reserved: false,
         nlink: 2,

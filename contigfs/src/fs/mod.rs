@@ -27,6 +27,7 @@ mod format;
 mod links;
 mod lookup;
 mod mount;
+mod observer;
 mod range;
 mod readdir;
 mod rename;
@@ -37,7 +38,9 @@ mod txn;
 use std::collections::HashSet;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{
+    Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
+};
 
 use crate::buddy::Buddy;
 use crate::error::{Corruption, FsError};
@@ -51,6 +54,7 @@ pub use create::NewNode;
 pub use data::{SeekTo, SyncScope, WriteOptions};
 pub use extent::Extent;
 pub use format::FormatOptions;
+pub use observer::ExtentObserver;
 pub use readdir::DirEntry;
 pub use rename::RenameMode;
 pub use space::FallocMode;
@@ -82,6 +86,7 @@ pub struct Fs<S> {
     /// Some record could not be read, so there may be data whose range is unknown.
     degraded: bool,
     generation: AtomicU64,
+    observer: OnceLock<Box<dyn ExtentObserver>>,
 }
 
 /// What is free.
@@ -103,7 +108,7 @@ impl<S: BlockStore> Fs<S> {
 
     /// A generation that no inode had before: the time, but always growing.
     fn next_generation(&self, now: Timestamp) -> u64 {
-        let now = now.as_nanos();
+        let now = now.as_unix_ns();
         let previous = self
             .generation
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |last| {

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Mutex, RwLock};
+use std::sync::{Mutex, OnceLock, RwLock};
 
 use ftl::{GRAIN_BYTES, LbaRange};
 
@@ -48,6 +48,7 @@ impl<S: BlockStore> Fs<S> {
             degraded: !scan.bad.is_empty(),
             bad: scan.bad,
             generation: AtomicU64::new(0),
+            observer: OnceLock::new(),
         };
         if !fs.degraded {
             fs.trim_what_nobody_owns()?;

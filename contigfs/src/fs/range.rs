@@ -107,6 +107,7 @@ impl<S: BlockStore> Fs<S> {
         let order =
             Order::for_grains(bytes.div_ceil(GRAIN_BYTES as u64)).ok_or(FsError::FileTooLarge)?;
         let larger = self.allocate_range(order)?;
+        self.observe(|observer| observer.moving(inode.ino));
         let moved = self
             .copy_range(range, larger)
             .and_then(|()| self.switch_range(inode, range, larger));
@@ -169,6 +170,7 @@ impl<S: BlockStore> Fs<S> {
     /// Frees an inode with its data; `txn` may hold the change that takes its last name away. The caller holds its
     /// `content` and `change` exclusively and has marked it dead.
     pub(super) fn free_with_data(&self, inode: &Arc<Inode>, mut txn: Txn) -> Result<(), FsError> {
+        self.observe(|observer| observer.freed(inode.ino));
         let range = inode.state().record.range;
         if let Some(range) = range {
             let mut trims = self.trims_of(range.lbas());

@@ -24,7 +24,7 @@ pub struct DirEntry {
     /// The name.
     pub name: OsString,
     /// Pass it to [`Fs::readdir`] to go on behind this entry. It stays right whatever happens to the directory.
-    pub next: u64,
+    pub next_cookie: u64,
 }
 
 impl<S: BlockStore> Fs<S> {
@@ -48,7 +48,7 @@ impl<S: BlockStore> Fs<S> {
                 ino,
                 kind: FileKind::Directory,
                 name: name.into(),
-                next,
+                next_cookie: next,
             };
             if cookie < next && !visit(entry) {
                 return Ok(());
@@ -77,7 +77,7 @@ impl<S: BlockStore> Fs<S> {
                             ino: entry.ino,
                             kind: entry.kind,
                             name: OsString::from_vec(entry.name.to_vec()),
-                            next: at + 1 + COOKIE_ENTRIES,
+                            next_cookie: at + 1 + COOKIE_ENTRIES,
                         });
                     }
                 })?;

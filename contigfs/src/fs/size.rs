@@ -42,6 +42,7 @@ impl<S: BlockStore> Fs<S> {
         };
         let _change = lock(&inode.change);
         if size < old {
+            self.observe(|observer| observer.shrinking(inode.ino, size));
             let kept = size.div_ceil(GRAIN);
             let behind = LbaRange::new(range.start.offset(kept), range.order.grains() - kept);
             let trims = self.trims_of(behind);

@@ -40,7 +40,7 @@ pub(super) fn file_attr(attr: &Attr) -> FileAttr {
         ctime: system_time(attr.ctime),
         crtime: system_time(attr.btime),
         kind: file_type(attr.kind),
-        perm: attr.perm,
+        perm: attr.perm(),
         nlink: attr.nlink,
         uid: attr.uid,
         gid: attr.gid,

@@ -114,6 +114,11 @@ pub struct Mounted<S: BlockStore> {
     notifier: Notifier,
 }
 
+/// Whether this process could mount something: says what is missing if not.
+pub fn available() -> Result<(), MountError> {
+    check_means(effective_uid() == 0)
+}
+
 /// Mounts a file system. Requests are served by threads of their own from now on.
 pub fn mount<S: BlockStore + 'static>(
     fs: Arc<Fs<S>>,

@@ -62,7 +62,7 @@ fn empty(reply: ReplyEmpty, result: Result<(), FsError>) {
 fn node(req: &Request, kind: FileKind, mode: u32, rdev: u32) -> NewNode {
     NewNode {
         kind,
-        perm: (mode & 0o7777) as u16,
+        mode,
         uid: req.uid(),
         gid: req.gid(),
         rdev,
@@ -398,7 +398,7 @@ impl<S: BlockStore + 'static> Filesystem for Adapter<S> {
         let result = self.fs.readdir(inode_no(ino), offset, |entry| {
             !reply.add(
                 INodeNo(entry.ino.0),
-                entry.next,
+                entry.next_cookie,
                 file_type(entry.kind),
                 &entry.name,
             )
@@ -425,7 +425,7 @@ impl<S: BlockStore + 'static> Filesystem for Adapter<S> {
             let generation = Generation(attr.generation);
             let full = reply.add(
                 INodeNo(attr.ino.0),
-                entry.next,
+                entry.next_cookie,
                 &entry.name,
                 &TTL,
                 &file_attr(&attr),

@@ -254,7 +254,7 @@ fn draw(
             number,
             Meta {
                 body,
-                perm: attr.perm,
+                perm: attr.perm(),
                 uid: attr.uid,
             },
         ),

@@ -1,0 +1,48 @@
+//! A volume of the translation layer as a store.
+
+use ftl::{AtomicBatch, Device, Lba, LbaRange, Space, Volume, VolumeError};
+
+use crate::store::{BlockStore, ByteAddr, StoreError};
+
+impl From<VolumeError> for StoreError {
+    fn from(error: VolumeError) -> Self {
+        match error {
+            VolumeError::NoSpace => Self::NoSpace,
+            VolumeError::Damaged { lba } | VolumeError::Media { lba, .. } => Self::Damaged { lba },
+            VolumeError::BatchTooLarge => Self::BatchTooLarge,
+            VolumeError::Failed(_) | VolumeError::Shutdown | VolumeError::OutOfRange => {
+                Self::Failed
+            }
+        }
+    }
+}
+
+impl<D: Device> BlockStore for Volume<D> {
+    fn read(&self, at: ByteAddr, buf: &mut [u8]) -> Result<(), StoreError> {
+        Ok(self.read(at.0, buf)?)
+    }
+
+    fn write(&self, at: ByteAddr, data: &[u8]) -> Result<(), StoreError> {
+        Ok(self.write(at.0, data)?)
+    }
+
+    fn commit(&self, batch: AtomicBatch) -> Result<(), StoreError> {
+        Ok(self.commit(batch)?)
+    }
+
+    fn sync(&self, range: LbaRange) -> Result<(), StoreError> {
+        Ok(self.sync(range)?)
+    }
+
+    fn next_mapped(&self, range: LbaRange) -> Option<Lba> {
+        self.next_mapped(range)
+    }
+
+    fn space(&self) -> Space {
+        self.space()
+    }
+
+    fn mapped_count(&self, range: LbaRange) -> u64 {
+        self.ftl().mapped_count(range)
+    }
+}
