@@ -554,6 +554,12 @@ fn a_silent_foreign_peer_is_nudged_once() {
     );
     assert_eq!(connection.poll_timeout(), None);
 
+    // Nothing sent, nothing to nudge for.
+    let (mut connection, _) = initiator(Config::default());
+    connection.handle_bytes(Time(0), &mut NoPages, &reply(true, false, 2, enhanced));
+    connection.handle_timeout(connection.poll_timeout().unwrap());
+    assert_eq!(raw::transmit(&mut connection, &mut NoPages), []);
+
     let (mut connection, _) = initiator(Config::default());
     connection.handle_bytes(Time(0), &mut NoPages, &reply(true, false, 2, enhanced));
     connection.post_recv(WrId(1), RecvBuffer::Vec(10)).unwrap();
