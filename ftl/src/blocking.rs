@@ -102,8 +102,9 @@ enum Answer {
 /// A volume with its device.
 #[derive(Debug)]
 pub struct Volume<D: Device> {
-    ftl: Arc<Ftl>,
+    // The device goes before the engine, whose memory it may still be using.
     driver: Mutex<Driver<D>>,
+    ftl: Arc<Ftl>,
     tokens: AtomicU64,
     origin: Instant,
 }

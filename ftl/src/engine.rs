@@ -63,6 +63,9 @@ impl VolumeInfo {
 /// [`Ftl::handle_timeout`] when [`Ftl::poll_timeout`] is due. Any call on the volume may give any port something to
 /// do; the port's waker is called when that happens outside of calls of its own driver.
 ///
+/// The memory of an action belongs to the engine: keep the volume until every action has been reported done, or will
+/// certainly not be carried out any more.
+///
 /// Never wait for an event of one port without driving the ports that may hold the actions it depends on. Whoever
 /// holds pages while waiting for more must leave enough of the pool to the others.
 pub struct Ftl {
