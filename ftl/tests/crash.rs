@@ -89,6 +89,21 @@ fn small_pool() {
     assert!(tally.states > 3_000, "{} states", tally.states);
 }
 
+/// Nobody syncs: dozens of writes are at stake, relocations among them, and segments are reused meanwhile.
+#[test]
+fn lazy_writers() {
+    let options = Options {
+        lazy: true,
+        segments: 20,
+        capacity: 150,
+        universe_percent: 80,
+        ..Options::tiny()
+    };
+    let tally = enumerate(&options, Effort::USUAL, 6, 3, 250);
+    assert!(tally.states > 3_000, "{} states", tally.states);
+    assert!(tally.changes_max > 5 && tally.relocating > 0 && tally.freed > 0);
+}
+
 /// Every subset and many tears of every moment, on shorter runs.
 #[test]
 fn all_subsets() {

@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, HashSet};
 
 use ftl::device::sim::{CrashImage, CrashPlan, OpKind, SimDevice, SimRng};
 use ftl::format::{Header, RecordKind, Superblock};
-use ftl::{Ftl, GRAIN_BYTES};
+use ftl::check::{self, Checked};
+use ftl::{Ftl, GRAIN_BYTES, Lba};
 
 use super::options::Options;
 use super::oracle::{Content, Oracle, Violation};
@@ -164,9 +165,12 @@ impl Examiner {
             device.record(1);
         }
         let found = recover(&mut device, &self.options, &self.universe)
-            .and_then(|found| oracle.judge(&found).map(|()| found))
+            .and_then(|found| {
+                oracle.judge(&found)?;
+                judge_by_scan(&image.bytes, &found)?;
+                Ok(found)
+            })
             .inspect_err(|_| keep_for_diagnosis(&image.bytes))?;
-        judge_by_scan(&image.bytes, &found)?;
         if nest {
             self.cut_recovery(&mut device, &found)?;
         }
@@ -215,8 +219,36 @@ pub(crate) fn recover(
     Ok(found)
 }
 
-/// The independent scan finds what the engine found (I5).
-fn judge_by_scan(_image: &[u8], _found: &BTreeMap<u64, Content>) -> Result<(), Violation> {
+/// The independent judge, which shares no code with recovery, finds in the image exactly what the engine found (I5).
+fn judge_by_scan(image: &[u8], found: &BTreeMap<u64, Content>) -> Result<(), Violation> {
+    let mut device = SimDevice::from_image(image.to_vec(), 0);
+    let report = check::check(&mut device);
+    let report = report.map_err(|error| Violation(format!("I5: judge: {error}")))?;
+    if !report.damaged.is_empty() || !report.faults.is_empty() {
+        let (damaged, faults) = (report.damaged, report.faults);
+        return Err(Violation(format!("I5: judge: {damaged:?} damaged, {faults:?}")));
+    }
+    for (lba, content) in found {
+        let same = match (content, report.map.get(&Lba(*lba))) {
+            (Content::Unmapped, None) | (Content::Zero, Some(Checked::Zero)) => true,
+            (Content::Data(data), Some(Checked::Data { pba, .. })) => {
+                let at = pba.0 as usize * GRAIN_BYTES;
+                image[at..at + GRAIN_BYTES] == data[..]
+            }
+            _ => false,
+        };
+        if !same {
+            let judged = report.map.get(&Lba(*lba));
+            return Err(Violation(format!(
+                "I5: LBA {lba} is {content:?}, the judge says {judged:?}"
+            )));
+        }
+    }
+    let mapped = found.values().filter(|content| content.is_mapped()).count();
+    if report.map.len() != mapped {
+        let judged = report.map.len();
+        return Err(Violation(format!("I5: {mapped} grains, the judge says {judged}")));
+    }
     Ok(())
 }
 

@@ -18,6 +18,8 @@ pub(crate) struct Options {
     pub(crate) held_max: usize,
     /// Grains in use, in percent of the capacity; above 100 the volume fills up now and then.
     pub(crate) universe_percent: u64,
+    /// Hardly any syncs, so that much is at stake at the same time.
+    pub(crate) lazy: bool,
     pub(crate) bug: Option<Bug>,
 }
 
@@ -33,6 +35,7 @@ impl Options {
             outstanding: 24,
             held_max: 3,
             universe_percent: 90,
+            lazy: false,
             bug: None,
         }
     }

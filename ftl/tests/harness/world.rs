@@ -44,6 +44,10 @@ pub(crate) fn unobserved(_: &View) -> Result<(), Violation> {
 }
 
 enum Asked {
+    /// For the caller of `read_back`.
+    Back {
+        lba: u64,
+    },
     Read {
         lba: u64,
         since: usize,
@@ -74,6 +78,7 @@ pub(crate) struct World {
     /// Grains with a page asked for in order to change it: not trimmed, not in commits, until it comes.
     writing: Counted,
     held: Vec<PageRef>,
+    read_back: Option<Result<Vec<u8>, GetError>>,
     /// The last device errors; with faults injected, operations may fail.
     pub(crate) failures: Failures,
     pub(crate) stats: WorldStats,
@@ -149,6 +154,7 @@ impl World {
             locked: Counted::default(),
             writing: Counted::default(),
             held: Vec::new(),
+            read_back: None,
             failures: Failures::default(),
             stats: WorldStats::default(),
         })
@@ -201,9 +207,28 @@ impl World {
         self.settle(observer)
     }
 
+    /// Reads a grain as a caller does, whatever else is going on.
+    pub(crate) fn read_back(&mut self, lba: u64) -> Result<Result<Vec<u8>, GetError>, Violation> {
+        self.ask(lba, Intent::Read, Asked::Back { lba })?;
+        for _ in 0..ROUNDS_MAX {
+            if let Some(result) = self.read_back.take() {
+                return Ok(result);
+            }
+            self.turn(true, &mut unobserved)?;
+        }
+        violation(format!("I18: the page of LBA {lba} never came"))
+    }
+
     // ---- the workload ----
 
     fn issue(&mut self) -> Result<(), Violation> {
+        if self.options.lazy && !self.rng.one_in(100) {
+            return match self.rng.below(8) {
+                0 => self.write_some(),
+                1 => self.read_one(),
+                _ => self.overwrite(),
+            };
+        }
         match self.rng.below(100) {
             0..30 => self.overwrite(),
             30..48 => self.write_some(),
@@ -234,7 +259,7 @@ impl World {
             return Ok(());
         };
         let bytes = self.random_bytes(GRAIN_BYTES);
-        let durable = self.rng.one_in(8);
+        let durable = !self.options.lazy && self.rng.one_in(8);
         let write = Asked::Write {
             lba,
             offset: 0,
@@ -249,7 +274,7 @@ impl World {
             return Ok(());
         };
         let (offset, bytes) = self.random_patch();
-        let durable = self.rng.one_in(4);
+        let durable = !self.options.lazy && self.rng.one_in(4);
         let write = Asked::Write {
             lba,
             offset,
@@ -286,6 +311,10 @@ impl World {
 
     fn get_failed(&mut self, asked: &Asked, error: GetError) -> Result<(), Violation> {
         let lba = match asked {
+            Asked::Back { .. } => {
+                self.read_back = Some(Err(error));
+                return Ok(());
+            }
             Asked::Read { lba, .. } | Asked::Write { lba, .. } => *lba,
         };
         match error {
@@ -324,6 +353,10 @@ impl World {
             format!("page, current {:?}", self.oracle.version(page.lba().0))
         });
         match asked {
+            Asked::Back { .. } => {
+                page.copy_out(0, &mut seen);
+                self.read_back = Some(Ok(seen));
+            }
             Asked::Read { lba, since } => {
                 page.copy_out(0, &mut seen);
                 let right = if self.is_in_doubt() {
