@@ -240,3 +240,66 @@ fn a_failed_store_fails_the_operation() {
     assert_eq!(fs.fsync(ino, contigfs::SyncScope::All), Err(failed));
     assert_eq!(content(&fs, ino).unwrap(), b"x");
 }
+
+/// Files that were written or read but not synced do not pile up in memory: from some number on they are written.
+#[test]
+fn unsynced_records_are_bounded() {
+    let (store, fs) = fresh(100_000);
+    for i in 0..10_000 {
+        let ino = fs
+            .create(ROOT, name(&format!("f{i}")), &NewNode::file())
+            .unwrap()
+            .ino;
+        fs.write(ino, 0, b"x", WriteOptions::default()).unwrap();
+    }
+    let cut = std::sync::Arc::new(store.after_power_cut(|_| 0));
+    assert_clean(&cut);
+    let fs = contigfs::Fs::mount(cut).unwrap();
+    let durable = (0..10_000).filter(|i| {
+        let attr = fs.lookup(ROOT, name(&format!("f{i}"))).unwrap();
+        attr.size == 1
+    });
+    assert!(durable.count() > 5000);
+}
+
+/// Whoever gave peers access to a file hears before it shrinks, moves, or is freed.
+#[test]
+fn observers_hear_first() {
+    struct Ear(std::sync::Arc<std::sync::Mutex<Vec<String>>>);
+    impl contigfs::ExtentObserver for Ear {
+        fn shrinking(&self, ino: InodeNo, size: u64) {
+            self.0
+                .lock()
+                .unwrap()
+                .push(format!("{ino} shrinks to {size}"));
+        }
+        fn moving(&self, ino: InodeNo) {
+            self.0.lock().unwrap().push(format!("{ino} moves"));
+        }
+        fn freed(&self, ino: InodeNo) {
+            self.0.lock().unwrap().push(format!("{ino} is freed"));
+        }
+    }
+    let (_store, fs) = fresh(100);
+    let heard = std::sync::Arc::default();
+    assert!(fs.set_observer(Box::new(Ear(std::sync::Arc::clone(&heard)))));
+    assert!(!fs.set_observer(Box::new(Ear(std::sync::Arc::clone(&heard)))));
+    let ino = fs.create(ROOT, name("f"), &NewNode::file()).unwrap().ino;
+    for size in [5000, 10, 1 << 37] {
+        fs.set_attr(
+            ino,
+            &SetAttr {
+                size: Some(size),
+                ..SetAttr::default()
+            },
+        )
+        .unwrap();
+    }
+    fs.unlink(ROOT, name("f")).unwrap();
+    let expected = [
+        format!("{ino} shrinks to 10"),
+        format!("{ino} moves"),
+        format!("{ino} is freed"),
+    ];
+    assert_eq!(*heard.lock().unwrap(), expected);
+}

@@ -1,6 +1,7 @@
 //! Reading and writing the content of files, and making it durable.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use ftl::{GRAIN_BYTES, LbaRange};
 
@@ -16,6 +17,8 @@ use crate::time::Timestamp;
 const GRAIN: u64 = GRAIN_BYTES as u64;
 /// An access time is renewed when it is this old, even if nothing was written since.
 const ATIME_SECONDS: i64 = 24 * 60 * 60;
+/// Inodes that may wait in memory to be written; then everything is.
+const DIRTY_MAX: u64 = 4096;
 /// Records written by one batch of [`Fs::sync_all`].
 const RECORDS_PER_BATCH: usize = 24;
 
@@ -50,7 +53,7 @@ impl<S: BlockStore> Fs<S> {
     /// Reads from `offset`; the answer is short only at the end of the file.
     pub fn read(&self, ino: InodeNo, offset: u64, buf: &mut [u8]) -> Result<usize, FsError> {
         let inode = self.inode(ino)?;
-        let _content = shared(&inode.content);
+        let content = shared(&inode.content);
         inode.live_file()?;
         let (range, size) = place(&inode)?;
         let n = size.saturating_sub(offset).min(buf.len() as u64) as usize;
@@ -59,7 +62,9 @@ impl<S: BlockStore> Fs<S> {
         }
         self.store
             .read(ByteAddr::new(range.start, offset), &mut buf[..n])?;
-        touch_atime(&inode, self.now());
+        let became_dirty = touch_atime(&inode, self.now());
+        drop(content);
+        self.count_dirty(became_dirty)?;
         Ok(n)
     }
 
@@ -155,14 +160,16 @@ impl<S: BlockStore> Fs<S> {
     /// Times and privileges after a write.
     fn note_write(&self, inode: &Arc<Inode>, options: WriteOptions) -> Result<(), FsError> {
         let now = self.now();
-        let perm = {
+        let (perm, became_dirty) = {
             let mut state = inode.state();
+            let clean = !state.times_dirty;
             state.record.mtime = now;
             state.record.ctime = now;
             state.times_dirty = true;
             state.grains = None;
-            state.record.perm
+            (state.record.perm, clean)
         };
+        self.count_dirty(became_dirty)?;
         if options.clear_privileges && without_privileges(perm) != perm {
             let _change = lock(&inode.change);
             let mut txn = Txn::default();
@@ -170,6 +177,14 @@ impl<S: BlockStore> Fs<S> {
                 record.perm = without_privileges(record.perm)
             });
             self.commit(txn)?;
+        }
+        Ok(())
+    }
+
+    /// Keeps the number of inodes that wait to be written bounded.
+    fn count_dirty(&self, became_dirty: bool) -> Result<(), FsError> {
+        if became_dirty && self.dirty.fetch_add(1, Ordering::Relaxed) >= DIRTY_MAX {
+            self.sync_all()?;
         }
         Ok(())
     }
@@ -224,6 +239,7 @@ impl<S: BlockStore> Fs<S> {
 
     /// Makes everything durable: data, sizes, times. For an orderly shutdown, and for `sync`.
     pub fn sync_all(&self) -> Result<(), FsError> {
+        self.dirty.store(0, Ordering::Relaxed);
         let dirty = self.cache.dirty();
         let sizes: Vec<u64> = dirty.iter().map(|inode| inode.state().size).collect();
         self.store.sync(LbaRange::ALL)?;
@@ -287,13 +303,16 @@ pub(super) fn place(inode: &Inode) -> Result<(Range, u64), FsError> {
     Ok((state.record.range.ok_or(FsError::Invalid)?, state.size))
 }
 
-/// Renews the access time in memory, as `relatime` does.
-fn touch_atime(inode: &Inode, now: Timestamp) {
+/// Renews the access time in memory, as `relatime` does; true if the record was clean before.
+fn touch_atime(inode: &Inode, now: Timestamp) -> bool {
     let mut state = inode.state();
+    let clean = !state.times_dirty;
     let record = &mut state.record;
     let stale = record.atime <= record.mtime || record.atime <= record.ctime;
     if stale && record.atime < now || record.atime.secs.saturating_add(ATIME_SECONDS) <= now.secs {
         record.atime = now;
         state.times_dirty = true;
+        return clean;
     }
+    false
 }

@@ -86,6 +86,8 @@ pub struct Fs<S> {
     /// Some record could not be read, so there may be data whose range is unknown.
     degraded: bool,
     generation: AtomicU64,
+    /// Inodes that became dirty since the last [`sync_all`](Self::sync_all), about.
+    dirty: AtomicU64,
     observer: OnceLock<Box<dyn ExtentObserver>>,
 }
 

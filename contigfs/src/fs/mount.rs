@@ -48,6 +48,7 @@ impl<S: BlockStore> Fs<S> {
             degraded: !scan.bad.is_empty(),
             bad: scan.bad,
             generation: AtomicU64::new(0),
+            dirty: AtomicU64::new(0),
             observer: OnceLock::new(),
         };
         if !fs.degraded {
