@@ -165,7 +165,8 @@ impl Ftl {
         Ok(())
     }
 
-    /// Forgets a range (at most 2^32 - 1 grains): it reads as zeros at once; [`Event::Durable`] when that is durable.
+    /// Forgets a range (at most 2^32 - 1 grains): it reads as zeros at once, unless a batch submitted before waits for
+    /// its pages (then after it, and a write put in between is forgotten too); [`Event::Durable`] when durable.
     /// Who holds a page of it keeps the old view until the put. Needs no space and never fails for want of it.
     pub fn trim(&self, port: Port, range: LbaRange, token: Token) -> Result<(), CommitError> {
         let mut batch = AtomicBatch::new();

@@ -89,6 +89,7 @@ mod stats;
 pub use addr::{GRAIN_BYTES, Lba, LbaRange, Pba, SegmentId};
 pub use batch::AtomicBatch;
 pub use blocking::{Volume, VolumeError};
+pub use check::{CheckReport, Checked, check};
 pub use device::{
     Action, ActionId, Device, FileDevice, IoBuf, MediaError, MediaOp, MemDevice, SimDevice,
 };

@@ -49,6 +49,8 @@ pub(crate) struct Segment {
     pub(crate) readers: u32,
     /// Write-outs in flight.
     pub(crate) writing: u32,
+    /// Times this life could not be collected.
+    pub(crate) failures: u8,
 }
 
 /// All segments.
@@ -71,6 +73,7 @@ impl Segments {
             records: 0,
             readers: 0,
             writing: 0,
+            failures: 0,
         };
         Self {
             list: vec![blank; count as usize],
@@ -118,6 +121,7 @@ impl Segments {
         segment.stale = segment.epoch;
         segment.epoch = HeaderNo(0);
         segment.used = 0;
+        segment.failures = 0;
         self.open[stream as usize] = Some(id);
         Some(id)
     }
@@ -168,6 +172,12 @@ impl Segments {
             true
         });
         before - self.pending.len()
+    }
+
+    /// Whether a segment has been given up, and no write-out is in flight.
+    pub(crate) fn some_lost_all_written(&self) -> bool {
+        let retired = |s: &Segment| s.usage == SegmentUse::Retired;
+        self.list.iter().any(retired) && self.list.iter().all(|s| s.writing == 0)
     }
 
     /// Whether a segment will be free only after the forming group is written.

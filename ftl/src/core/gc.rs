@@ -18,6 +18,9 @@ use crate::records::Home;
 use crate::segment::SegmentUse;
 use crate::stats::count;
 
+/// Times a victim that the device can not read is tried.
+const COLLECT_TRIES: u8 = 4;
+
 /// Relocations staged and not yet assembled.
 #[derive(Debug)]
 struct Batch {
@@ -51,6 +54,8 @@ struct Victim {
     writing: Vec<usize>,
     /// Something has been relocated since the front.
     moved: bool,
+    /// The device could not read it; it may next time.
+    unread: bool,
 }
 
 /// The collector.
@@ -97,6 +102,7 @@ impl Core {
                 batch: None,
                 writing: Vec::new(),
                 moved: false,
+                unread: false,
             });
             return true;
         };
@@ -111,7 +117,7 @@ impl Core {
             }
             Scan::Idle if victim.batch.is_some() => self.assemble_relocation(cx),
             Scan::Idle if victim.writing.is_empty() => {
-                let moved = victim.moved;
+                let (moved, unread) = (victim.moved, victim.unread);
                 self.collector.victim = None;
                 if moved && self.segments.get(id).usage == SegmentUse::Closed {
                     // Pieces of zero records were left over; chosen again, it goes on.
@@ -119,9 +125,12 @@ impl Core {
                 }
                 let segment = self.segments.get_mut(id);
                 if segment.usage == SegmentUse::Closed {
-                    // Something live that no readable header names: leave it alone for good.
-                    tracing::warn!(%id, live = segment.live, "segment can not be collected");
-                    segment.usage = SegmentUse::Retired;
+                    segment.failures += 1;
+                    if !unread || segment.failures == COLLECT_TRIES {
+                        // Something live that no readable header names: leave it alone for good.
+                        tracing::warn!(%id, live = segment.live, "segment can not be collected");
+                        segment.usage = SegmentUse::Retired;
+                    }
                 }
                 true
             }
@@ -201,6 +210,7 @@ impl Core {
             Ok(()) => victim.scan = Scan::Loaded { from, grains },
             Err(error) => {
                 tracing::warn!(%id, %error, "victim can not be read");
+                victim.unread = true;
                 self.give_up_victim();
             }
         }
@@ -517,6 +527,28 @@ impl Core {
                 self.nudge(cx);
             }
             self.flush_wanted = self.log.last();
+        }
+    }
+
+    /// Space is wanted and can never come, because segments can not be read any more: an error for everybody who
+    /// waits rather than waiting for ever (I18).
+    pub(super) fn give_up_if_stuck(&mut self, cx: Cx<'_>) {
+        let is_quiet = self.space_wanted
+            && self.failed.is_none()
+            && !self.log.is_flushing()
+            && self.segments.pending_next().is_none()
+            && self.segments.some_lost_all_written();
+        if !is_quiet {
+            return;
+        }
+        let is_stuck = match &self.collector.victim {
+            // Loaded and not going on: there is no segment to relocate to.
+            Some(victim) => !matches!(victim.scan, Scan::Reading(_)),
+            None => self.choose_victim().is_none(),
+        };
+        if is_stuck {
+            tracing::error!("no segment left that can be collected");
+            self.fail(cx, MediaError::Io);
         }
     }
 

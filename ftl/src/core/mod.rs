@@ -168,6 +168,7 @@ impl Core {
         self.answer_durable(cx);
         self.make_way(cx);
         self.start_flush(cx);
+        self.give_up_if_stuck(cx);
         self.run_shutdown(cx);
     }
 

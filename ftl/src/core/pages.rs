@@ -255,7 +255,8 @@ impl Core {
     pub(crate) fn publish(&mut self, cx: Cx<'_>, frame: FrameId, filled: bool) {
         if self.frames[frame.0 as usize].usage == FrameUse::Orphan {
             self.free_frame(cx, frame);
-        } else if filled && self.refusal().is_none() {
+        } else if filled {
+            // On a failed volume too: it was granted before, is visible like any write, and no sync will vouch for it.
             self.make_resident(cx, frame, true);
         } else {
             self.abandon(cx, frame);
