@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeMap, HashSet};
 
+use ftl::check::{self, Checked};
 use ftl::device::sim::{CrashImage, CrashPlan, OpKind, SimDevice, SimRng};
 use ftl::format::{Header, RecordKind, Superblock};
-use ftl::check::{self, Checked};
 use ftl::{Ftl, GRAIN_BYTES, Lba};
 
 use super::options::Options;
@@ -226,7 +226,9 @@ fn judge_by_scan(image: &[u8], found: &BTreeMap<u64, Content>) -> Result<(), Vio
     let report = report.map_err(|error| Violation(format!("I5: judge: {error}")))?;
     if !report.damaged.is_empty() || !report.faults.is_empty() {
         let (damaged, faults) = (report.damaged, report.faults);
-        return Err(Violation(format!("I5: judge: {damaged:?} damaged, {faults:?}")));
+        return Err(Violation(format!(
+            "I5: judge: {damaged:?} damaged, {faults:?}"
+        )));
     }
     for (lba, content) in found {
         let same = match (content, report.map.get(&Lba(*lba))) {
@@ -247,7 +249,9 @@ fn judge_by_scan(image: &[u8], found: &BTreeMap<u64, Content>) -> Result<(), Vio
     let mapped = found.values().filter(|content| content.is_mapped()).count();
     if report.map.len() != mapped {
         let judged = report.map.len();
-        return Err(Violation(format!("I5: {mapped} grains, the judge says {judged}")));
+        return Err(Violation(format!(
+            "I5: {mapped} grains, the judge says {judged}"
+        )));
     }
     Ok(())
 }

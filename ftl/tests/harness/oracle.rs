@@ -276,6 +276,15 @@ impl Oracle {
         self.seen_since(lba, self.grains[&lba].durable, bytes)
     }
 
+    /// When these bytes were written there, in words.
+    pub(crate) fn recall(&self, lba: u64, bytes: &[u8]) -> String {
+        let history = &self.grains[&lba];
+        let same = |n: &usize| history.versions[*n].bytes() == bytes;
+        let when: Vec<usize> = (0..history.versions.len()).filter(same).collect();
+        let (durable, current) = (history.durable, history.current());
+        format!("version {when:?} of {current}, durable {durable}")
+    }
+
     /// Whether these bytes were ever written there.
     pub(crate) fn ever_written(&self, lba: u64, bytes: &[u8]) -> bool {
         self.seen_since(lba, 0, bytes)

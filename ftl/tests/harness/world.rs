@@ -366,9 +366,10 @@ impl World {
                 };
                 if !right {
                     return violation(format!(
-                        "read of LBA {lba} shows {:02x?}.., current is {:?}",
+                        "read of LBA {lba} shows {:02x?}.., current is {:?}; {}",
                         &seen[..16],
-                        self.oracle.current(lba)
+                        self.oracle.current(lba),
+                        self.oracle.recall(lba, &seen)
                     ));
                 }
                 if self.rng.one_in(6) && self.held.len() < self.options.held_max {
