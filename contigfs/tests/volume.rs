@@ -8,7 +8,10 @@ use contigfs::{
     BlockStore, FormatOptions, Fs, FsError, InodeNo, NewNode, SetAttr, WriteOptions,
     check_with_data,
 };
-use ftl::{Device, MemDevice, OpenOptions, Volume};
+use contigfs::{FileKind, RenameMode};
+use ftl::device::sim::CrashPlan;
+use ftl::{Device, MemDevice, OpenOptions, SimDevice, Volume};
+use support::oracle::{Picture, picture_of};
 use support::{Dice, content, name, names};
 
 const ROOT: InodeNo = InodeNo::ROOT;
@@ -160,4 +163,97 @@ fn overwriting_for_long() {
         drop(fs);
         device = volume.into_device();
     }
+}
+
+const SIM_BYTES: usize = 4 << 20;
+const SIM_STEPS: usize = 30;
+const SIM_SEEDS: u64 = 4;
+const SIM_IMAGES: usize = 6;
+
+/// One metadata operation by chance; it may fail.
+fn metadata_step<S: BlockStore>(fs: &Fs<S>, dice: &mut Dice) -> Result<(), FsError> {
+    let label = |dice: &mut Dice| format!("n{}", dice.below(6));
+    let dirs: Vec<InodeNo> = names(fs, ROOT)?
+        .into_iter()
+        .map(|entry| entry.1)
+        .filter(|&ino| {
+            fs.attr(ino)
+                .is_ok_and(|attr| attr.kind == FileKind::Directory)
+        })
+        .chain([ROOT])
+        .collect();
+    let (from, to) = (*dice.pick(&dirs), *dice.pick(&dirs));
+    let (old, new) = (label(dice), label(dice));
+    let (old, new) = (name(&old), name(&new));
+    let ino = fs.lookup(from, old).map(|attr| attr.ino);
+    match dice.below(9) {
+        0 => fs.create(from, old, &NewNode::directory()).map(drop),
+        1 | 2 => fs.create(from, old, &NewNode::file()).map(drop),
+        3 => fs.unlink(from, old),
+        4 => fs.rmdir(from, old),
+        5 => fs.rename(from, old, to, new, RenameMode::Replace),
+        6 => fs.link(ino?, to, new).map(drop),
+        7 => fs
+            .set_attr(
+                ino?,
+                &SetAttr {
+                    size: Some(dice.below(30_000)),
+                    ..SetAttr::default()
+                },
+            )
+            .map(drop),
+        _ => fs
+            .set_attr(
+                ino?,
+                &SetAttr {
+                    perm: Some(dice.below(512) as u16),
+                    ..SetAttr::default()
+                },
+            )
+            .map(drop),
+    }
+}
+
+/// I9 through the real recovery: power is cut after every operation of the device, and metadata operations are there
+/// or not, in their order; none that was acknowledged is missing.
+#[test]
+fn metadata_survive_power_cuts_of_the_device() {
+    let mut states = 0;
+    for seed in 0..SIM_SEEDS {
+        let mut device = SimDevice::new(SIM_BYTES, seed);
+        ftl::Ftl::format(&mut device, &ftl::FormatOptions::default()).unwrap();
+        let volume = Arc::new(open(device));
+        Fs::format(&volume, &FormatOptions::default()).unwrap();
+        let fs = Fs::mount(Arc::clone(&volume)).unwrap();
+        let calls = || volume.with_device(|device| device.counts().calls());
+        let mut dice = Dice::new(seed + 50);
+        let mut pictures: Vec<Picture> = vec![picture_of(&fs).unwrap()];
+        let mut ends = vec![calls()];
+        volume.with_device(|device| device.record(1));
+        while pictures.len() <= SIM_STEPS {
+            if metadata_step(&fs, &mut dice).is_ok() {
+                pictures.push(picture_of(&fs).unwrap());
+                ends.push(calls());
+            }
+        }
+        for (number, point) in volume.with_device(SimDevice::recorded) {
+            // Steps that had returned when this operation of the device was submitted.
+            let done = ends.iter().filter(|&&end| end <= number).count() - 1;
+            let possible = &pictures[done..pictures.len().min(done + 2)];
+            for image in point.images(CrashPlan::sampled(SIM_IMAGES), number) {
+                let volume = open(MemDevice::from_image(&image.bytes).unwrap());
+                assert_clean(&volume);
+                let fs = Fs::mount(&volume).unwrap();
+                let found = picture_of(&fs).unwrap();
+                let at = format!("seed {seed}, device operation {number}, {done} steps done");
+                assert!(
+                    possible.contains(&found),
+                    "{at}: {found:#?}\nnot one of {possible:#?}"
+                );
+                assert_clean(&volume);
+                states += 1;
+            }
+        }
+    }
+    assert!(states > 500, "{states} crash states are too few");
 }
