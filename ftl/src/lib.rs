@@ -23,7 +23,7 @@
 //! # Invariants
 //! The numbers I1 to I18 cited in this crate are those of the project's reliability notes. In short: what a sync
 //! acknowledged survives (I1); a grain reads as one of its versions, whole (I2); what was trimmed durably never comes
-//! back (I3); identity and checksum lie apart from the data (I4); counts equal what [`check`] computes on its own
+//! back (I3); identity and checksum lie apart from the data (I4); counts equal what [`mod@check`] computes on its own
 //! (I5); recovery may be cut anywhere and repeated (I6); one bad sector never costs the volume (I7); a failed flush
 //! is final (I8); everything has a bound (I16), what frees resources has reserves (I17), every call is answered once
 //! (I18).
@@ -50,7 +50,7 @@
 //! | `map`, `page` | entries and leaves; frames, arena, [`PageRef`] |
 //! | [`mod@format`], `log`, `segment`, `records` | bytes on the media; numbers; segments; trims and zeros |
 //! | `recover`, `open` | scan and replay; format and open |
-//! | [`check`] | the independent judge |
+//! | [`mod@check`] | the independent judge |
 //! | [`device`] | the seam to the media, and devices |
 //! | `blocking` | [`Volume`], for programs that just want to read and write |
 //!
