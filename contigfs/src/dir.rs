@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 
-use ftl::{AtomicBatch, GRAIN_BYTES};
+use ftl::{AtomicBatch, GRAIN_BYTES, LbaRange};
 
 use crate::error::{Corruption, FsError};
 use crate::format::{DIRENT_UNIT, Dirent, GRAIN_UNITS, Range, UNITS_MAX, parse_grain, units_for};
@@ -113,7 +113,16 @@ impl DirIndex {
             grains: Vec::new(),
         };
         let mut grain = [0; GRAIN_BYTES];
-        for number in 0..grains {
+        while (index.grains.len() as u64) < grains {
+            let next = index.grains.len() as u64;
+            let rest = LbaRange::new(range.start.offset(next), grains - next);
+            let number = store
+                .next_mapped(rest)
+                .map_or(grains, |lba| lba.0 - range.start.0);
+            index.grains.resize(number as usize, Units::default());
+            if number == grains {
+                break;
+            }
             store.read(ByteAddr::new(range.start.offset(number), 0), &mut grain)?;
             let first = number as u32 * GRAIN_UNITS as u32;
             let mut units = Units::default();
@@ -264,10 +273,7 @@ impl DirIndex {
         for (number, units) in self.grains.iter().enumerate() {
             let now_empty = after.get(number).is_none_or(Units::is_empty);
             if now_empty && !units.is_empty() {
-                batch.trim(ftl::LbaRange::new(
-                    self.range.start.offset(number as u64),
-                    1,
-                ));
+                batch.trim(LbaRange::new(self.range.start.offset(number as u64), 1));
             }
         }
         (after.len() * GRAIN_BYTES) as u64

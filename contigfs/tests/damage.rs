@@ -130,6 +130,26 @@ fn one_damaged_record_costs_one_file() {
     }
 }
 
+/// I7: any single metadata grain may be garbage, and the volume can be mounted and its names listed where they are
+/// whole.
+#[test]
+fn any_grain_of_metadata_may_be_lost() {
+    let base = prepare();
+    let metadata = base.mapped().into_iter().filter(|lba| lba.0 < 1 << 32);
+    for lba in metadata {
+        let store = Arc::new(base.duplicate());
+        store.write(ByteAddr::new(lba, 0), &[0xa5; 4096]).unwrap();
+        let fs = Fs::mount(Arc::clone(&store)).unwrap();
+        let labels: Vec<String> = names(&fs, ROOT)
+            .unwrap()
+            .into_iter()
+            .map(|entry| entry.0)
+            .collect();
+        assert_eq!(labels, ["d", "empty", "l"], "without {lba}");
+        assert!(!check(&store).is_clean());
+    }
+}
+
 /// Either root record is enough.
 #[test]
 fn the_root_record_has_a_copy() {

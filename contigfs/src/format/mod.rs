@@ -34,6 +34,11 @@ pub(crate) const COLD_RANGE: Range = Range {
     start: Lba(1 << 28),
     order: Order(27),
 };
+/// Where the root directory lies, always: its record can be made up when it is damaged.
+pub(crate) const ROOT_DIR_RANGE: Range = Range {
+    start: Lba(1 << 32),
+    order: Order(20),
+};
 /// Most inodes a file system can have.
 pub(crate) const INODES_MAX: u64 = 1 << 32;
 /// Longest name, in bytes.
@@ -44,6 +49,7 @@ pub(crate) const TARGET_MAX: usize = 4095;
 const _: () = assert!(HOT_RANGE.start.0.is_multiple_of(1 << 25));
 const _: () = assert!(COLD_RANGE.start.0.is_multiple_of(1 << 27));
 const _: () = assert!(HOT_RANGE.start.0 + (1 << 25) <= COLD_RANGE.start.0);
-const _: () = assert!(COLD_RANGE.start.0 + (1 << 27) <= 1 << 32);
+const _: () = assert!(COLD_RANGE.start.0 + (1 << 27) <= ROOT_DIR_RANGE.start.0);
+const _: () = assert!(ROOT_DIR_RANGE.start.0 == METADATA_ORDER.grains());
 const _: () = assert!(INODES_MAX * HOT_BYTES as u64 == (1 << 25) * 4096);
 const _: () = assert!(INODES_MAX * COLD_BYTES as u64 == (1 << 27) * 4096);

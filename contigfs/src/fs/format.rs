@@ -5,10 +5,10 @@ use ftl::{AtomicBatch, LbaRange};
 use super::Fs;
 use super::mount::read_root;
 use super::txn::{cold_place, hot_place};
-use crate::buddy::{Buddy, Order};
+use crate::buddy::Order;
 use crate::error::FsError;
 use crate::format::{
-    InodeRecord, METADATA_ORDER, ROOT_COPY_LBA, ROOT_LBA, Range, RootRecord, TableRecord,
+    InodeRecord, ROOT_COPY_LBA, ROOT_DIR_RANGE, ROOT_LBA, RootRecord, TableRecord,
 };
 use crate::inode::{FileKind, InodeNo};
 use crate::store::BlockStore;
@@ -16,6 +16,7 @@ use crate::time::Timestamp;
 
 /// Order of the range of a directory: 2^28 units of entries.
 pub(super) const DIRECTORY_ORDER: Order = Order(20);
+const _: () = assert!(ROOT_DIR_RANGE.order.0 == DIRECTORY_ORDER.0);
 
 /// How to make a file system.
 #[derive(Clone, Copy, Debug)]
@@ -65,20 +66,17 @@ impl<S: BlockStore> Fs<S> {
             ));
             store.commit(batch)?;
         }
-        let mut buddy = Buddy::new();
-        let _metadata = buddy.allocate(METADATA_ORDER);
-        let range = buddy.allocate(DIRECTORY_ORDER);
-        store.commit(first_batch(options, range))?;
+        store.commit(first_batch(options))?;
         Ok(())
     }
 }
 
-fn first_batch(options: &FormatOptions, range: Option<Range>) -> AtomicBatch {
+fn first_batch(options: &FormatOptions) -> AtomicBatch {
     let now = options.now;
     let root = InodeRecord {
         kind: FileKind::Directory,
         perm: options.mode & 0o7777,
-        range,
+        range: Some(ROOT_DIR_RANGE),
         size: 0,
         generation: now.as_unix_ns(),
         orphan: false,

@@ -10,12 +10,12 @@ use super::cache::Cache;
 use super::txn::{cold_place, hot_place};
 use super::{Alloc, Clock, Fs, Inode, Tail, Txn};
 use crate::buddy::Buddy;
-use crate::error::{Corruption, FsError};
+use crate::error::FsError;
 use crate::format::{
     COLD_BYTES, HOT_BYTES, HOT_PER_GRAIN, HOT_RANGE, HotRecord, InodeRecord, METADATA_ORDER,
-    ROOT_COPY_LBA, ROOT_LBA, RootRecord, TableRecord,
+    ROOT_COPY_LBA, ROOT_DIR_RANGE, ROOT_LBA, RootRecord, TableRecord,
 };
-use crate::inode::InodeNo;
+use crate::inode::{FileKind, InodeNo};
 use crate::store::{BlockStore, ByteAddr};
 use crate::table::Table;
 use crate::time::Timestamp;
@@ -24,6 +24,7 @@ use crate::time::Timestamp;
 struct Scan {
     alloc: Alloc,
     grains: u64,
+    degraded: bool,
     bad: HashSet<InodeNo>,
     orphans: Vec<InodeNo>,
 }
@@ -45,17 +46,22 @@ impl<S: BlockStore> Fs<S> {
             cache: Cache::new(),
             grow: Mutex::new(scan.grains),
             alloc: Mutex::new(scan.alloc),
-            degraded: !scan.bad.is_empty(),
+            degraded: scan.degraded,
             bad: scan.bad,
             generation: AtomicU64::new(0),
             dirty: AtomicU64::new(0),
             observer: OnceLock::new(),
         };
-        if !fs.degraded {
-            fs.trim_what_nobody_owns()?;
+        // A volume that can not be changed any more can still be read, so errors here are not the end.
+        if !fs.degraded
+            && let Err(error) = fs.trim_what_nobody_owns()
+        {
+            tracing::warn!(%error, "leftovers of a crash stay until the next mount");
         }
         for ino in scan.orphans {
-            fs.free_orphan(ino)?;
+            if let Err(error) = fs.inode(ino).and_then(|inode| fs.reap(&inode)) {
+                tracing::warn!(%error, %ino, "a file without names stays until the next mount");
+            }
         }
         Ok(fs)
     }
@@ -65,6 +71,14 @@ impl<S: BlockStore> Fs<S> {
         if ino == InodeNo::TABLE || ino.0 >= crate::format::INODES_MAX {
             return Err(FsError::NotFound);
         }
+        let record = match self.read_record(ino) {
+            Err(error) if ino == InodeNo::ROOT => self.make_up_root(error),
+            result => result?,
+        };
+        Ok(Inode::new(ino, record, Tail::Unknown, None))
+    }
+
+    fn read_record(&self, ino: InodeNo) -> Result<InodeRecord, FsError> {
         let mut hot = [0; HOT_BYTES];
         let (lba, offset) = hot_place(ino);
         self.store
@@ -73,19 +87,40 @@ impl<S: BlockStore> Fs<S> {
         let (lba, offset) = cold_place(ino);
         self.store
             .read(ByteAddr::new(lba, u64::from(offset)), &mut cold)?;
-        let record = InodeRecord::parse(ino, &hot, &cold)?.ok_or(FsError::NotFound)?;
-        Ok(Inode::new(ino, record, Tail::Unknown, None))
+        InodeRecord::parse(ino, &hot, &cold)?.ok_or(FsError::NotFound)
     }
 
-    /// Frees a file that was open without a name when the system went down.
-    fn free_orphan(&self, ino: InodeNo) -> Result<(), FsError> {
-        let inode = match self.inode(ino) {
-            Ok(inode) => inode,
-            // The cold record is damaged: the file stays for the checker.
-            Err(FsError::Corrupt(_)) => return Ok(()),
-            Err(error) => return Err(error),
-        };
-        self.reap(&inode)
+    /// A record for the root directory when its own is damaged: without it nothing else could be reached.
+    fn make_up_root(&self, error: FsError) -> InodeRecord {
+        tracing::error!(%error, "the root directory's record is damaged; its attributes are made up");
+        let all = ROOT_DIR_RANGE.lbas();
+        let mut grains = 0;
+        while grains < all.count {
+            let rest = LbaRange::new(all.start.offset(grains), all.count - grains);
+            let Some(lba) = self.store.next_mapped(rest) else {
+                break;
+            };
+            grains = lba.0 - all.start.0 + 1;
+        }
+        let now = self.now();
+        InodeRecord {
+            kind: FileKind::Directory,
+            perm: 0o755,
+            range: Some(ROOT_DIR_RANGE),
+            size: grains * GRAIN_BYTES as u64,
+            generation: 0,
+            orphan: false,
+            reserved: false,
+            nlink: 2,
+            uid: 0,
+            gid: 0,
+            rdev: 0,
+            parent: Some(InodeNo::ROOT),
+            atime: now,
+            mtime: now,
+            ctime: now,
+            btime: now,
+        }
     }
 
     /// Trims mapped grains outside all ranges: the new place of a file whose move was cut off by a crash.
@@ -199,16 +234,15 @@ fn scan(store: &impl BlockStore) -> Result<Scan, FsError> {
             }
         }
     }
-    if bad.contains(&InodeNo::ROOT) {
-        return Err(Corruption::Inode {
-            ino: InodeNo::ROOT,
-            what: "the root directory's record is damaged",
-        }
-        .into());
+    let degraded = !bad.is_empty();
+    if bad.remove(&InodeNo::ROOT) {
+        // Its place is known and its content speaks for itself: see `load_root`.
+        buddy.reserve(ROOT_DIR_RANGE);
     }
     Ok(Scan {
         alloc: Alloc { table, buddy },
         grains,
+        degraded,
         bad,
         orphans,
     })
