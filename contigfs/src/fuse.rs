@@ -1,4 +1,4 @@
-//! The FUSE adapter: translates requests of the kernel into calls of [`Fs`], and nothing else.
+//! The FUSE adapter: translates requests of the kernel into calls of [`Fs`](crate::Fs), and nothing else.
 //!
 //! Files are opened for direct I/O, so every `read` and `write` reaches the store and is coherent with remote access.
 //! Mappings go through the kernel's page cache: the kernel writes dirty pages back before direct reads and on `msync`;
@@ -7,7 +7,7 @@
 //!
 //! # Handles and numbers
 //! The handle of an open file is its inode number: all state of an open file is the inode's. Each number told to the
-//! kernel (lookup, create, ...) is counted in [`Fs`] and kept from reuse until the kernel has forgotten it.
+//! kernel (lookup, create, ...) is counted in [`Fs`](crate::Fs) and kept from reuse until the kernel has forgotten it.
 
 mod errno;
 mod mount;

@@ -1,5 +1,6 @@
 //! Mounting and unmounting, with errors that say what is missing.
 
+use std::fmt;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -105,13 +106,21 @@ pub enum UnmountError {
 }
 
 /// A mounted file system. Dropping it unmounts; [`unmount`](Self::unmount) does so with an answer.
-#[derive(Debug)]
-pub struct Mounted<S: BlockStore> {
-    fs: Arc<Fs<S>>,
+pub struct Mounted {
+    /// Makes everything durable, after the last request.
+    sync: Box<dyn Fn() -> Result<(), FsError> + Send + Sync>,
     path: PathBuf,
     /// Gone once unmounted.
     session: Option<BackgroundSession>,
     notifier: Notifier,
+}
+
+impl fmt::Debug for Mounted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Mounted")
+            .field("path", &self.path)
+            .finish_non_exhaustive()
+    }
 }
 
 /// Whether this process could mount something: says what is missing if not.
@@ -124,7 +133,7 @@ pub fn mount<S: BlockStore + 'static>(
     fs: Arc<Fs<S>>,
     dir: &Path,
     options: &MountOptions,
-) -> Result<Mounted<S>, MountError> {
+) -> Result<Mounted, MountError> {
     let root = effective_uid() == 0;
     check_mount_point(dir)?;
     check_means(root)?;
@@ -152,19 +161,14 @@ pub fn mount<S: BlockStore + 'static>(
         .map_err(|error| explain(dir, error))?;
     let notifier = session.notifier();
     Ok(Mounted {
-        fs,
+        sync: Box::new(move || fs.sync_all()),
         path: dir.to_owned(),
         session: Some(session),
         notifier,
     })
 }
 
-impl<S: BlockStore> Mounted<S> {
-    /// The file system, for use beside the mount.
-    pub fn fs(&self) -> &Arc<Fs<S>> {
-        &self.fs
-    }
-
+impl Mounted {
     /// Where it is mounted.
     pub fn path(&self) -> &Path {
         &self.path
@@ -215,11 +219,11 @@ impl<S: BlockStore> Mounted<S> {
             }
         };
         joined.map_err(|source| other(&self.path, source))?;
-        self.fs.sync_all().map_err(UnmountError::Flush)
+        (self.sync)().map_err(UnmountError::Flush)
     }
 }
 
-impl<S: BlockStore> Drop for Mounted<S> {
+impl Drop for Mounted {
     fn drop(&mut self) {
         if let Err(error) = self.unmount() {
             tracing::warn!(%error, "left mounted");

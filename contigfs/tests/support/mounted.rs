@@ -41,7 +41,8 @@ pub fn tool(program: &str) -> Option<PathBuf> {
 pub struct Mount {
     pub store: Arc<MemStore>,
     dir: TempDir,
-    mounted: Option<Mounted<Arc<MemStore>>>,
+    fs: Option<Arc<Fs<Arc<MemStore>>>>,
+    mounted: Option<Mounted>,
 }
 
 impl Mount {
@@ -53,6 +54,7 @@ impl Mount {
         let mut mount = Self {
             store,
             dir,
+            fs: None,
             mounted: None,
         };
         match mount.mount() {
@@ -66,8 +68,9 @@ impl Mount {
 
     fn mount(&mut self) -> Result<(), String> {
         let fs = Arc::new(Fs::mount(Arc::clone(&self.store)).unwrap());
-        let mounted = mount(fs, self.dir.path(), &MountOptions::default());
+        let mounted = mount(Arc::clone(&fs), self.dir.path(), &MountOptions::default());
         self.mounted = Some(mounted.map_err(|error| error.to_string())?);
+        self.fs = Some(fs);
         Ok(())
     }
 
@@ -76,10 +79,10 @@ impl Mount {
     }
 
     pub fn fs(&self) -> &Arc<Fs<Arc<MemStore>>> {
-        self.mounted().fs()
+        self.fs.as_ref().unwrap()
     }
 
-    pub fn mounted(&self) -> &Mounted<Arc<MemStore>> {
+    pub fn mounted(&self) -> &Mounted {
         self.mounted.as_ref().unwrap()
     }
 
@@ -93,6 +96,7 @@ impl Mount {
         let mut mounted = self.mounted.take().unwrap();
         mounted.unmount().unwrap();
         drop(mounted);
+        self.fs = None;
         self.store = Arc::new(self.store.after_power_cut(|_| 0));
         assert_clean(&self.store);
     }
