@@ -312,6 +312,28 @@ fn fsx_with_mappings() {
     mount.unmount();
 }
 
+/// Two ordinary users with their groups, as the suite wants them.
+fn two_users() -> Option<Vec<[String; 2]>> {
+    let passwd = fs::read_to_string("/etc/passwd").ok()?;
+    let groups = fs::read_to_string("/etc/group").ok()?;
+    let group_of = |gid: &str| {
+        let mut groups = groups
+            .lines()
+            .map(|line| line.split(':').collect::<Vec<_>>());
+        groups
+            .find(|fields| fields.get(2) == Some(&gid))
+            .map(|fields| fields[0].to_owned())
+    };
+    let users: Vec<_> = passwd
+        .lines()
+        .map(|line| line.split(':').collect::<Vec<_>>())
+        .filter(|fields| fields.len() > 3 && fields[2] != "0" && fields[3] != "0")
+        .filter_map(|fields| Some([fields[0].to_owned(), group_of(fields[3])?]))
+        .take(2)
+        .collect();
+    (users.len() == 2).then_some(users)
+}
+
 /// The POSIX test suite, whole. Its read-only tests run alone: others of the suite leave descriptors open, which keeps
 /// any file system from being remounted.
 #[test]
@@ -325,6 +347,9 @@ fn pjdfstest() {
     if fs::metadata("/proc/self").unwrap().uid() != 0 {
         return support::mounted::skip("pjdfstest needs root");
     }
+    let Some(users) = two_users() else {
+        return support::mounted::skip("pjdfstest needs two ordinary users");
+    };
     fs::set_permissions(mount.path(), PermissionsExt::from_mode(0o755)).unwrap();
     let second = tempfile::TempDir::new_in("/dev/shm").unwrap();
     for (remount, only) in [(false, None), (true, Some("erofs"))] {
@@ -332,7 +357,7 @@ fn pjdfstest() {
         let text = format!(
             "[features]\nposix_fallocate = {{}}\nrename_ctime = {{}}\nutimensat = {{}}\nutime_now = {{}}\n\
              [settings]\nnaptime = 0.02\nallow_remount = {remount}\n\
-             [dummy_auth]\nentries = [[\"nobody\", \"nogroup\"], [\"daemon\", \"daemon\"]]\n"
+             [dummy_auth]\nentries = {users:?}\n"
         );
         fs::write(config.path(), text).unwrap();
         let output = run(Command::new(&suite)

@@ -176,6 +176,8 @@ impl Mounted {
 
     /// Tells the kernel that bytes of a file were changed behind its back: mapped pages are fetched anew. Dirty pages
     /// of the range are written back first. Does nothing for files the kernel does not know.
+    ///
+    /// The write-back comes in as requests of its own, so this must not be called while holding anything they need.
     pub fn invalidate(&self, ino: InodeNo, offset: u64, len: u64) -> io::Result<()> {
         let signed = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
         self.notifier
