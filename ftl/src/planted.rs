@@ -20,11 +20,13 @@ pub enum Bug {
     GcFreesEarly,
     /// Data is returned without comparing its checksum.
     ChecksumIgnored,
+    /// A range is reserved without the grains that are mapped in memory only.
+    ReservationDropped,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::MappingBeforeData,
         Self::AckBeforeFlush,
         Self::BatchNotAtomic,
@@ -33,5 +35,6 @@ impl Bug {
         Self::WrongSequenceWins,
         Self::GcFreesEarly,
         Self::ChecksumIgnored,
+        Self::ReservationDropped,
     ];
 }

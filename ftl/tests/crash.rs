@@ -54,9 +54,11 @@ fn enumerate(options: &Options, effort: Effort, usual: u64, lives: usize, ops: u
 /// The usual volume: nearly full, collection all the time, two ports.
 #[test]
 fn busy_volume() {
-    let tally = enumerate(&Options::tiny(), Effort::USUAL, 12, 4, 60);
-    assert!(tally.states > 8_000, "{} states", tally.states);
+    let tally = enumerate(&Options::tiny(), Effort::USUAL, 20, 4, 60);
+    assert!(tally.states > 20_000, "{} states", tally.states);
+    // The rare places were visited, not only the broad road.
     assert!(tally.relocating > 0 && tally.freed > 0 && tally.tombstones > 0 && tally.scarce > 0);
+    assert!(tally.cut > 0 && tally.torn > 0 && tally.nudges > 0 && tally.nested > 0);
 }
 
 /// The volume fills up: NoSpace comes exactly when it must, and the reserves carry collection.
@@ -66,7 +68,7 @@ fn full_volume() {
         universe_percent: 260,
         ..Options::tiny()
     };
-    let tally = enumerate(&options, Effort::USUAL, 6, 4, 60);
+    let tally = enumerate(&options, Effort::USUAL, 10, 4, 60);
     assert!(tally.states > 3_000, "{} states", tally.states);
     assert!(tally.no_space > 0);
 }
@@ -85,7 +87,7 @@ fn small_pool() {
         universe_percent: 70,
         ..Options::tiny()
     };
-    let tally = enumerate(&options, Effort::USUAL, 6, 4, 60);
+    let tally = enumerate(&options, Effort::USUAL, 10, 4, 60);
     assert!(tally.states > 3_000, "{} states", tally.states);
 }
 

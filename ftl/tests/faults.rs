@@ -44,7 +44,7 @@ fn judge_crashes(world: &World) -> Result<(), Violation> {
     let options = options();
     for image in world.device.crash_point().images(CrashPlan::sampled(5), 1) {
         let mut device = SimDevice::from_image(image.bytes, 1);
-        let found = recover(&mut device, &options, &options.universe())?;
+        let (found, _) = recover(&mut device, &options, &options.universe())?;
         world.oracle.judge(&found)?;
     }
     Ok(())
@@ -199,7 +199,7 @@ fn failing_recovery() {
         .next();
     let image = image.expect("one image").bytes;
     let mut device = SimDevice::from_image(image.clone(), 1);
-    let found = recover(&mut device, &options, &options.universe()).expect("no faults");
+    let (found, _) = recover(&mut device, &options, &options.universe()).expect("no faults");
     let (mut opened, mut refused) = (0, 0);
     for n in 0.. {
         let mut device = SimDevice::from_image(image.clone(), n);
@@ -215,7 +215,7 @@ fn failing_recovery() {
             let again = recover(&mut device, &options, &options.universe());
             let again = again.unwrap_or_else(|v| panic!("operation {n}: {}", v.0));
             assert!(
-                again == found,
+                again.0 == found,
                 "operation {n}: other content after a failed opening"
             );
         }
@@ -327,7 +327,7 @@ fn damaged_metadata() {
     world.sync_all(&mut unobserved).expect("no faults");
     let image = world.device.image().to_vec();
     let mut device = SimDevice::from_image(image.clone(), 1);
-    let found = recover(&mut device, &options, &options.universe()).expect("no faults");
+    let (found, _) = recover(&mut device, &options, &options.universe()).expect("no faults");
     let mut rng = SimRng::new(16);
     let (mut headers, mut grains_lost) = (0, 0);
     for grain in 0..image.len() / 4096 {

@@ -10,14 +10,13 @@ use harness::options::Options;
 use harness::world::{World, unobserved};
 
 /// Seeds to try before the harness counts as blind.
-const SEEDS: u64 = 12;
+const SEEDS: u64 = 24;
 
 /// What an engine with `bug` is caught with.
-fn caught(bug: Bug, lazy: bool) -> Option<String> {
+fn caught(bug: Bug, options: Options) -> Option<String> {
     let options = Options {
         bug: Some(bug),
-        lazy,
-        ..Options::tiny()
+        ..options
     };
     let mut states = 0;
     for seed in 0..SEEDS {
@@ -33,46 +32,59 @@ fn caught(bug: Bug, lazy: bool) -> Option<String> {
     None
 }
 
-fn must_be_caught(bug: Bug, lazy: bool) {
-    let how = caught(bug, lazy);
+fn must_be_caught(bug: Bug, options: Options) {
+    let how = caught(bug, options);
     println!("{bug:?}: {how:?}");
     assert!(how.is_some(), "{bug:?} was not noticed in {SEEDS} seeds");
 }
 
 #[test]
 fn mapping_before_data() {
-    must_be_caught(Bug::MappingBeforeData, false);
+    must_be_caught(Bug::MappingBeforeData, Options::tiny());
 }
 
 #[test]
 fn ack_before_flush() {
-    must_be_caught(Bug::AckBeforeFlush, false);
+    must_be_caught(Bug::AckBeforeFlush, Options::tiny());
 }
 
 #[test]
 fn batch_not_atomic() {
-    must_be_caught(Bug::BatchNotAtomic, false);
+    must_be_caught(Bug::BatchNotAtomic, Options::tiny());
 }
 
 #[test]
 fn stale_header_accepted() {
-    must_be_caught(Bug::StaleHeaderAccepted, false);
+    must_be_caught(Bug::StaleHeaderAccepted, Options::tiny());
 }
 
 #[test]
 fn trim_resurrected() {
-    must_be_caught(Bug::TrimResurrected, false);
+    must_be_caught(Bug::TrimResurrected, Options::tiny());
 }
 
 #[test]
 fn wrong_sequence_wins() {
-    must_be_caught(Bug::WrongSequenceWins, false);
+    must_be_caught(Bug::WrongSequenceWins, Options::tiny());
 }
 
 /// Seen only when nobody syncs for so long that a freed segment is filled again.
 #[test]
 fn gc_frees_early() {
-    must_be_caught(Bug::GcFreesEarly, true);
+    let options = Options {
+        lazy: true,
+        ..Options::tiny()
+    };
+    must_be_caught(Bug::GcFreesEarly, options);
+}
+
+#[test]
+fn reservation_dropped() {
+    let options = Options {
+        reserving: true,
+        ..Options::tiny()
+    };
+    must_be_caught(Bug::ReservationDropped, options);
 }
 
 /// Crashes do not show this one: it takes a lying device. Whoever compares no checksum returns wrong bytes.

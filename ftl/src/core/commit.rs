@@ -14,6 +14,7 @@ use crate::format::RECORDS_MAX;
 use crate::ids::{Intent, Port, Token};
 use crate::map::{FrameId, Location, State, ZeroId};
 use crate::page::WaiterKind;
+use crate::planted::Bug;
 use crate::stats::count;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -384,7 +385,8 @@ impl Core {
                 }
                 State::Resident(r) => {
                     let known = &mut self.frames[r.frame.0 as usize];
-                    if known.media != Location::Nowhere {
+                    let dropped = cx.sh.has_bug(Bug::ReservationDropped);
+                    if known.media != Location::Nowhere || dropped {
                         continue;
                     }
                     known.media = Location::Zero(id);

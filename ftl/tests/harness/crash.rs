@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashSet};
 use ftl::check::{self, Checked};
 use ftl::device::sim::{CrashImage, CrashPlan, OpKind, SimDevice, SimRng};
 use ftl::format::{Header, RecordKind, Superblock};
-use ftl::{Ftl, GRAIN_BYTES, Lba};
+use ftl::{Ftl, GRAIN_BYTES, Lba, RecoveryReport};
 
 use super::options::Options;
 use super::oracle::{Content, Oracle, Violation};
@@ -53,6 +53,8 @@ pub(crate) struct Tally {
     pub(crate) scarce: u64,
     /// Recoveries that cut a tail.
     pub(crate) cut: u64,
+    /// Recoveries that met torn headers.
+    pub(crate) torn: u64,
     /// Engine counts: victims, relocated grains, freed segments, headers only to let a segment go.
     pub(crate) victims: u64,
     pub(crate) relocated: u64,
@@ -75,6 +77,7 @@ impl Tally {
         self.tombstones += other.tombstones;
         self.scarce += other.scarce;
         self.cut += other.cut;
+        self.torn += other.torn;
         self.victims += other.victims;
         self.relocated += other.relocated;
         self.segments_freed += other.segments_freed;
@@ -164,13 +167,15 @@ impl Examiner {
         if nest {
             device.record(1);
         }
-        let found = recover(&mut device, &self.options, &self.universe)
-            .and_then(|found| {
+        let (found, report) = recover(&mut device, &self.options, &self.universe)
+            .and_then(|(found, report)| {
                 oracle.judge(&found)?;
                 judge_by_scan(&image.bytes, &found)?;
-                Ok(found)
+                Ok((found, report))
             })
             .inspect_err(|_| keep_for_diagnosis(&image.bytes))?;
+        self.tally.cut += u64::from(report.headers_cut > 0);
+        self.tally.torn += u64::from(report.headers_damaged > 0);
         if nest {
             self.cut_recovery(&mut device, &found)?;
         }
@@ -192,7 +197,7 @@ impl Examiner {
                 self.tally.nested += 1;
                 let mut device = SimDevice::from_image(image.bytes, self.rng.bits());
                 let again = recover(&mut device, &self.options, &self.universe)
-                    .and_then(|again| compare(found, &again));
+                    .and_then(|(again, _)| compare(found, &again));
                 again.map_err(|Violation(what)| {
                     Violation(format!(
                         "I6: recovery cut after its operation {no}: {what}\n  inner fates {:?}",
@@ -210,13 +215,13 @@ pub(crate) fn recover(
     device: &mut SimDevice,
     options: &Options,
     universe: &[u64],
-) -> Result<BTreeMap<u64, Content>, Violation> {
+) -> Result<(BTreeMap<u64, Content>, RecoveryReport), Violation> {
     let opened = Ftl::open(device, options.open());
     let (ftl, report) = opened.map_err(|error| Violation(format!("recovery: {error}")))?;
     let found = read_out(&ftl, device, universe)
         .map_err(|Violation(what)| Violation(format!("{what}\n  {report:?}")))?;
     ftl.self_check();
-    Ok(found)
+    Ok((found, report))
 }
 
 /// The independent judge, which shares no code with recovery, finds in the image exactly what the engine found (I5).
@@ -320,7 +325,7 @@ fn lives_of(
         let image = image.expect("at least one image");
         note_engine(&mut examiner.tally, &world);
         let mut device = SimDevice::from_image(image.bytes.clone(), rng.bits());
-        let found = recover(&mut device, options, &examiner.universe)?;
+        let (found, _) = recover(&mut device, options, &examiner.universe)?;
         world.oracle.judge(&found).map_err(|Violation(what)| {
             Violation(format!(
                 "{what}\n  at the end of life {life}, fates {:?}",

@@ -20,6 +20,8 @@ pub(crate) struct Options {
     pub(crate) universe_percent: u64,
     /// Hardly any syncs, so that much is at stake at the same time.
     pub(crate) lazy: bool,
+    /// Every batch reserves a range.
+    pub(crate) reserving: bool,
     pub(crate) bug: Option<Bug>,
 }
 
@@ -36,6 +38,7 @@ impl Options {
             held_max: 3,
             universe_percent: 90,
             lazy: false,
+            reserving: false,
             bug: None,
         }
     }
