@@ -49,6 +49,8 @@ pub(crate) struct Segment {
     pub(crate) readers: u32,
     /// Write-outs in flight.
     pub(crate) writing: u32,
+    /// The forming group ends the life of something here.
+    pub(crate) bound: bool,
     /// Times this life could not be collected.
     pub(crate) failures: u8,
 }
@@ -59,6 +61,8 @@ pub(crate) struct Segments {
     pub(crate) list: Vec<Segment>,
     free: VecDeque<SegmentId>,
     pending: Vec<SegmentId>,
+    /// Those that the forming group has to do with.
+    bound: Vec<SegmentId>,
     open: [Option<SegmentId>; 2],
 }
 
@@ -73,12 +77,14 @@ impl Segments {
             records: 0,
             readers: 0,
             writing: 0,
+            bound: false,
             failures: 0,
         };
         Self {
             list: vec![blank; count as usize],
             free: VecDeque::new(),
             pending: Vec::new(),
+            bound: Vec::new(),
             open: [None; 2],
         }
     }
@@ -133,14 +139,24 @@ impl Segments {
         Some(id)
     }
 
-    /// If nothing in a closed segment is needed any more, it waits for `freed_at` (`None`: the forming group).
-    pub(crate) fn retire_if_empty(&mut self, id: SegmentId, freed_at: Option<HeaderNo>) {
+    /// The forming group ends the life of something here: until the group has its number, a crash brings it back.
+    pub(crate) fn bind_to_group(&mut self, id: SegmentId) {
+        let segment = self.get_mut(id);
+        if !segment.bound {
+            segment.bound = true;
+            self.bound.push(id);
+        }
+    }
+
+    /// If nothing in a closed segment is needed any more, it waits for `freed_at` (or the forming group's number).
+    pub(crate) fn retire_if_empty(&mut self, id: SegmentId, freed_at: HeaderNo) {
         let segment = self.get_mut(id);
         if segment.usage == SegmentUse::Closed
             && segment.live == 0
             && segment.records == 0
             && segment.writing == 0
         {
+            let freed_at = (!segment.bound).then_some(freed_at);
             segment.usage = SegmentUse::Pending(freed_at);
             self.pending.push(id);
         }
@@ -148,8 +164,9 @@ impl Segments {
 
     /// The forming group got its number.
     pub(crate) fn group_assembled(&mut self, no: HeaderNo) {
-        for &id in &self.pending {
+        for id in self.bound.drain(..) {
             let segment = &mut self.list[id.0 as usize];
+            segment.bound = false;
             if segment.usage == SegmentUse::Pending(None) {
                 segment.usage = SegmentUse::Pending(Some(no));
             }

@@ -106,6 +106,21 @@ fn lazy_writers() {
     assert!(tally.changes_max > 5 && tally.relocating > 0 && tally.freed > 0);
 }
 
+/// Cut again and again after little work: many sessions, each with a tail of its own that must never come back.
+#[test]
+fn many_lives() {
+    let effort = Effort {
+        images: 3,
+        ..Effort::USUAL
+    };
+    let options = Options {
+        universe_percent: 260,
+        ..Options::tiny()
+    };
+    let tally = enumerate(&options, effort, 4, 40, 10);
+    assert!(tally.states > 3_000, "{} states", tally.states);
+}
+
 /// Every subset and many tears of every moment, on shorter runs.
 #[test]
 fn all_subsets() {

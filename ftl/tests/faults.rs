@@ -94,10 +94,11 @@ fn failing_writes_and_flushes() {
                 "seed {seed}, {kind:?} {n}: {error:?}, {} times",
                 fault.times
             );
-            let world = check(run_with(fault, true, seed), &what);
+            let mut world = check(run_with(fault, true, seed), &what);
             if world.counts().faults == 0 {
                 break;
             }
+            world.probe().unwrap_or_else(|v| panic!("{what}: {}", v.0));
             runs += 1;
             assert!(world.failures.volume_failed, "{what}: nobody was told");
             assert_failed_volume(&world, &what);

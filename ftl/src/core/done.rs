@@ -65,7 +65,7 @@ impl Core {
         }
         let segment = done.segment.expect("segment of a write-out");
         self.segments.get_mut(segment).writing -= 1;
-        let freed_at = self.freed_at();
+        let freed_at = self.log.last();
         self.segments.retire_if_empty(segment, freed_at);
         self.collector.write_out_done(stage);
         if let Some((offset, slot, grains)) = late {

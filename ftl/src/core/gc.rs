@@ -144,7 +144,7 @@ impl Core {
         };
         for gone in self.records.expire(oldest) {
             self.segments.get_mut(gone.home.segment).records -= 1;
-            let freed_at = self.freed_at();
+            let freed_at = self.log.last();
             self.segments.retire_if_empty(gone.home.segment, freed_at);
         }
     }
@@ -451,7 +451,7 @@ impl Core {
             }
         };
         self.segments.get_mut(old.segment).records -= 1;
-        let freed_at = self.freed_at();
+        let freed_at = self.log.last();
         self.segments.retire_if_empty(old.segment, freed_at);
     }
 

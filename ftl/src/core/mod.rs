@@ -181,14 +181,22 @@ impl Core {
         }
     }
 
-    /// What a segment that becomes empty now has to wait for: the youngest header, or the forming group.
-    fn freed_at(&self) -> Option<HeaderNo> {
-        self.group.is_empty().then(|| self.log.last())
+    /// A trim of the forming group takes a grain away from `location`.
+    fn leave_with_group(&mut self, location: Location) {
+        let segment = match location {
+            Location::Nowhere => None,
+            Location::Media(pba) => Some(self.geometry.segment_of(pba)),
+            Location::Zero(id) => self.records.zero(id).home.map(|(_, home)| home.segment),
+        };
+        if let Some(segment) = segment {
+            self.segments.bind_to_group(segment);
+        }
+        self.leave(location);
     }
 
     /// A grain is no longer at `location`.
     fn leave(&mut self, location: Location) {
-        let freed_at = self.freed_at();
+        let freed_at = self.log.last();
         match location {
             Location::Nowhere => {}
             Location::Media(pba) => {

@@ -308,7 +308,7 @@ impl Core {
                 location
             }
         };
-        self.leave(location);
+        self.leave_with_group(location);
         self.index.prune(&cx.sh.map, lba);
     }
 

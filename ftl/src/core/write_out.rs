@@ -96,7 +96,7 @@ impl Core {
             if room >= need {
                 return Some((id, room));
             }
-            let freed_at = self.freed_at();
+            let freed_at = self.log.last();
             let id = self.segments.close(stream).expect("open segment");
             self.segments.retire_if_empty(id, freed_at);
         }

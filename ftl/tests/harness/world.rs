@@ -193,6 +193,17 @@ impl World {
         ))
     }
 
+    /// Drives on until the device has nothing to do, then changes something: who has not heard of a failure does now.
+    pub(crate) fn probe(&mut self) -> Result<(), Violation> {
+        while self.device.in_flight() > 0 {
+            self.turn(true, &mut unobserved)?;
+        }
+        for _ in 0..10 {
+            self.overwrite()?;
+        }
+        self.sync_all(&mut unobserved)
+    }
+
     /// Makes everything durable.
     pub(crate) fn sync_all(&mut self, observer: &mut Observer) -> Result<(), Violation> {
         self.start_sync(LbaRange::ALL);
