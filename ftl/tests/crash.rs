@@ -14,7 +14,7 @@ use std::ops::Range;
 
 use ftl::device::sim::{CrashPlan, SimDevice};
 use ftl::{Ftl, OpenError};
-use harness::crash::{Effort, Tally, recover, run_lives};
+use harness::crash::{Effort, Tally, recover, run_lives, run_scarce_lives};
 use harness::options::Options;
 
 /// The seeds to run: the usual ones, or those asked for.
@@ -26,6 +26,12 @@ fn seeds(usual: u64) -> Range<u64> {
         .split_once("..")
         .and_then(|(from, to)| Some(from.parse().ok()?..to.parse().ok()?));
     parsed.unwrap_or_else(|| panic!("FLASHNET_SEEDS is not from..to: {asked}"))
+}
+
+/// The usual seeds must reach this much; a shard may be as small as one seed.
+fn at_least(reached: u64, wanted: u64) {
+    let is_shard = std::env::var("FLASHNET_SEEDS").is_ok();
+    assert!(is_shard || reached >= wanted, "{reached} of {wanted}");
 }
 
 /// Runs lives for every seed and reports all that failed.
@@ -55,10 +61,19 @@ fn enumerate(options: &Options, effort: Effort, usual: u64, lives: usize, ops: u
 #[test]
 fn busy_volume() {
     let tally = enumerate(&Options::tiny(), Effort::USUAL, 20, 4, 60);
-    assert!(tally.states > 20_000, "{} states", tally.states);
+    at_least(tally.states, 20_000);
     // The rare places were visited, not only the broad road.
-    assert!(tally.relocating > 0 && tally.freed > 0 && tally.tombstones > 0 && tally.scarce > 0);
-    assert!(tally.cut > 0 && tally.torn > 0 && tally.nudges > 0 && tally.nested > 0);
+    for rare in [
+        tally.relocating,
+        tally.freed,
+        tally.tombstones,
+        tally.scarce,
+    ] {
+        at_least(rare, 1);
+    }
+    for rare in [tally.cut, tally.torn, tally.nudges, tally.nested] {
+        at_least(rare, 1);
+    }
 }
 
 /// The volume fills up: NoSpace comes exactly when it must, and the reserves carry collection.
@@ -69,8 +84,8 @@ fn full_volume() {
         ..Options::tiny()
     };
     let tally = enumerate(&options, Effort::USUAL, 10, 4, 60);
-    assert!(tally.states > 3_000, "{} states", tally.states);
-    assert!(tally.no_space > 0);
+    at_least(tally.states, 3_000);
+    at_least(tally.no_space, 1);
 }
 
 /// Larger segments hold several write-outs; one port; hardly any memory for pages.
@@ -88,7 +103,7 @@ fn small_pool() {
         ..Options::tiny()
     };
     let tally = enumerate(&options, Effort::USUAL, 10, 4, 60);
-    assert!(tally.states > 3_000, "{} states", tally.states);
+    at_least(tally.states, 3_000);
 }
 
 /// Nobody syncs: dozens of writes are at stake, relocations among them, and segments are reused meanwhile.
@@ -102,8 +117,9 @@ fn lazy_writers() {
         ..Options::tiny()
     };
     let tally = enumerate(&options, Effort::USUAL, 6, 3, 250);
-    assert!(tally.states > 3_000, "{} states", tally.states);
-    assert!(tally.changes_max > 5 && tally.relocating > 0 && tally.freed > 0);
+    at_least(tally.states, 3_000);
+    at_least(tally.changes_max as u64, 6);
+    at_least(tally.relocating.min(tally.freed), 1);
 }
 
 /// Cut again and again after little work: many sessions, each with a tail of its own that must never come back.
@@ -118,7 +134,7 @@ fn many_lives() {
         ..Options::tiny()
     };
     let tally = enumerate(&options, effort, 4, 40, 10);
-    assert!(tally.states > 3_000, "{} states", tally.states);
+    at_least(tally.states, 3_000);
 }
 
 /// Every subset and many tears of every moment, on shorter runs.
@@ -130,7 +146,7 @@ fn all_subsets() {
         nested_images: 2,
     };
     let tally = enumerate(&Options::tiny(), effort, 2, 2, 25);
-    assert!(tally.states > 3_000, "{} states", tally.states);
+    at_least(tally.states, 3_000);
 }
 
 /// A cut during format leaves a volume that is empty or none at all.
@@ -158,4 +174,34 @@ fn cut_format() {
     }
     assert!(opened > 0);
     assert!(recover(&mut device, &options, &options.universe()).is_ok());
+}
+
+/// The power fails each time when segments are scarcest, over and over: a restart must always find room to go on
+/// (I17), however many segments the lives before have left half used.
+#[test]
+fn cut_when_scarce() {
+    let tiny = Options {
+        universe_percent: 260,
+        ..Options::tiny()
+    };
+    // A victim takes several write-outs here.
+    let long = Options {
+        segment_grains: 256,
+        segments: 11,
+        capacity: 1200,
+        pool_frames: 256,
+        universe_percent: 110,
+        lazy: true,
+        ..Options::tiny()
+    };
+    for (options, lives, at_most) in [(tiny, 40, 3), (long, 30, 4)] {
+        let mut scarcest = u64::MAX;
+        for seed in seeds(6) {
+            let result = run_scarce_lives(&options, seed, lives, &mut scarcest);
+            assert!(result.is_ok(), "seed {seed}: {}", result.unwrap_err().0);
+        }
+        println!("fewest free segments after a restart: {scarcest}");
+        let is_scarce = scarcest <= at_most || std::env::var("FLASHNET_SEEDS").is_ok();
+        assert!(is_scarce, "nothing was scarce: {scarcest} free");
+    }
 }

@@ -401,3 +401,57 @@ pub(crate) fn describe(image: &[u8]) -> String {
     }
     text
 }
+
+/// Lives that end in the middle of a relocation, often when hardly a segment is free. Nothing is examined but that each life gets its answers, and
+/// that the next one finds what it must.
+pub(crate) fn run_scarce_lives(
+    options: &Options,
+    seed: u64,
+    lives: usize,
+    scarcest: &mut u64,
+) -> Result<(), Violation> {
+    let mut rng = SimRng::new(seed);
+    let mut world = World::create(options, rng.bits())?;
+    world.run(3 * options.capacity as usize, &mut unobserved)?;
+    for life in 0..lives {
+        let bound = if rng.one_in(2) {
+            rng.below(3)
+        } else {
+            u64::MAX
+        };
+        let mut cut = None;
+        let result = world.run(60, &mut |view: &View| {
+            let stats = view.ftl.stats();
+            let free = stats.segments_free;
+            // In the middle of a relocation: what it has used is lost, what it was to free is not free.
+            if free > bound || stats.relocated_grains == 0 || rng.one_in(3) {
+                return Ok(());
+            }
+            cut = Some(view.device.crash_point());
+            Err(Violation("cut here".to_string()))
+        });
+        if cut.is_none() {
+            result?;
+            // Everybody must get an answer in every life.
+            world.sync_all(&mut unobserved)?;
+        }
+        let point = cut.unwrap_or_else(|| world.device.crash_point());
+        let image = point.images(CrashPlan::sampled(4), rng.bits());
+        let image = image.last().expect("at least one image");
+        let mut device = SimDevice::from_image(image.bytes.clone(), rng.bits());
+        let (found, _) = recover(&mut device, options, &options.universe())?;
+        world.oracle.judge(&found).map_err(|Violation(what)| {
+            Violation(format!("{what}\n  life {life}, fates {:?}", image.choice))
+        })?;
+        let device = SimDevice::from_image(image.bytes, rng.bits());
+        world = World::open(device, Oracle::new(&found), options, rng.fork())?;
+        *scarcest = (*scarcest).min(world.ftl.stats().segments_free);
+        if life % 4 == 3 {
+            world
+                .run(20, &mut unobserved)
+                .and_then(|()| world.sync_all(&mut unobserved))
+                .map_err(|Violation(what)| Violation(format!("{what}\n  after life {life}")))?;
+        }
+    }
+    Ok(())
+}
