@@ -13,7 +13,7 @@ use crate::page::Pool;
 use crate::planted::Bug;
 use crate::port::PortQueue;
 use crate::recover::io::MediaIo;
-use crate::recover::{RecoveryReport, recover, write_superblock};
+use crate::recover::{RecoveryReport, read_superblock, recover, write_superblock};
 use crate::shared::{NEVER, Shared};
 use crate::stats::Counters;
 use std::sync::atomic::{AtomicBool, AtomicU64};
@@ -118,6 +118,13 @@ impl Ftl {
         };
         // Headers of an earlier volume carry another UUID and are not ours.
         write_superblock(&mut io, &mut superblock)?;
+        Ok(VolumeInfo::of(&superblock))
+    }
+
+    /// What volume lies on a device, by its superblock alone. Nothing is written.
+    pub fn probe(device: &mut dyn Device) -> Result<VolumeInfo, OpenError> {
+        let mut io = MediaIo::new(device).map_err(OpenError::Memory)?;
+        let (superblock, _) = read_superblock(&mut io)?;
         Ok(VolumeInfo::of(&superblock))
     }
 

@@ -21,7 +21,7 @@ pub mod sim;
 mod testing;
 
 pub use error::MediaError;
-pub use file::FileDevice;
+pub use file::{Allocation, DeviceOpenError, FileDevice};
 pub use io_buf::IoBuf;
 pub use mem::MemDevice;
 pub use sim::SimDevice;

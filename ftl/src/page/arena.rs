@@ -79,6 +79,18 @@ impl Arena {
         unsafe { std::ptr::copy_nonoverlapping(from, to.as_mut_ptr(), to.len()) }
     }
 
+    pub(crate) fn append_to(&self, slot: Slot, offset: usize, len: usize, out: &mut Vec<u8>) {
+        let from = self.at(slot, offset, len);
+        out.reserve(len);
+        let old = out.len();
+        // SAFETY: `from` is valid for the length (checked), `out` has room for it behind its end, and the two do not
+        // overlap because the mapping is never lent as a `Vec`. The new bytes are initialised by the copy.
+        unsafe {
+            std::ptr::copy_nonoverlapping(from, out.as_mut_ptr().add(old), len);
+            out.set_len(old + len);
+        }
+    }
+
     pub(crate) fn copy_in(&self, slot: Slot, offset: usize, from: &[u8]) {
         let to = self.at(slot, offset, from.len());
         // SAFETY: `to` is valid for the length (checked) and the mapping is never lent as a slice, so no overlap.

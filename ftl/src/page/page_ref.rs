@@ -91,6 +91,18 @@ impl PageRef {
         self.shared.pool.arena.copy_out(self.slot(), offset, to);
     }
 
+    /// Appends `len` bytes of the page from `offset` on to `out`.
+    ///
+    /// # Panics
+    /// If the range leaves the page.
+    pub fn append_to(&self, offset: usize, len: usize, out: &mut Vec<u8>) {
+        assert!(offset + len <= GRAIN_BYTES, "read beyond the page");
+        self.shared
+            .pool
+            .arena
+            .append_to(self.slot(), offset, len, out);
+    }
+
     /// Changes bytes of the page from `offset` on. Readers of the page see them at once.
     ///
     /// # Panics

@@ -1,0 +1,276 @@
+//! The command line: every command, its options and an example of its use.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use bytesize::ByteSize;
+use clap::{Args, Parser, Subcommand, ValueEnum};
+
+use crate::perf::shape::Direction;
+
+/// Ordinary flash, served over ordinary TCP as remote memory that survives power loss.
+#[derive(Debug, Parser)]
+#[command(name = "flashnet", version, about, max_term_width = 110)]
+pub struct Cli {
+    /// Print one JSON object instead of text.
+    #[arg(long, global = true)]
+    pub json: bool,
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+/// The commands.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// The whole stack on a temporary image: serve it, read and write it remotely, kill it, check every byte.
+    #[command(after_help = "Example: flashnet demo --input ~/pictures --size 4GiB")]
+    Demo(Demo),
+    /// Format a device or image.
+    #[command(
+        after_help = "Example: flashnet mkfs --size 1GiB volume.img\n         flashnet mkfs --op 25% /dev/nvme1n1"
+    )]
+    Mkfs(Mkfs),
+    /// Serve a volume: over RDMA (iWARP) and, with --mount, as a local file system.
+    #[command(
+        after_help = "Example: flashnet serve volume.img --mount /mnt/flash --listen 127.0.0.1:7174"
+    )]
+    Serve(Serve),
+    /// Check a volume that is not in use.
+    #[command(after_help = "Example: flashnet fsck volume.img")]
+    Fsck(Fsck),
+    /// List a remote directory.
+    #[command(after_help = "Example: flashnet ls localhost/photos")]
+    Ls(Remote),
+    /// Attributes of a remote path.
+    #[command(after_help = "Example: flashnet stat localhost/photos/1.jpg")]
+    Stat(Remote),
+    /// Copy a remote file here by one-sided reads.
+    #[command(after_help = "Example: flashnet get localhost/photos/1.jpg 1.jpg")]
+    Get(Get),
+    /// Copy a local file there by one-sided writes, durable when the command returns.
+    #[command(after_help = "Example: flashnet put 1.jpg localhost/photos/1.jpg")]
+    Put(Put),
+    /// Measure: throughput and latency of this stack beside its rivals, in the same run.
+    #[command(
+        after_help = "Example: flashnet perf read --connections 16 --depth 2 --baseline socket\n         flashnet perf raw --connections 16 --depth 16"
+    )]
+    Perf(Perf),
+    /// The server side of a comparison, started by `perf`.
+    #[command(hide = true)]
+    PerfServer(PerfServer),
+}
+
+/// Options of `demo`.
+#[derive(Clone, Debug, Args)]
+pub struct Demo {
+    /// Size of the temporary image.
+    #[arg(long, default_value = "1GiB")]
+    pub size: ByteSize,
+    /// Format and use this device or image instead of a temporary one. Its content is lost.
+    #[arg(long, value_name = "PATH")]
+    pub device: Option<PathBuf>,
+    /// File or directory to copy onto the volume [default: the repository's files and 256 MiB of generated data].
+    #[arg(long, value_name = "PATH")]
+    pub input: Option<PathBuf>,
+}
+
+/// Options of `mkfs`.
+#[derive(Clone, Debug, Args)]
+pub struct Mkfs {
+    /// Device or image file.
+    #[arg(required = true, value_name = "DEV")]
+    pub devices: Vec<PathBuf>,
+    /// Make the image file this large, if it does not exist.
+    #[arg(long)]
+    pub size: Option<ByteSize>,
+    /// Share of the device kept from users so that the log can breathe.
+    #[arg(long, default_value = "20%", value_parser = percent)]
+    pub op: u8,
+    /// Unit of append and reclaim [default: 1/2048 of the device, 512 KiB to 64 MiB].
+    #[arg(long)]
+    pub segment_size: Option<ByteSize>,
+    /// Format even if there is a volume already.
+    #[arg(long)]
+    pub force: bool,
+}
+
+/// Options of `serve`.
+#[derive(Clone, Debug, Args)]
+pub struct Serve {
+    /// Device or image file.
+    #[arg(value_name = "DEV")]
+    pub devices: Vec<PathBuf>,
+    /// TOML file with the same settings; options given here win.
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Mount the volume here.
+    #[arg(long, value_name = "DIR")]
+    pub mount: Option<PathBuf>,
+    /// Address for RDMA (iWARP) connections [default: 127.0.0.1:7174].
+    #[arg(long, value_name = "ADDR")]
+    pub listen: Option<SocketAddr>,
+    /// Serve beyond loopback although peers are not authenticated.
+    #[arg(long)]
+    pub insecure: bool,
+    /// Directory of the volume that remote clients may use; append `:ro` for read-only; repeatable [default: /].
+    #[arg(long = "export", value_name = "PATH[:ro]")]
+    pub exports: Vec<String>,
+    /// Memory for pages [default: 256MiB].
+    #[arg(long)]
+    pub pool: Option<ByteSize>,
+    /// Offer a region of plain memory of this size as `/.dram`, to measure without flash.
+    #[arg(long)]
+    pub dram: Option<ByteSize>,
+    /// Reactor threads [default: 1].
+    #[arg(long)]
+    pub reactors: Option<usize>,
+    /// Write the address served to this file once ready.
+    #[arg(long, value_name = "FILE")]
+    pub ready_file: Option<PathBuf>,
+}
+
+/// Options of `fsck`.
+#[derive(Clone, Debug, Args)]
+pub struct Fsck {
+    /// Device or image file.
+    #[arg(required = true, value_name = "DEV")]
+    pub devices: Vec<PathBuf>,
+}
+
+/// Options of `ls` and `stat`.
+#[derive(Clone, Debug, Args)]
+pub struct Remote {
+    /// HOST[:PORT]/PATH
+    #[arg(value_name = "HOST[:PORT]/PATH")]
+    pub target: String,
+}
+
+/// Options of `get`.
+#[derive(Clone, Debug, Args)]
+pub struct Get {
+    /// HOST[:PORT]/PATH
+    #[arg(value_name = "HOST[:PORT]/PATH")]
+    pub source: String,
+    /// Local file; `-` for standard output [default: the last part of PATH].
+    pub to: Option<PathBuf>,
+}
+
+/// Options of `put`.
+#[derive(Clone, Debug, Args)]
+pub struct Put {
+    /// Local file.
+    pub from: PathBuf,
+    /// HOST[:PORT]/PATH
+    #[arg(value_name = "HOST[:PORT]/PATH")]
+    pub target: String,
+}
+
+/// What `perf` measures.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Measure {
+    /// One-sided reads.
+    Read,
+    /// One-sided writes.
+    Write,
+    /// One operation at a time on one connection.
+    Lat,
+    /// The bare TCP request/response program of the same shape: the limit of the machine.
+    Raw,
+}
+
+/// Where the bytes live.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Place {
+    /// A region of plain memory of the target.
+    #[value(alias = "DRAM")]
+    Dram,
+    /// A file on flash.
+    Flash,
+}
+
+/// Whom to compare with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Baseline {
+    /// A server with a thread per connection, blocking sockets and pread/pwrite on an ordinary file.
+    Socket,
+    /// The bare TCP request/response program of the same shape.
+    Raw,
+}
+
+/// Options of `perf`.
+#[derive(Clone, Debug, Args)]
+pub struct Perf {
+    /// What to measure.
+    pub measure: Measure,
+    /// File of a running target [default: a target started on a temporary image].
+    #[arg(value_name = "HOST[:PORT]/PATH")]
+    pub target: Option<String>,
+    /// Bytes per operation.
+    #[arg(long, default_value = "4KiB")]
+    pub size: ByteSize,
+    /// Operations in flight per connection.
+    #[arg(long, default_value_t = 1)]
+    pub depth: usize,
+    /// Connections.
+    #[arg(long, default_value_t = 1)]
+    pub connections: usize,
+    /// Time to measure.
+    #[arg(long, default_value_t = 5.0)]
+    pub seconds: f64,
+    /// Write through the sync STag: durable before the next operation.
+    #[arg(long)]
+    pub sync: bool,
+    /// Where the bytes live.
+    #[arg(long, value_enum, ignore_case = true, default_value = "flash")]
+    pub device: Place,
+    /// Compare with this, in the same run.
+    #[arg(long, value_enum)]
+    pub baseline: Option<Baseline>,
+    /// Read the file into the pool first, which must be large enough.
+    #[arg(long)]
+    pub resident: bool,
+    /// Size of the file [default: 1GiB, or 64MiB with --resident].
+    #[arg(long)]
+    pub file_size: Option<ByteSize>,
+    /// Memory of the started target for pages [default: 32MiB, or twice the file with --resident].
+    #[arg(long)]
+    pub pool: Option<ByteSize>,
+    /// Directory for the temporary image, on the disk to be measured [default: the system's].
+    #[arg(long, value_name = "DIR")]
+    pub directory: Option<PathBuf>,
+    /// Let the socket baseline use the page cache instead of direct I/O.
+    #[arg(long)]
+    pub baseline_buffered: bool,
+    /// Direction of `lat` and `raw`.
+    #[arg(long, value_enum, default_value = "read")]
+    pub direction: Direction,
+    /// Ask for CRCs on the wire.
+    #[arg(long)]
+    pub crc: bool,
+}
+
+/// Options of `perf-server`.
+#[derive(Clone, Debug, Args)]
+pub struct PerfServer {
+    /// File to serve; without it the bare request/response program runs.
+    #[arg(long)]
+    pub file: Option<PathBuf>,
+    /// Through the page cache.
+    #[arg(long)]
+    pub buffered: bool,
+    /// Bytes of a bare request.
+    #[arg(long, default_value_t = 52)]
+    pub request: usize,
+    /// Bytes of a bare response.
+    #[arg(long, default_value_t = 4116)]
+    pub response: usize,
+}
+
+fn percent(text: &str) -> Result<u8, String> {
+    let number = text.strip_suffix('%').unwrap_or(text);
+    match number.parse() {
+        Ok(p) if p <= 90 => Ok(p),
+        _ => Err(format!("{text} is no share between 0% and 90%")),
+    }
+}

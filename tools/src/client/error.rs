@@ -1,0 +1,76 @@
+//! What can go wrong for a client, said so that its user knows what to do.
+
+use std::io;
+use std::net::SocketAddr;
+
+use softrdma::{CloseReason, Status};
+use thiserror::Error;
+
+use crate::control::Malformed;
+
+/// Why a remote operation failed.
+#[derive(Debug, Error)]
+pub enum ClientError {
+    /// Not `HOST[:PORT]/PATH`.
+    #[error("{0:?} is not of the form HOST[:PORT]/PATH")]
+    Syntax(String),
+    /// The name does not resolve.
+    #[error("unknown host {host}: {cause}")]
+    UnknownHost {
+        /// The name.
+        host: String,
+        /// What the resolver said.
+        cause: String,
+    },
+    /// No TCP connection.
+    #[error("cannot connect to {address}: {cause} (is `flashnet serve` running there?)")]
+    Connect {
+        /// Where.
+        address: SocketAddr,
+        /// Why not.
+        cause: io::Error,
+    },
+    /// The RDMA connection could not be made or has ended.
+    #[error("connection to {address} ended: {reason}")]
+    Closed {
+        /// Where.
+        address: SocketAddr,
+        /// Why.
+        reason: CloseReason,
+    },
+    /// The target answered with an error.
+    #[error("{message}")]
+    Refused {
+        /// errno.
+        status: i32,
+        /// The target's words.
+        message: String,
+    },
+    /// A one-sided operation failed.
+    #[error("{what}: {status}")]
+    Operation {
+        /// Which.
+        what: &'static str,
+        /// How it ended.
+        status: Status,
+    },
+    /// Nothing came for a long time.
+    #[error("{address} did not answer for {seconds} s")]
+    TimedOut {
+        /// Where.
+        address: SocketAddr,
+        /// How long.
+        seconds: u64,
+    },
+    /// The answer is not of the control protocol.
+    #[error("{address} does not speak the control protocol: {cause}")]
+    Protocol {
+        /// Where.
+        address: SocketAddr,
+        /// What is wrong with its answer.
+        cause: Malformed,
+    },
+    /// The local system refused something.
+    #[error(transparent)]
+    Local(#[from] io::Error),
+}

@@ -1,0 +1,400 @@
+//! A connection to a target: control requests and one-sided transfers, one thread, blocking.
+
+use std::collections::VecDeque;
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use softrdma::{
+    Buffer, CloseReason, Completion, CompletionOpcode, Config, Connection, Event, LocalSlice,
+    NoPages, Operation, PostError, RecvBuffer, RegionTable, RemoteAddr, Source, Stag, TaggedOffset,
+    Time, WorkRequest, WrId,
+};
+
+use super::error::ClientError;
+use crate::control::{MESSAGE_BYTES_MAX, OUTSTANDING_MAX, Reply, Request};
+use crate::reactor::{LinkTag, Net, Notice, Ring, Tag};
+
+/// Longest wait for anything from the target.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// Longest wait for the TCP connection.
+const CONNECT: Duration = Duration::from_secs(5);
+/// Bytes of one transfer operation.
+const CHUNK_BYTES: usize = 256 * 1024;
+/// Transfer operations in flight.
+const CHUNKS_IN_FLIGHT: usize = 8;
+
+/// How a session is made.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SessionOptions {
+    /// Ask for CRCs on the wire; without it the target decides.
+    pub crc: bool,
+}
+
+/// An open region of a remote file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RemoteFile {
+    /// Names it in control requests.
+    pub handle: u32,
+    /// STag for plain access.
+    pub stag: Stag,
+    /// STag whose WRITEs are durable before anything after them runs; `stag` when the region has none.
+    pub stag_sync: Stag,
+    /// Tagged offset of its first byte.
+    pub to: u64,
+    /// Bytes registered.
+    pub length: u64,
+    /// Bytes in the file.
+    pub size: u64,
+}
+
+impl RemoteFile {
+    /// Where byte `offset` is.
+    pub fn at(&self, offset: u64) -> RemoteAddr {
+        RemoteAddr {
+            stag: self.stag,
+            to: TaggedOffset(self.to + offset),
+        }
+    }
+
+    /// The same, through the sync STag.
+    pub fn at_sync(&self, offset: u64) -> RemoteAddr {
+        RemoteAddr {
+            stag: self.stag_sync,
+            to: TaggedOffset(self.to + offset),
+        }
+    }
+}
+
+/// A connection to a target.
+#[derive(Debug)]
+pub struct Session {
+    net: Net<NoPages>,
+    link: LinkTag,
+    address: SocketAddr,
+    epoch: Instant,
+    completions: VecDeque<Completion>,
+    messages: VecDeque<Vec<u8>>,
+    closed: Option<CloseReason>,
+    established: bool,
+    next_id: u64,
+}
+
+impl Session {
+    /// Connects.
+    pub fn connect(address: SocketAddr, options: SessionOptions) -> Result<Self, ClientError> {
+        let stream = TcpStream::connect_timeout(&address, CONNECT)
+            .map_err(|cause| ClientError::Connect { address, cause })?;
+        stream.set_nodelay(true)?;
+        let epoch = Instant::now();
+        let config = Config {
+            // Beyond loopback a checksum of TCP alone is not enough.
+            crc: options.crc || !address.ip().is_loopback(),
+            ..Config::default()
+        };
+        let table = RegionTable::new(rand::random());
+        let mut net = Net::new(Ring::new(64, 64 * 1024)?);
+        let link = net
+            .add(stream.into(), |_| {
+                Connection::initiator(config, &table, &[], Time(0))
+                    .expect("no private data is never too long")
+            })
+            .expect("the first link finds a slot");
+        let mut session = Self {
+            net,
+            link,
+            address,
+            epoch,
+            completions: VecDeque::new(),
+            messages: VecDeque::new(),
+            closed: None,
+            established: false,
+            next_id: 0,
+        };
+        for _ in 0..OUTSTANDING_MAX {
+            session.post_recv()?;
+        }
+        session.run_until(|session| session.established)?;
+        Ok(session)
+    }
+
+    /// Where it is connected to.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Asks, and waits for the reply. A reply with an error is an error.
+    pub fn call(&mut self, mut request: Request) -> Result<Reply, ClientError> {
+        self.next_id += 1;
+        request.id = self.next_id;
+        if request.path.len() > Request::PATH_BYTES_MAX {
+            return Err(ClientError::Refused {
+                status: libc::ENAMETOOLONG,
+                message: "the path is too long".into(),
+            });
+        }
+        let send = Operation::Send {
+            source: Source::Bytes(request.emit()),
+            solicited: false,
+            invalidate: None,
+        };
+        self.post(WorkRequest {
+            signaled: false,
+            ..WorkRequest::new(WrId(0), send)
+        })?;
+        loop {
+            self.run_until(|session| !session.messages.is_empty())?;
+            let message = self.messages.pop_front().unwrap_or_default();
+            self.post_recv()?;
+            let reply = Reply::parse(&message).map_err(|cause| ClientError::Protocol {
+                address: self.address,
+                cause,
+            })?;
+            // A reply to a request that was given up is of no interest any more.
+            if reply.id != request.id && reply.id != 0 {
+                continue;
+            }
+            if reply.status != 0 {
+                return Err(ClientError::Refused {
+                    status: i32::from(reply.status),
+                    message: reply.message,
+                });
+            }
+            return Ok(reply);
+        }
+    }
+
+    /// Opens a region; `request` says of what and how.
+    pub fn open(&mut self, request: Request) -> Result<RemoteFile, ClientError> {
+        let reply = self.call(request)?;
+        let stag_sync = match reply.stag_sync {
+            0 => reply.stag,
+            stag => stag,
+        };
+        Ok(RemoteFile {
+            handle: reply.handle,
+            stag: Stag(reply.stag),
+            stag_sync: Stag(stag_sync),
+            to: reply.to,
+            length: reply.length,
+            size: reply.size,
+        })
+    }
+
+    /// Queues work; completions come in the order of posting.
+    pub fn post(&mut self, request: WorkRequest) -> Result<(), ClientError> {
+        let posted = self
+            .net
+            .connection(self.link)
+            .map_or(Err(PostError::NotOpen), |c| c.post_send(request));
+        posted.map_err(|error| self.post_error(error))
+    }
+
+    /// Waits for the next completion; one that failed is returned, too.
+    pub fn completion(&mut self) -> Result<Completion, ClientError> {
+        self.run_until(|session| !session.completions.is_empty())?;
+        Ok(self
+            .completions
+            .pop_front()
+            .expect("waited until there is one"))
+    }
+
+    /// Waits for the next completion and its success.
+    pub fn success(&mut self, what: &'static str) -> Result<Completion, ClientError> {
+        let done = self.completion()?;
+        if done.status.is_success() {
+            return Ok(done);
+        }
+        // The reason of the end says more than the status of one request.
+        let _ = self.run_until(|_| false);
+        match self.closed.clone() {
+            Some(reason) => Err(ClientError::Closed {
+                address: self.address,
+                reason,
+            }),
+            None => Err(ClientError::Operation {
+                what,
+                status: done.status,
+            }),
+        }
+    }
+
+    /// Reads `length` bytes of `file` from `offset` on, hands them out in order.
+    pub fn read(
+        &mut self,
+        file: &RemoteFile,
+        offset: u64,
+        length: u64,
+        mut take: impl FnMut(u64, &[u8]) -> Result<(), ClientError>,
+    ) -> Result<(), ClientError> {
+        let buffers: Vec<Arc<Buffer>> = (0..CHUNKS_IN_FLIGHT)
+            .map(|_| Buffer::zeroed(CHUNK_BYTES))
+            .collect();
+        let mut bytes = vec![0; CHUNK_BYTES];
+        let end = offset + length;
+        let (mut posted, mut done) = (offset, offset);
+        let (mut head, mut tail) = (0, 0);
+        while done < end {
+            while posted < end && head - tail < CHUNKS_IN_FLIGHT {
+                let len = CHUNK_BYTES.min((end - posted) as usize);
+                let sink = LocalSlice::new(&buffers[head % CHUNKS_IN_FLIGHT], 0, len);
+                let remote = file.at(posted);
+                self.post(WorkRequest::new(
+                    WrId(posted),
+                    Operation::Read { sink, remote },
+                ))?;
+                posted += len as u64;
+                head += 1;
+            }
+            self.success("READ")?;
+            let len = CHUNK_BYTES.min((end - done) as usize);
+            buffers[tail % CHUNKS_IN_FLIGHT].read(0, &mut bytes[..len]);
+            take(done, &bytes[..len])?;
+            done += len as u64;
+            tail += 1;
+        }
+        Ok(())
+    }
+
+    /// Writes `length` bytes to `file` from `offset` on; `fill` provides them in order. On return they are durable if
+    /// `sync`, and visible in any case.
+    pub fn write(
+        &mut self,
+        file: &RemoteFile,
+        offset: u64,
+        length: u64,
+        sync: bool,
+        mut fill: impl FnMut(u64, &mut [u8]) -> Result<(), ClientError>,
+    ) -> Result<(), ClientError> {
+        let end = offset + length;
+        let mut posted = offset;
+        let mut in_flight = 0;
+        while posted < end || in_flight > 0 {
+            if posted < end && in_flight < CHUNKS_IN_FLIGHT {
+                let len = CHUNK_BYTES.min((end - posted) as usize);
+                let mut bytes = vec![0; len];
+                fill(posted, &mut bytes)?;
+                let remote = if sync {
+                    file.at_sync(posted)
+                } else {
+                    file.at(posted)
+                };
+                let source = Source::Bytes(bytes);
+                self.post(WorkRequest::new(
+                    WrId(posted),
+                    Operation::Write { source, remote },
+                ))?;
+                posted += len as u64;
+                in_flight += 1;
+            } else {
+                self.success("WRITE")?;
+                in_flight -= 1;
+            }
+        }
+        self.fence(file)
+    }
+
+    /// Returns when every earlier WRITE of this session is visible, and durable if it went through a sync STag: a
+    /// READ of no bytes.
+    pub fn fence(&mut self, file: &RemoteFile) -> Result<(), ClientError> {
+        let sink = LocalSlice::new(&Buffer::zeroed(0), 0, 0);
+        let remote = file.at(0);
+        self.post(WorkRequest::new(
+            WrId(u64::MAX),
+            Operation::Read { sink, remote },
+        ))?;
+        self.success("READ of no bytes").map(drop)
+    }
+
+    /// Ends in order.
+    pub fn close(mut self) {
+        if let Some(connection) = self.net.connection(self.link) {
+            connection.disconnect();
+        }
+        let _ = self.run_until(|_| false);
+    }
+
+    fn post_recv(&mut self) -> Result<(), ClientError> {
+        let buffer = RecvBuffer::Vec(MESSAGE_BYTES_MAX);
+        let posted = self
+            .net
+            .connection(self.link)
+            .map_or(Err(PostError::NotOpen), |c| c.post_recv(WrId(0), buffer));
+        posted.map_err(|error| self.post_error(error))
+    }
+
+    fn post_error(&mut self, error: PostError) -> ClientError {
+        match (error, self.closed.clone()) {
+            (PostError::NotOpen, reason) => ClientError::Closed {
+                address: self.address,
+                reason: reason.unwrap_or(CloseReason::Lost),
+            },
+            (other, _) => ClientError::Local(std::io::Error::other(other)),
+        }
+    }
+
+    /// Lets the connection work until `enough`; an error when it ends first.
+    fn run_until(&mut self, mut enough: impl FnMut(&Self) -> bool) -> Result<(), ClientError> {
+        let started = Instant::now();
+        loop {
+            let now = self.pump();
+            if enough(self) {
+                return Ok(());
+            }
+            if let Some(reason) = self.closed.clone() {
+                return Err(ClientError::Closed {
+                    address: self.address,
+                    reason,
+                });
+            }
+            if started.elapsed() > PATIENCE {
+                return Err(ClientError::TimedOut {
+                    address: self.address,
+                    seconds: PATIENCE.as_secs(),
+                });
+            }
+            let timer = self.net.next_timeout().map_or(PATIENCE, |at| {
+                Duration::from_nanos(at.0.saturating_sub(now.0))
+            });
+            self.net
+                .ring
+                .enter(Some(timer.max(Duration::from_micros(1)).min(PATIENCE)))?;
+            let now = self.now();
+            while let Some(done) = self.net.ring.next_done() {
+                if matches!(done.tag, Tag::Recv(_) | Tag::Send(_)) {
+                    self.net.handle(now, &mut NoPages, done);
+                }
+            }
+        }
+    }
+
+    fn now(&self) -> Time {
+        Time(self.epoch.elapsed().as_nanos() as u64)
+    }
+
+    fn pump(&mut self) -> Time {
+        let now = self.now();
+        let Self {
+            net,
+            completions,
+            messages,
+            closed,
+            established,
+            ..
+        } = self;
+        net.pump(now, &mut NoPages, |_, _, notice| match notice {
+            Notice::Event(Event::Established(_)) => *established = true,
+            Notice::Event(Event::Closed(reason)) => *closed = Some(reason),
+            Notice::Event(_) => {}
+            Notice::Completion(done) if done.opcode == CompletionOpcode::Recv => {
+                if let Some(message) = done.message
+                    && done.status.is_success()
+                {
+                    messages.push_back(message);
+                }
+            }
+            Notice::Completion(done) => completions.push_back(done),
+        });
+        now
+    }
+}

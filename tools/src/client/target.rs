@@ -1,0 +1,102 @@
+//! How users name a remote path: `HOST[:PORT]/PATH`.
+
+use std::fmt;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::str::FromStr;
+
+use super::error::ClientError;
+use crate::target::PORT;
+
+/// A path on a target.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RemotePath {
+    /// Name or address.
+    pub host: String,
+    /// Port.
+    pub port: u16,
+    /// Absolute path in the volume.
+    pub path: String,
+}
+
+impl RemotePath {
+    /// The first address of the host.
+    pub fn resolve(&self) -> Result<SocketAddr, ClientError> {
+        let unknown = |cause: String| ClientError::UnknownHost {
+            host: self.host.clone(),
+            cause,
+        };
+        (self.host.as_str(), self.port)
+            .to_socket_addrs()
+            .map_err(|error| unknown(error.to_string()))?
+            .next()
+            .ok_or_else(|| unknown("it has no address".into()))
+    }
+
+    /// Last part of the path.
+    pub fn file_name(&self) -> Option<&str> {
+        self.path.rsplit('/').find(|part| !part.is_empty())
+    }
+}
+
+impl FromStr for RemotePath {
+    type Err = ClientError;
+
+    fn from_str(text: &str) -> Result<Self, ClientError> {
+        let wrong = || ClientError::Syntax(text.to_owned());
+        let (authority, path) = match text.find('/') {
+            Some(at) => text.split_at(at),
+            None => (text, "/"),
+        };
+        let (host, port) = if let Some(rest) = authority.strip_prefix('[') {
+            let (host, rest) = rest.split_once(']').ok_or_else(wrong)?;
+            (host, rest.strip_prefix(':'))
+        } else {
+            match authority.split_once(':') {
+                Some((host, port)) => (host, Some(port)),
+                None => (authority, None),
+            }
+        };
+        if host.is_empty() {
+            return Err(wrong());
+        }
+        let port = port.map_or(Ok(PORT), |port| port.parse().map_err(|_| wrong()))?;
+        Ok(Self {
+            host: host.to_owned(),
+            port,
+            path: path.to_owned(),
+        })
+    }
+}
+
+impl fmt::Display for RemotePath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.host.contains(':') {
+            write!(f, "[{}]", self.host)?;
+        } else {
+            f.write_str(&self.host)?;
+        }
+        if self.port != PORT {
+            write!(f, ":{}", self.port)?;
+        }
+        f.write_str(&self.path)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_form_is_understood() {
+        let parse = |text: &str| text.parse::<RemotePath>().map(|r| (r.host, r.port, r.path));
+        let whole = |host: &str, port, path: &str| (host.to_owned(), port, path.to_owned());
+        assert_eq!(parse("h/a/b").unwrap(), whole("h", PORT, "/a/b"));
+        assert_eq!(parse("h:5/a").unwrap(), whole("h", 5, "/a"));
+        assert_eq!(parse("h").unwrap(), whole("h", PORT, "/"));
+        assert_eq!(parse("[::1]:5/a").unwrap(), whole("::1", 5, "/a"));
+        assert_eq!(parse("[::1]/a").unwrap(), whole("::1", PORT, "/a"));
+        for wrong in ["", "/a", "h:x/a", "[::1/a", "h:70000/a"] {
+            assert!(matches!(parse(wrong), Err(ClientError::Syntax(_))));
+        }
+    }
+}

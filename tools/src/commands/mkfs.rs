@@ -1,0 +1,94 @@
+//! `mkfs`: a volume and an empty file system on a device.
+
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use contigfs::Fs;
+use ftl::device::Allocation;
+use ftl::{FileDevice, Ftl, GRAIN_BYTES, OpenError, OpenOptions, Volume};
+use serde_json::json;
+
+use super::show;
+use crate::cli;
+
+/// Pages in memory while formatting.
+const POOL_FRAMES: usize = 1024;
+
+/// Runs the command.
+pub(super) fn run(options: &cli::Mkfs, json: bool) -> Result<()> {
+    let [path] = options.devices.as_slice() else {
+        bail!(
+            "{} devices given: a volume lies on one device",
+            options.devices.len()
+        );
+    };
+    let made = format(path, options)?;
+    if json {
+        println!("{made}");
+    } else {
+        println!(
+            "{}: {} for files on a device of {}, segments of {}",
+            path.display(),
+            show::bytes(made["capacity_bytes"].as_u64().unwrap_or(0)),
+            show::bytes(made["device_bytes"].as_u64().unwrap_or(0)),
+            show::bytes(made["segment_bytes"].as_u64().unwrap_or(0)),
+        );
+    }
+    Ok(())
+}
+
+/// Formats `path` and says what it made.
+pub(super) fn format(path: &Path, options: &cli::Mkfs) -> Result<serde_json::Value> {
+    let mut device = match (path.exists(), options.size) {
+        (false, Some(size)) => FileDevice::create(path, size.as_u64(), Allocation::Reserve)?,
+        (false, None) => bail!(
+            "{} does not exist: --size makes an image file",
+            path.display()
+        ),
+        (true, Some(_)) => bail!("{} exists: --size is for new image files", path.display()),
+        (true, None) => FileDevice::open(path)?,
+    };
+    if !options.force {
+        match Ftl::probe(&mut device) {
+            Err(OpenError::NotFormatted) => {}
+            Err(OpenError::Media(error)) => bail!("cannot read {}: {error}", path.display()),
+            _ => bail!(
+                "{} holds a volume already: --force formats it again and loses what is on it",
+                path.display()
+            ),
+        }
+    }
+    let format = ftl::FormatOptions {
+        overprovision_percent: options.op,
+        segment_bytes: options.segment_size.map(|size| size.as_u64()),
+        ..ftl::FormatOptions::default()
+    };
+    Ftl::format(&mut device, &format)
+        .with_context(|| format!("cannot format {}", path.display()))?;
+    let open = OpenOptions {
+        pool_frames: POOL_FRAMES,
+        ..OpenOptions::default()
+    };
+    let (volume, _) = Volume::open(device, open)?;
+    let info = volume.ftl().info();
+    let root = contigfs::FormatOptions {
+        // SAFETY: neither call has arguments or can fail.
+        uid: unsafe { libc::geteuid() },
+        // SAFETY: as above.
+        gid: unsafe { libc::getegid() },
+        ..contigfs::FormatOptions::default()
+    };
+    Fs::format(&volume, &root)
+        .with_context(|| format!("cannot make a file system on {}", path.display()))?;
+    volume.shutdown()?;
+    let grain = GRAIN_BYTES as u64;
+    let geometry = info.geometry;
+    Ok(json!({
+        "device": path,
+        "uuid": uuid::Uuid::from_bytes(info.uuid).to_string(),
+        "device_bytes": geometry.device_grains * grain,
+        "capacity_bytes": geometry.capacity_grains * grain,
+        "segment_bytes": u64::from(geometry.segment_grains) * grain,
+        "segments": geometry.segment_count,
+    }))
+}

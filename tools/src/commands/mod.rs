@@ -1,0 +1,31 @@
+//! The commands, one file each.
+
+mod demo;
+mod fsck;
+mod mkfs;
+mod perf;
+mod remote;
+mod serve;
+mod show;
+mod spawn;
+
+use anyhow::Result;
+
+use crate::cli::{Cli, Command};
+
+/// Runs the command that was asked for.
+pub fn run(cli: &Cli) -> Result<()> {
+    let json = cli.json;
+    match &cli.command {
+        Command::Demo(options) => demo::run(options, json),
+        Command::Mkfs(options) => mkfs::run(options, json),
+        Command::Serve(options) => serve::run(options, json),
+        Command::Fsck(options) => fsck::run(options, json),
+        Command::Ls(options) => remote::ls(options, json),
+        Command::Stat(options) => remote::stat(options, json),
+        Command::Get(options) => remote::get(options, json),
+        Command::Put(options) => remote::put(options, json),
+        Command::Perf(options) => perf::run(options, json),
+        Command::PerfServer(options) => perf::serve(options),
+    }
+}

@@ -1,0 +1,317 @@
+//! `perf`: measures this stack, and its rivals in the same run.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::Write;
+use std::net::Ipv4Addr;
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use bytesize::ByteSize;
+use serde_json::{Value, json};
+
+use super::mkfs;
+use super::show;
+use super::spawn::Server;
+use crate::cli::{self, Baseline, Measure, Place};
+use crate::client::{RemotePath, Session, SessionOptions};
+use crate::control::{FLAG_CREATE, FLAG_TRUNCATE, FLAG_WRITE, Op, Request};
+use crate::perf::figures::Figures;
+use crate::perf::rdma::{self, Victim};
+use crate::perf::shape::{Direction, Shape};
+use crate::perf::{raw, socket};
+use crate::target::DRAM_PATH;
+
+const FILE: &str = "/perf.data";
+
+/// Runs the command.
+pub(super) fn run(options: &cli::Perf, json: bool) -> Result<()> {
+    let shape = shape(options)?;
+    if options.measure == Measure::Raw {
+        let figures = run_raw(&shape)?;
+        return print(json, &shape, ("raw", &figures), None);
+    }
+    let directory = match &options.directory {
+        Some(dir) => tempfile::tempdir_in(dir),
+        None => tempfile::tempdir(),
+    }
+    .context("cannot make a temporary directory")?;
+    let figures = match &options.target {
+        Some(target) => run_remote(target, options, &shape)?,
+        None => run_local(directory.path(), options, &shape)?,
+    };
+    let baseline = match options.baseline {
+        None => None,
+        Some(Baseline::Raw) => Some(("raw", run_raw(&shape)?)),
+        Some(Baseline::Socket) => Some((
+            "socket",
+            run_socket(directory.path(), options.baseline_buffered, &shape)?,
+        )),
+    };
+    let baseline = baseline.as_ref().map(|(name, figures)| (*name, figures));
+    print(json, &shape, ("flashnet", &figures), baseline)
+}
+
+/// Runs the hidden server side of a comparison.
+pub(super) fn serve(options: &cli::PerfServer) -> Result<()> {
+    let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+    println!("{}", listener.local_addr()?);
+    std::io::stdout().flush()?;
+    match &options.file {
+        Some(file) => {
+            let cache = if options.buffered {
+                socket::Cache::Buffered
+            } else {
+                socket::Cache::Direct
+            };
+            socket::serve(&listener, file, cache)
+                .with_context(|| format!("cannot serve {}", file.display()))
+        }
+        None => {
+            listener.set_nonblocking(true)?;
+            let listener = mio::net::TcpListener::from_std(listener);
+            Ok(raw::serve(listener, options.request, options.response)?)
+        }
+    }
+}
+
+fn shape(options: &cli::Perf) -> Result<Shape> {
+    let size = options.size.as_u64() as usize;
+    let (depth, connections) = match options.measure {
+        Measure::Lat => (1, 1),
+        _ => (options.depth, options.connections),
+    };
+    if !(1..=16 << 20).contains(&size) {
+        bail!("operations of {} bytes: 1 byte to 16MiB are possible", size);
+    }
+    if !(1..=1024).contains(&depth) || !(1..=16_384).contains(&connections) {
+        bail!("{connections} connections x depth {depth}: up to 16384 x 1024 are possible");
+    }
+    if !(0.1..=86_400.0).contains(&options.seconds) {
+        bail!("{} seconds: 0.1 to 86400 are possible", options.seconds);
+    }
+    let file = options.file_size.unwrap_or(if options.resident {
+        ByteSize::mib(64)
+    } else {
+        ByteSize::gib(1)
+    });
+    if file.as_u64() < size as u64 {
+        bail!("a file of {file} is smaller than one operation");
+    }
+    Ok(Shape {
+        direction: match options.measure {
+            Measure::Read => Direction::Read,
+            Measure::Write => Direction::Write,
+            Measure::Lat | Measure::Raw => options.direction,
+        },
+        size,
+        depth,
+        connections,
+        seconds: options.seconds,
+        file_bytes: file.as_u64(),
+        sync: options.sync,
+    })
+}
+
+fn run_remote(target: &str, options: &cli::Perf, shape: &Shape) -> Result<Figures> {
+    let remote: RemotePath = target.parse()?;
+    let victim = Victim {
+        address: remote.resolve()?,
+        path: remote.path,
+        pid: None,
+        crc: options.crc,
+    };
+    rdma::run(&victim, shape)
+}
+
+/// Starts a target on a temporary image, fills a file, and loads it.
+fn run_local(directory: &Path, options: &cli::Perf, shape: &Shape) -> Result<Figures> {
+    let image = directory.join("perf.img");
+    let dram = options.device == Place::Dram;
+    let file = if dram { 0 } else { shape.file_bytes };
+    mkfs::format(
+        &image,
+        &cli::Mkfs {
+            devices: vec![image.clone()],
+            // Room for the file at 80 % of the space that users have.
+            size: Some(ByteSize::b(
+                (file * 3 / 2).max(256 << 20).next_multiple_of(1 << 20),
+            )),
+            op: 15,
+            segment_size: None,
+            force: false,
+        },
+    )?;
+    let pool = options.pool.map_or_else(
+        || {
+            if options.resident {
+                shape.file_bytes * 2
+            } else {
+                32 << 20
+            }
+        },
+        |pool| pool.as_u64(),
+    );
+    let pool = format!("{pool}B");
+    let memory = format!("{}B", shape.file_bytes);
+    let mut more = vec!["--pool", pool.as_str()];
+    if dram {
+        more.extend(["--dram", memory.as_str()]);
+    }
+    let server = Server::target(&image, None, &more)?;
+    let path = if dram { DRAM_PATH } else { FILE };
+    if !dram {
+        fill(&server, shape, options.resident)?;
+    }
+    let victim = Victim {
+        address: server.address,
+        path: path.to_owned(),
+        pid: Some(server.pid()),
+        crc: options.crc,
+    };
+    let figures = rdma::run(&victim, shape)?;
+    server.stop()?;
+    Ok(figures)
+}
+
+/// Writes the file, and reads it once if it shall be in memory.
+fn fill(server: &Server, shape: &Shape, resident: bool) -> Result<()> {
+    let mut session = Session::connect(server.address, SessionOptions::default())?;
+    let request = Request {
+        flags: FLAG_WRITE | FLAG_CREATE | FLAG_TRUNCATE,
+        length: shape.file_bytes,
+        ..Request::new(Op::Open, FILE)
+    };
+    let file = session.open(request)?;
+    let progress = show::progress(shape.file_bytes, "fill");
+    session.write(&file, 0, shape.file_bytes, false, |offset, bytes| {
+        pattern(offset, bytes);
+        progress.inc(bytes.len() as u64);
+        Ok(())
+    })?;
+    progress.finish_and_clear();
+    let sync = Request {
+        handle: file.handle,
+        ..Request::new(Op::Sync, "")
+    };
+    session.call(sync)?;
+    if resident {
+        session.read(&file, 0, shape.file_bytes, |_, _| Ok(()))?;
+    }
+    session.close();
+    Ok(())
+}
+
+/// Bytes that no device compresses away.
+fn pattern(offset: u64, bytes: &mut [u8]) {
+    for (n, word) in bytes.chunks_mut(8).enumerate() {
+        let mix = (offset + n as u64 * 8)
+            .wrapping_mul(0x9e37_79b9_7f4a_7c15)
+            .rotate_left(29);
+        word.copy_from_slice(&mix.to_le_bytes()[..word.len()]);
+    }
+}
+
+fn run_socket(directory: &Path, buffered: bool, shape: &Shape) -> Result<Figures> {
+    let path = directory.join("baseline.data");
+    let mut file = File::create(&path)?;
+    let mut chunk = vec![0; 1 << 20];
+    let progress = show::progress(shape.file_bytes, "baseline");
+    for offset in (0..shape.file_bytes).step_by(chunk.len()) {
+        let len = chunk.len().min((shape.file_bytes - offset) as usize);
+        pattern(offset, &mut chunk[..len]);
+        file.write_all(&chunk[..len])?;
+        progress.inc(len as u64);
+    }
+    progress.finish_and_clear();
+    file.sync_all()?;
+    if buffered {
+        use std::os::fd::AsRawFd;
+        // SAFETY: advice about an open file; no memory is involved.
+        unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) };
+    }
+    let mut arguments: Vec<&OsStr> = vec!["--file".as_ref(), path.as_os_str()];
+    if buffered {
+        arguments.push("--buffered".as_ref());
+    }
+    let server = Server::comparison(&arguments)?;
+    Ok(socket::run(server.address, shape, Some(server.pid()))?)
+}
+
+fn run_raw(shape: &Shape) -> Result<Figures> {
+    let (request, response) = raw::message_bytes(shape.direction, shape.size);
+    let (request, response) = (request.to_string(), response.to_string());
+    let server = Server::comparison(&[
+        "--request".as_ref(),
+        request.as_ref(),
+        "--response".as_ref(),
+        response.as_ref(),
+    ])?;
+    Ok(raw::run(server.address, shape, Some(server.pid()))?)
+}
+
+fn print(
+    json: bool,
+    shape: &Shape,
+    (name, figures): (&str, &Figures),
+    baseline: Option<(&str, &Figures)>,
+) -> Result<()> {
+    let ratio = baseline.map(|(_, other)| figures.iops / other.iops);
+    if json {
+        let mut out = serde_json::to_value(figures)?;
+        out["name"] = json!(name);
+        out["shape"] = serde_json::to_value(shape)?;
+        out["baseline"] = match baseline {
+            Some((name, other)) => {
+                let mut value = serde_json::to_value(other)?;
+                value["name"] = json!(name);
+                value
+            }
+            None => Value::Null,
+        };
+        out["ratio"] = json!(ratio);
+        println!("{out}");
+        return Ok(());
+    }
+    let verb = match shape.direction {
+        Direction::Read => "reads",
+        Direction::Write if shape.sync => "sync writes",
+        Direction::Write => "writes",
+    };
+    println!(
+        "{} {verb}, {} connections x depth {}, {:.1} s",
+        show::bytes(shape.size as u64),
+        shape.connections,
+        shape.depth,
+        figures.seconds
+    );
+    let mut table = show::table(&[
+        "",
+        "op/s",
+        "MiB/s",
+        "mean µs",
+        "p50 µs",
+        "p99 µs",
+        "p99.9 µs",
+        "cores client",
+        "server",
+    ]);
+    for (name, f) in [Some((name, figures)), baseline].into_iter().flatten() {
+        table.add_row([
+            name.to_owned(),
+            format!("{:.0}", f.iops),
+            format!("{:.1}", f.mib_s),
+            format!("{:.1}", f.mean_us),
+            format!("{:.1}", f.p50_us),
+            format!("{:.1}", f.p99_us),
+            format!("{:.1}", f.p999_us),
+            format!("{:.2}", f.cpu_client),
+            f.cpu_server.map_or("-".into(), |c| format!("{c:.2}")),
+        ]);
+    }
+    println!("{table}");
+    if let Some(ratio) = ratio {
+        println!("ratio {ratio:.3}");
+    }
+    Ok(())
+}

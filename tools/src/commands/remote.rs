@@ -1,0 +1,245 @@
+//! `ls`, `stat`, `get`, `put`: a remote client.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant, SystemTime};
+
+use anyhow::{Context, Result, bail};
+use serde_json::json;
+
+use super::show;
+use crate::cli;
+use crate::client::{ClientError, RemotePath, Session, SessionOptions};
+use crate::control::{Entry, FLAG_CREATE, FLAG_TRUNCATE, FLAG_WRITE, Op, Request};
+
+fn connect(text: &str) -> Result<(RemotePath, Session)> {
+    let remote: RemotePath = text.parse()?;
+    let session = Session::connect(remote.resolve()?, SessionOptions::default())?;
+    Ok((remote, session))
+}
+
+/// `ls`: names, with sizes and times.
+pub(super) fn ls(options: &cli::Remote, json: bool) -> Result<()> {
+    let (remote, mut session) = connect(&options.target)?;
+    let mut entries = Vec::new();
+    let mut cookie = 0;
+    loop {
+        let request = Request {
+            offset: cookie,
+            ..Request::new(Op::List, remote.path.as_str())
+        };
+        let reply = session.call(request)?;
+        entries.extend(reply.entries);
+        cookie = reply.cookie;
+        if cookie == 0 {
+            break;
+        }
+    }
+    session.close();
+    entries.sort_by(|a, b| a.name.cmp(&b.name));
+    if json {
+        let list: Vec<_> = entries.iter().map(entry_json).collect();
+        println!("{}", json!({ "path": remote.path, "entries": list }));
+        return Ok(());
+    }
+    for entry in &entries {
+        println!(
+            "{} {:>10}  {}  {}",
+            mode_text(entry.mode),
+            show::bytes(entry.size),
+            time_text(entry.mtime_ns),
+            String::from_utf8_lossy(&entry.name)
+        );
+    }
+    Ok(())
+}
+
+/// `stat`: attributes of one path.
+pub(super) fn stat(options: &cli::Remote, json: bool) -> Result<()> {
+    let (remote, mut session) = connect(&options.target)?;
+    let reply = session.call(Request::new(Op::Stat, remote.path.as_str()))?;
+    session.close();
+    if json {
+        println!(
+            "{}",
+            json!({
+                "path": remote.path,
+                "size": reply.size,
+                "mode": format!("{:o}", reply.mode),
+                "mtime_ns": reply.mtime_ns,
+            })
+        );
+    } else {
+        println!("  Path: {}", remote.path);
+        println!("  Size: {} ({})", reply.size, show::bytes(reply.size));
+        println!(
+            "  Mode: {} ({:04o})",
+            mode_text(reply.mode),
+            reply.mode & 0o7777
+        );
+        println!("Modify: {}", time_text(reply.mtime_ns));
+    }
+    Ok(())
+}
+
+/// `get`: a remote file to here.
+pub(super) fn get(options: &cli::Get, json: bool) -> Result<()> {
+    let (remote, mut session) = connect(&options.source)?;
+    let to = match &options.to {
+        Some(to) if to.is_dir() => to.join(remote.file_name().context("the path names no file")?),
+        Some(to) => to.clone(),
+        None => PathBuf::from(remote.file_name().context("the path names no file")?),
+    };
+    let file = session.open(Request::new(Op::Open, remote.path.as_str()))?;
+    let standard_output = to == Path::new("-");
+    let mut out: Box<dyn Write> = if standard_output {
+        Box::new(std::io::stdout().lock())
+    } else {
+        let made = File::create(&to).with_context(|| format!("cannot write {}", to.display()))?;
+        Box::new(made)
+    };
+    let progress = show::progress(file.length, "get");
+    let mut checksum = crc32fast::Hasher::new();
+    let start = Instant::now();
+    session.read(&file, 0, file.length, |_, bytes| {
+        checksum.update(bytes);
+        progress.inc(bytes.len() as u64);
+        out.write_all(bytes).map_err(ClientError::Local)
+    })?;
+    out.flush()?;
+    let elapsed = start.elapsed();
+    progress.finish_and_clear();
+    session.close();
+    if !standard_output {
+        report(
+            json,
+            &to.display().to_string(),
+            file.length,
+            elapsed,
+            checksum.finalize(),
+        );
+    }
+    Ok(())
+}
+
+/// `put`: a file from here to there.
+pub(super) fn put(options: &cli::Put, json: bool) -> Result<()> {
+    let from = &options.from;
+    let mut input = File::open(from).with_context(|| format!("cannot read {}", from.display()))?;
+    let meta = input.metadata()?;
+    if !meta.is_file() {
+        bail!("{} is not a regular file", from.display());
+    }
+    let (mut remote, mut session) = connect(&options.target)?;
+    if remote.path.ends_with('/') {
+        let name = from.file_name().context("the source has no name")?;
+        remote.path.push_str(&name.to_string_lossy());
+    }
+    let length = meta.len();
+    let request = Request {
+        flags: FLAG_WRITE | FLAG_CREATE | FLAG_TRUNCATE,
+        length,
+        ..Request::new(Op::Open, remote.path.as_str())
+    };
+    let file = session.open(request)?;
+    let progress = show::progress(length, "put");
+    let mut checksum = crc32fast::Hasher::new();
+    let start = Instant::now();
+    session.write(&file, 0, length, false, |_, bytes| {
+        input.read_exact(bytes).map_err(ClientError::Local)?;
+        checksum.update(bytes);
+        progress.inc(bytes.len() as u64);
+        Ok(())
+    })?;
+    let sync = Request {
+        handle: file.handle,
+        ..Request::new(Op::Sync, "")
+    };
+    session.call(sync)?;
+    let elapsed = start.elapsed();
+    progress.finish_and_clear();
+    session.close();
+    report(
+        json,
+        &remote.to_string(),
+        length,
+        elapsed,
+        checksum.finalize(),
+    );
+    Ok(())
+}
+
+fn report(json: bool, name: &str, length: u64, elapsed: Duration, checksum: u32) {
+    if json {
+        println!(
+            "{}",
+            json!({
+                "name": name,
+                "bytes": length,
+                "seconds": elapsed.as_secs_f64(),
+                "crc32": format!("{checksum:08x}"),
+            })
+        );
+    } else {
+        println!(
+            "{name}: {} in {} ({}), CRC-32 {checksum:08x}",
+            show::bytes(length),
+            show::time(elapsed),
+            show::rate(length, elapsed)
+        );
+    }
+}
+
+fn entry_json(entry: &Entry) -> serde_json::Value {
+    json!({
+        "name": String::from_utf8_lossy(&entry.name),
+        "size": entry.size,
+        "mode": format!("{:o}", entry.mode),
+        "mtime_ns": entry.mtime_ns,
+    })
+}
+
+/// `drwxr-xr-x`, as ls(1) has it.
+fn mode_text(mode: u32) -> String {
+    let kind = match mode & libc::S_IFMT {
+        libc::S_IFDIR => 'd',
+        libc::S_IFLNK => 'l',
+        libc::S_IFREG => '-',
+        libc::S_IFIFO => 'p',
+        libc::S_IFSOCK => 's',
+        libc::S_IFCHR => 'c',
+        libc::S_IFBLK => 'b',
+        _ => '?',
+    };
+    let mut text = String::from(kind);
+    for (shift, special, set) in [(6, 0o4000, 's'), (3, 0o2000, 's'), (0, 0o1000, 't')] {
+        let bits = mode >> shift;
+        text.push(if bits & 4 != 0 { 'r' } else { '-' });
+        text.push(if bits & 2 != 0 { 'w' } else { '-' });
+        text.push(match (mode & special != 0, bits & 1 != 0) {
+            (true, true) => set,
+            (true, false) => set.to_ascii_uppercase(),
+            (false, true) => 'x',
+            (false, false) => '-',
+        });
+    }
+    text
+}
+
+fn time_text(ns: u64) -> String {
+    let at = SystemTime::UNIX_EPOCH + Duration::from_nanos(ns);
+    humantime::format_rfc3339_seconds(at).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn modes_read_as_ls_prints_them() {
+        assert_eq!(mode_text(libc::S_IFDIR | 0o1777), "drwxrwxrwt");
+        assert_eq!(mode_text(libc::S_IFREG | 0o4644), "-rwSr--r--");
+        assert_eq!(mode_text(libc::S_IFLNK | 0o777), "lrwxrwxrwx");
+    }
+}

@@ -1,0 +1,49 @@
+//! `serve`: runs a target until it is told to end.
+
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use serde_json::json;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use tracing::info;
+use tracing_subscriber::EnvFilter;
+
+use crate::cli;
+use crate::target::{Settings, Target};
+
+/// Runs the command.
+pub(super) fn run(options: &cli::Serve, json: bool) -> Result<()> {
+    let filter = EnvFilter::try_from_env("FLASHNET_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+    tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(std::io::stderr)
+        .init();
+    let settings = Settings::new(options)?;
+    let mut signals = Signals::new([SIGINT, SIGTERM])?;
+    let target = Target::start(&settings)?;
+    if json {
+        println!("{}", json!({ "address": target.address().to_string() }));
+    } else {
+        println!(
+            "serving {} on {}",
+            settings.device.display(),
+            target.address()
+        );
+    }
+    let signal = loop {
+        if let Some(signal) = signals.pending().next() {
+            break Some(signal);
+        }
+        if target.has_failed() {
+            break None;
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    };
+    info!(?signal, "ending");
+    target.stop()?;
+    if signal.is_none() {
+        bail!("the target ended by itself");
+    }
+    Ok(())
+}

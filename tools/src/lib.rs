@@ -1,0 +1,18 @@
+//! The programs of flashnet: the storage target, its clients and benches, in one binary.
+//!
+//! | module | what |
+//! |---|---|
+//! | [`reactor`] | one io_uring per core for sockets and device: the only place that knows it |
+//! | [`target`] | assembles translation layer, file system and endpoint into a storage target |
+//! | [`control`] | the small protocol by which clients turn a path into (STag, offset, length) |
+//! | [`client`] | sessions with a target |
+//! | [`perf`] | load generators and what they are compared with |
+//! | [`commands`] | the commands of the program, over [`cli`] |
+
+pub mod cli;
+pub mod client;
+pub mod commands;
+pub mod control;
+pub mod perf;
+pub mod reactor;
+pub mod target;

@@ -1,0 +1,257 @@
+//! The load generator: one-sided operations on a region of a target, many connections, one thread.
+//!
+//! A write is counted when the READ of no bytes behind it has completed, that is when it is visible to every reader,
+//! and durable when it went through the sync STag (DESIGN §3): the completion of the WRITE alone says nothing.
+
+use std::collections::HashMap;
+use std::io;
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, anyhow, bail};
+use softrdma::{
+    Buffer, Completion, CompletionOpcode, Config, Connection, Event, LocalSlice, NoPages,
+    Operation, RecvBuffer, RegionTable, RemoteAddr, Source, Stag, TaggedOffset, Time, WorkRequest,
+    WrId,
+};
+
+use super::cpu;
+use super::figures::{Figures, Latencies, latencies};
+use super::shape::{Direction, Offsets, Shape};
+use crate::control::{FLAG_WRITE, MESSAGE_BYTES_MAX, Op, Reply, Request};
+use crate::reactor::{LinkTag, Net, Notice, Ring, Tag};
+
+/// Time before measuring starts.
+const WARM: Duration = Duration::from_millis(300);
+/// Longest wait for anything.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Whom to load.
+#[derive(Clone, Debug)]
+pub struct Victim {
+    /// Address of the target.
+    pub address: SocketAddr,
+    /// File.
+    pub path: String,
+    /// Process, if we started it.
+    pub pid: Option<u32>,
+    /// Ask for CRCs.
+    pub crc: bool,
+}
+
+/// What happens on one connection.
+struct Client {
+    region: Option<Region>,
+    buffer: Arc<Buffer>,
+    offsets: Offsets,
+    started: Vec<Instant>,
+}
+
+#[derive(Clone, Copy)]
+struct Region {
+    stag: Stag,
+    to: u64,
+}
+
+struct Load<'a> {
+    shape: &'a Shape,
+    victim: &'a Victim,
+    clients: HashMap<LinkTag, Client>,
+    latencies: Latencies,
+    failure: Option<anyhow::Error>,
+    running: usize,
+}
+
+/// Runs `shape` against `victim`.
+pub fn run(victim: &Victim, shape: &Shape) -> Result<Figures> {
+    let epoch = Instant::now();
+    let clock = || Time(epoch.elapsed().as_nanos() as u64);
+    let table = RegionTable::new(rand::random());
+    let mut net: Net<NoPages> = Net::new(Ring::new(256, 64 * 1024)?);
+    let mut load = Load {
+        shape,
+        victim,
+        clients: HashMap::new(),
+        latencies: latencies(),
+        failure: None,
+        running: 0,
+    };
+    for n in 0..shape.connections {
+        let stream = TcpStream::connect(victim.address)
+            .with_context(|| format!("cannot connect to {}", victim.address))?;
+        stream.set_nodelay(true)?;
+        let config = Config {
+            crc: victim.crc,
+            ord_max: (shape.depth as u16).max(1),
+            ..Config::default()
+        };
+        let tag = net
+            .add(stream.into(), |_| {
+                Connection::initiator(config, &table, &[], Time(0))
+                    .expect("no private data is never too long")
+            })
+            .ok_or_else(|| anyhow!("too many connections"))?;
+        let client = Client {
+            region: None,
+            buffer: Buffer::zeroed(shape.depth * shape.size),
+            offsets: Offsets::new(shape, n as u64),
+            started: vec![Instant::now(); shape.depth],
+        };
+        load.clients.insert(tag, client);
+    }
+    let mut measured: Option<(Instant, Duration, Option<Duration>)> = None;
+    let mut all_running: Option<Instant> = None;
+    loop {
+        let now = clock();
+        net.pump(now, &mut NoPages, |tag, connection, notice| {
+            load.notice(tag, connection, notice);
+        });
+        if let Some(failure) = load.failure.take() {
+            return Err(failure);
+        }
+        let at = Instant::now();
+        match (measured, all_running) {
+            (None, None) if load.running == shape.connections => all_running = Some(at),
+            (None, Some(since)) if at - since > WARM => {
+                load.latencies.reset();
+                measured = Some((
+                    at,
+                    cpu::used(None).unwrap_or_default(),
+                    victim.pid.and_then(|pid| cpu::used(Some(pid))),
+                ));
+            }
+            (Some((start, client, server)), _) if at - start >= shape.duration() => {
+                return Ok(Figures::new(
+                    &load.latencies,
+                    shape.size,
+                    at - start,
+                    cpu::used(None).unwrap_or_default() - client,
+                    server.and_then(|used| Some(cpu::used(victim.pid)? - used)),
+                ));
+            }
+            _ => {}
+        }
+        net.ring.enter(Some(PATIENCE))?;
+        let mut any = false;
+        let now = clock();
+        while let Some(done) = net.ring.next_done() {
+            any = true;
+            if matches!(done.tag, Tag::Recv(_) | Tag::Send(_)) {
+                net.handle(now, &mut NoPages, done);
+            }
+        }
+        if !any {
+            return Err(io::Error::from(io::ErrorKind::TimedOut)).context("the target is silent");
+        }
+    }
+}
+
+impl Load<'_> {
+    fn notice(&mut self, tag: LinkTag, connection: &mut Connection<NoPages>, notice: Notice) {
+        let result = match notice {
+            Notice::Event(Event::Established(_)) => self.open(connection),
+            Notice::Event(Event::Closed(reason)) => Err(anyhow!("a connection ended: {reason}")),
+            Notice::Event(_) => Ok(()),
+            Notice::Completion(done) => self.completed(tag, connection, done),
+        };
+        if let Err(error) = result {
+            self.failure.get_or_insert(error);
+        }
+    }
+
+    fn open(&self, connection: &mut Connection<NoPages>) -> Result<()> {
+        connection.post_recv(WrId(0), RecvBuffer::Vec(MESSAGE_BYTES_MAX))?;
+        let mut request = Request::new(Op::Open, self.victim.path.as_str());
+        if self.shape.direction == Direction::Write {
+            request.flags = FLAG_WRITE;
+        }
+        let send = Operation::Send {
+            source: Source::Bytes(request.emit()),
+            solicited: false,
+            invalidate: None,
+        };
+        connection.post_send(WorkRequest {
+            signaled: false,
+            ..WorkRequest::new(WrId(0), send)
+        })?;
+        Ok(())
+    }
+
+    fn completed(
+        &mut self,
+        tag: LinkTag,
+        connection: &mut Connection<NoPages>,
+        done: Completion,
+    ) -> Result<()> {
+        // A failed request is followed by the end of the connection, which says why.
+        if !done.status.is_success() {
+            return Ok(());
+        }
+        let client = self
+            .clients
+            .get_mut(&tag)
+            .context("a completion of no client")?;
+        if done.opcode == CompletionOpcode::Recv {
+            let reply = Reply::parse(&done.message.unwrap_or_default())?;
+            if reply.status != 0 {
+                bail!("{}", reply.message);
+            }
+            if reply.length < self.shape.file_bytes {
+                bail!(
+                    "{} has {} bytes, {} are needed",
+                    self.victim.path,
+                    reply.length,
+                    self.shape.file_bytes
+                );
+            }
+            let sync = self.shape.sync && reply.stag_sync != 0;
+            client.region = Some(Region {
+                stag: Stag(if sync { reply.stag_sync } else { reply.stag }),
+                to: reply.to,
+            });
+            self.running += 1;
+            for slot in 0..self.shape.depth {
+                client.post(self.shape, connection, slot)?;
+            }
+            return Ok(());
+        }
+        let slot = done.wr_id.0 as usize;
+        let elapsed = client.started[slot].elapsed();
+        self.latencies.saturating_record(elapsed.as_nanos() as u64);
+        client.post(self.shape, connection, slot)
+    }
+}
+
+impl Client {
+    fn post(
+        &mut self,
+        shape: &Shape,
+        connection: &mut Connection<NoPages>,
+        slot: usize,
+    ) -> Result<()> {
+        let region = self.region.context("no region yet")?;
+        let remote = RemoteAddr {
+            stag: region.stag,
+            to: TaggedOffset(region.to + self.offsets.draw()),
+        };
+        self.started[slot] = Instant::now();
+        let mut sink = LocalSlice::new(&self.buffer, slot * shape.size, shape.size);
+        if shape.direction == Direction::Write {
+            let write = Operation::Write {
+                source: Source::Local(sink.clone()),
+                remote,
+            };
+            connection.post_send(WorkRequest {
+                signaled: false,
+                ..WorkRequest::new(WrId(slot as u64), write)
+            })?;
+            sink.len = 0;
+        }
+        connection.post_send(WorkRequest::new(
+            WrId(slot as u64),
+            Operation::Read { sink, remote },
+        ))?;
+        Ok(())
+    }
+}

@@ -1,0 +1,75 @@
+//! The shape of a load: what every server and client of a comparison agrees on.
+
+use std::time::Duration;
+
+use clap::ValueEnum;
+use serde::Serialize;
+
+/// Direction of the payload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Direction {
+    /// From the server.
+    Read,
+    /// To the server.
+    Write,
+}
+
+/// Shape of a load.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct Shape {
+    /// Direction of the payload.
+    pub direction: Direction,
+    /// Bytes per operation.
+    pub size: usize,
+    /// Operations in flight per connection.
+    pub depth: usize,
+    /// Connections.
+    pub connections: usize,
+    /// Time measured.
+    pub seconds: f64,
+    /// Bytes of the file that offsets are drawn from.
+    pub file_bytes: u64,
+    /// Whether every write is durable before it completes.
+    pub sync: bool,
+}
+
+impl Shape {
+    /// Time measured.
+    pub fn duration(&self) -> Duration {
+        Duration::from_secs_f64(self.seconds)
+    }
+
+    /// Whole operations that fit into the file.
+    pub fn slots(&self) -> u64 {
+        (self.file_bytes / self.size as u64).max(1)
+    }
+}
+
+/// Draws offsets, the same for every program that starts from the same seed (SplitMix64).
+#[derive(Clone, Debug)]
+pub struct Offsets {
+    state: u64,
+    slots: u64,
+    size: u64,
+}
+
+impl Offsets {
+    /// Offsets for connection `seed` of a load.
+    pub fn new(shape: &Shape, seed: u64) -> Self {
+        Self {
+            state: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x1234_5678,
+            slots: shape.slots(),
+            size: shape.size as u64,
+        }
+    }
+
+    /// The next one: aligned to the size of an operation, uniform over the file.
+    pub fn draw(&mut self) -> u64 {
+        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.state;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % self.slots * self.size
+    }
+}

@@ -1,0 +1,21 @@
+//! The reactor: one io_uring per core that carries the connections *and* the media I/O of its thread (DESIGN D1).
+//!
+//! [`Ring`] speaks to the kernel, [`Net`] drives connections over it, [`Inbox`] lets other threads reach it. Whoever
+//! owns a `Net` writes the loop: enter the ring, hand every completion to its owner, let the connections act, submit.
+//!
+//! ```text
+//!   enter ──► completions ──► Net (bytes in, bytes sent)        ┐
+//!     ▲            │                                            ├─► pump: events, work, bytes out
+//!     │            └────────► media ──► Ftl ──► pages, durable  ┘
+//!     └──────────────── submissions: recv, send, media ◄────────┘
+//! ```
+
+mod buffers;
+mod inbox;
+mod net;
+mod ring;
+
+pub use buffers::RecvBuffers;
+pub use inbox::{INBOX_MAX, Inbox, Waker};
+pub use net::{LinkTag, Net, Notice};
+pub use ring::{Done, Ring, Tag};

@@ -1,0 +1,401 @@
+//! Connections of a reactor: sockets on the ring, [`Connection`]s behind them.
+//!
+//! A link is one TCP socket with its connection. At any time it has at most one multishot receive and one send in the
+//! kernel; everything that became ready meanwhile leaves in the next send, in one piece.
+//!
+//! # Invariants
+//! - A link is forgotten, and its socket closed, only when the kernel holds neither a receive nor a send of it: a
+//!   buffer given to the kernel is never freed before its completion, and a completion always finds its link.
+//! - While its connection does not want input a link receives nothing more; what had been received waits here.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::net::Shutdown;
+use std::os::fd::AsRawFd;
+use std::time::Duration;
+
+use slab::Slab;
+use socket2::Socket;
+use softrdma::{Completion, Connection, Event, PageError, PageStore, SocketState, Ticket, Time};
+
+use super::ring::{Done, Ring, Tag};
+
+/// Bytes that one send takes at most: enough to amortise the call, little enough to stay in the cache.
+const SEND_BYTES: usize = 256 * 1024;
+/// How long the last bytes of an ended connection may take to leave.
+const LINGER: Duration = Duration::from_secs(5);
+
+/// Names a link for ever: slot and generation, so that an answer to a connection that has gone finds nobody.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LinkTag(pub u32);
+
+impl LinkTag {
+    const SLOT_BITS: u32 = 16;
+
+    fn new(slot: usize, generation: u32) -> Self {
+        Self(generation << Self::SLOT_BITS | slot as u32)
+    }
+
+    fn slot(self) -> usize {
+        (self.0 & ((1 << Self::SLOT_BITS) - 1)) as usize
+    }
+}
+
+/// What a connection has to say to the program that owns it.
+#[derive(Debug)]
+pub enum Notice {
+    /// Set-up or end.
+    Event(Event),
+    /// A work request ended.
+    Completion(Completion),
+}
+
+#[derive(Debug)]
+struct Link<S: PageStore> {
+    tag: LinkTag,
+    socket: Socket,
+    connection: Connection<S>,
+    /// Received while the connection did not want input.
+    waiting: Vec<u8>,
+    /// Bytes the kernel is sending, from `sent` on.
+    sending: Vec<u8>,
+    sent: usize,
+    send_in_flight: bool,
+    recv_in_flight: bool,
+    recv_cancelled: bool,
+    eof: bool,
+    write_shut: bool,
+    closing: bool,
+    /// Already in the list of links to look at.
+    queued: bool,
+    timer: Option<Time>,
+}
+
+/// All links of one reactor, with its ring.
+#[derive(Debug)]
+pub struct Net<S: PageStore> {
+    /// The ring, also for the owner's other operations.
+    pub ring: Ring,
+    links: Slab<Link<S>>,
+    generation: u32,
+    ready: Vec<usize>,
+    timers: BinaryHeap<Reverse<(Time, LinkTag)>>,
+}
+
+impl<S: PageStore> Net<S> {
+    /// Links at most; the kernel's limit on descriptors is usually reached first.
+    pub const LINKS_MAX: usize = 1 << LinkTag::SLOT_BITS;
+
+    /// No links yet.
+    pub fn new(ring: Ring) -> Self {
+        Self {
+            ring,
+            links: Slab::new(),
+            generation: 0,
+            ready: Vec::new(),
+            timers: BinaryHeap::new(),
+        }
+    }
+
+    /// Links that exist.
+    pub fn len(&self) -> usize {
+        self.links.len()
+    }
+
+    /// Whether there is no link.
+    pub fn is_empty(&self) -> bool {
+        self.links.is_empty()
+    }
+
+    /// Adds a connected socket; `connection` makes the connection, given its tag. None when there is no room.
+    pub fn add(
+        &mut self,
+        socket: Socket,
+        connection: impl FnOnce(LinkTag) -> Connection<S>,
+    ) -> Option<LinkTag> {
+        if self.links.len() >= Self::LINKS_MAX {
+            return None;
+        }
+        self.generation = self.generation.wrapping_add(1);
+        let entry = self.links.vacant_entry();
+        let slot = entry.key();
+        let tag = LinkTag::new(slot, self.generation);
+        entry.insert(Link {
+            tag,
+            connection: connection(tag),
+            socket,
+            waiting: Vec::new(),
+            sending: Vec::new(),
+            sent: 0,
+            send_in_flight: false,
+            recv_in_flight: false,
+            recv_cancelled: false,
+            eof: false,
+            write_shut: false,
+            closing: false,
+            queued: false,
+            timer: None,
+        });
+        self.arm(slot);
+        self.touch(slot);
+        Some(tag)
+    }
+
+    /// The connection of a link, to post work; the link is looked at in the next [`Self::pump`].
+    pub fn connection(&mut self, tag: LinkTag) -> Option<&mut Connection<S>> {
+        let slot = tag.slot();
+        if self.links.get(slot).is_none_or(|link| link.tag != tag) {
+            return None;
+        }
+        self.touch(slot);
+        Some(&mut self.links[slot].connection)
+    }
+
+    /// Tags of all links.
+    pub fn tags(&self) -> Vec<LinkTag> {
+        self.links.iter().map(|(_, link)| link.tag).collect()
+    }
+
+    /// Hands a page to the connection that waits for it; drops it when that is gone.
+    pub fn page(&mut self, pages: &mut S, ticket: Ticket, page: Result<S::Page, PageError>) {
+        if let Some(connection) = self.connection(LinkTag(ticket.tag())) {
+            connection.handle_page(pages, ticket, page);
+        }
+    }
+
+    /// Tells the connection that waits for it that its writes are durable, or will never be.
+    pub fn durable(&mut self, pages: &mut S, ticket: Ticket, result: Result<(), PageError>) {
+        if let Some(connection) = self.connection(LinkTag(ticket.tag())) {
+            connection.handle_durable(pages, ticket, result);
+        }
+    }
+
+    /// Takes a completion tagged [`Tag::Recv`] or [`Tag::Send`].
+    pub fn handle(&mut self, now: Time, pages: &mut S, done: Done) {
+        match done.tag {
+            Tag::Recv(slot) => self.received(now, pages, slot as usize, done),
+            Tag::Send(slot) => self.sent(slot as usize, done.result),
+            other => unreachable!("{other:?} does not belong to a link"),
+        }
+    }
+
+    /// When the next timer is due.
+    pub fn next_timeout(&self) -> Option<Time> {
+        self.timers.peek().map(|Reverse((at, _))| *at)
+    }
+
+    /// Lets every connection act to which something happened, until none has anything to say; notices go to `notice`,
+    /// which may post work on the same connection.
+    pub fn pump(
+        &mut self,
+        now: Time,
+        pages: &mut S,
+        mut notice: impl FnMut(LinkTag, &mut Connection<S>, Notice),
+    ) {
+        self.fire_timers(now);
+        while let Some(slot) = self.ready.pop() {
+            let Some(link) = self.links.get_mut(slot) else {
+                continue;
+            };
+            link.queued = false;
+            let resumed = link.resume(now, pages);
+            link.tell(&mut notice);
+            if resumed {
+                self.arm(slot);
+            }
+            self.transmit(now, pages, slot);
+            // Taking bytes to send ends work requests, and may end the connection.
+            self.links[slot].tell(&mut notice);
+            self.set_timer(slot);
+            self.retire(now, slot);
+        }
+    }
+
+    fn touch(&mut self, slot: usize) {
+        let link = &mut self.links[slot];
+        if !link.queued {
+            link.queued = true;
+            self.ready.push(slot);
+        }
+    }
+
+    fn arm(&mut self, slot: usize) {
+        let link = &mut self.links[slot];
+        if !link.recv_in_flight && !link.eof && !link.closing {
+            link.recv_in_flight = true;
+            link.recv_cancelled = false;
+            self.ring.recv(link.socket.as_raw_fd(), slot as u32);
+        }
+    }
+
+    fn received(&mut self, now: Time, pages: &mut S, slot: usize, done: Done) {
+        let link = &mut self.links[slot];
+        if !done.more {
+            link.recv_in_flight = false;
+        }
+        match done.result {
+            0 => link.eof = true,
+            n if n > 0 => {
+                let buffer = done.buffer.expect("a receive with bytes names its buffer");
+                let bytes = self.ring.received(buffer, n as usize);
+                if link.closing {
+                    // The connection has ended: what still arrives is of no interest to anybody.
+                } else if link.waiting.is_empty() {
+                    let taken = link.connection.handle_bytes(now, pages, bytes);
+                    link.waiting.extend_from_slice(&bytes[taken..]);
+                } else {
+                    link.waiting.extend_from_slice(bytes);
+                }
+                self.ring.recycle(buffer);
+            }
+            n => {
+                let errno = -n;
+                // Out of buffers: they come back within this round. Cancelled: by ourselves, to hold the peer back.
+                if errno != libc::ENOBUFS && errno != libc::ECANCELED && errno != libc::EINTR {
+                    link.eof = true;
+                    link.waiting.clear();
+                    link.connection.handle_transport_error();
+                }
+            }
+        }
+        if link.eof && link.waiting.is_empty() && done.result == 0 {
+            link.connection.handle_eof(now);
+        }
+        let wanted = link.waiting.is_empty() && link.connection.wants_input();
+        if wanted && !link.recv_in_flight {
+            self.arm(slot);
+        } else if !wanted && link.recv_in_flight && !link.recv_cancelled {
+            link.recv_cancelled = true;
+            self.ring.cancel(Tag::Recv(slot as u32));
+        }
+        self.touch(slot);
+    }
+
+    fn sent(&mut self, slot: usize, result: i32) {
+        let link = &mut self.links[slot];
+        link.send_in_flight = false;
+        if result < 0 {
+            link.sending.clear();
+            link.sent = 0;
+            if -result != libc::ECANCELED {
+                link.connection.handle_transport_error();
+            }
+        } else {
+            link.sent += result as usize;
+            if link.sent >= link.sending.len() {
+                link.sending.clear();
+                link.sent = 0;
+            }
+        }
+        self.touch(slot);
+    }
+
+    fn transmit(&mut self, now: Time, pages: &mut S, slot: usize) {
+        let link = &mut self.links[slot];
+        if link.send_in_flight {
+            return;
+        }
+        if link.sending.is_empty() && !link.write_shut {
+            link.connection
+                .poll_transmit(now, pages, &mut link.sending, SEND_BYTES);
+        }
+        if link.sending.is_empty() {
+            return;
+        }
+        link.send_in_flight = true;
+        let bytes = &link.sending[link.sent..];
+        // SAFETY: `sending` is not touched while `send_in_flight`, and the link lives until the completion.
+        unsafe { self.ring.send(link.socket.as_raw_fd(), bytes, slot as u32) };
+    }
+
+    fn set_timer(&mut self, slot: usize) {
+        let link = &mut self.links[slot];
+        let due = link.connection.poll_timeout();
+        if due != link.timer {
+            link.timer = due;
+            if let Some(at) = due {
+                self.timers.push(Reverse((at, link.tag)));
+            }
+        }
+    }
+
+    fn fire_timers(&mut self, now: Time) {
+        while let Some(&Reverse((at, tag))) = self.timers.peek() {
+            if at > now {
+                break;
+            }
+            self.timers.pop();
+            let slot = tag.slot();
+            let Some(link) = self.links.get_mut(slot).filter(|link| link.tag == tag) else {
+                continue;
+            };
+            if link.closing {
+                // The peer does not take the last bytes.
+                let _ = link.socket.shutdown(Shutdown::Both);
+            } else if link.timer == Some(at) {
+                link.timer = None;
+                link.connection.handle_timeout(now);
+            }
+            self.touch(slot);
+        }
+    }
+
+    /// Does to the socket what the connection wants, and forgets the link when nothing of it is left.
+    fn retire(&mut self, now: Time, slot: usize) {
+        let link = &mut self.links[slot];
+        let idle = !link.send_in_flight && link.sending.is_empty();
+        match link.connection.socket_state() {
+            SocketState::Open => {}
+            SocketState::ShutdownWrite => {
+                if idle && !link.write_shut {
+                    link.write_shut = true;
+                    let _ = link.socket.shutdown(Shutdown::Write);
+                }
+            }
+            SocketState::Close => {
+                if !link.closing {
+                    link.closing = true;
+                    link.waiting = Vec::new();
+                    self.timers.push(Reverse((now + LINGER, link.tag)));
+                    if link.recv_in_flight && !link.recv_cancelled {
+                        link.recv_cancelled = true;
+                        self.ring.cancel(Tag::Recv(slot as u32));
+                    }
+                }
+                if idle && !link.recv_in_flight {
+                    self.links.remove(slot);
+                }
+            }
+        }
+    }
+}
+
+impl<S: PageStore> Link<S> {
+    /// Tells the owner everything there is to tell.
+    fn tell(&mut self, notice: &mut impl FnMut(LinkTag, &mut Connection<S>, Notice)) {
+        let Self {
+            tag, connection, ..
+        } = self;
+        while let Some(event) = connection.poll_event() {
+            notice(*tag, connection, Notice::Event(event));
+        }
+        while let Some(completion) = connection.poll_completion() {
+            notice(*tag, connection, Notice::Completion(completion));
+        }
+    }
+
+    /// Offers what waits to the connection; true when receiving may go on.
+    fn resume(&mut self, now: Time, pages: &mut S) -> bool {
+        while !self.waiting.is_empty() && self.connection.wants_input() {
+            let taken = self.connection.handle_bytes(now, pages, &self.waiting);
+            if taken == 0 {
+                break;
+            }
+            self.waiting.drain(..taken);
+            if self.waiting.is_empty() && self.eof {
+                self.connection.handle_eof(now);
+            }
+        }
+        self.waiting.is_empty() && self.connection.wants_input()
+    }
+}

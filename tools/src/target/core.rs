@@ -1,0 +1,458 @@
+//! The loop of one reactor thread of the target: connections, media, and what other threads ask for.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, RawFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::Sender;
+use std::time::{Duration, Instant};
+
+use ftl::{Action, ActionId, Event as FtlEvent, MediaError, MediaOp};
+use slab::Slab;
+use socket2::Socket;
+use softrdma::config::mulpdu;
+use softrdma::{
+    CompletionOpcode, Config, Connection, Event, Operation, PageError, RecvBuffer, RegionTable,
+    Source, Time, WorkRequest, WrId,
+};
+use tracing::{debug, info, warn};
+
+use super::job::Job;
+use super::pages::{FlashPage, FlashPages, Waiting, page_error};
+use super::store::{commit_error, durable_error};
+use crate::control::{MESSAGE_BYTES_MAX, OUTSTANDING_MAX};
+use crate::reactor::{Done, Inbox, LinkTag, Net, Notice, Ring, Tag};
+
+/// Media operations in the ring at once; the rest waits in the engine.
+const MEDIA_IN_FLIGHT_MAX: usize = 512;
+/// Longest wait for connections to end in order at shutdown.
+const DRAIN: Duration = Duration::from_secs(2);
+
+/// A message of a client for the control threads, or the news that a client has gone.
+#[derive(Debug)]
+pub(super) enum ControlJob {
+    /// A request arrived.
+    Request(usize, LinkTag, Vec<u8>),
+    /// The connection ended: its regions go with it.
+    Gone(usize, LinkTag),
+}
+
+/// What a reactor is made with.
+#[derive(Debug)]
+pub(super) struct CoreParts {
+    /// Number of this reactor, also of its port.
+    pub index: usize,
+    /// Pages and port.
+    pub pages: FlashPages,
+    /// Messages to this reactor.
+    pub inbox: Arc<Inbox<Job>>,
+    /// All reactors, for the one that accepts to spread connections over.
+    pub peers: Vec<Arc<Inbox<Job>>>,
+    /// The device, opened for this ring.
+    pub device: RawFd,
+    /// Regions of all reactors.
+    pub table: Arc<RegionTable>,
+    /// To the control threads. Bounded by the receives that connections have posted.
+    pub control: Sender<ControlJob>,
+    /// What connections start with; domain and tag are filled in.
+    pub config: Config,
+    /// Connections of all reactors, and how many there may be.
+    pub connections: Arc<AtomicUsize>,
+    /// See `connections`.
+    pub connections_max: usize,
+    /// Start of the monotonic clock.
+    pub epoch: Instant,
+}
+
+/// One reactor of the target.
+#[derive(Debug)]
+pub(super) struct Core {
+    parts: CoreParts,
+    net: Net<FlashPages>,
+    /// Accepts connections; the first reactor has it.
+    listener: Option<Socket>,
+    /// Media operations that the kernel holds; keeps their buffers alive.
+    media: Slab<Action>,
+    jobs: VecDeque<Job>,
+    stopping: Option<Instant>,
+    next: usize,
+}
+
+impl Core {
+    /// A reactor, ready to run on the thread that calls this.
+    pub(super) fn new(parts: CoreParts) -> io::Result<Self> {
+        let mut ring = Ring::new(256, 64 * 1024)?;
+        let (base, bytes) = parts.pages.ftl.memory();
+        // SAFETY: the pool is mapped as long as the `Ftl` lives, which `parts` keeps longer than the ring.
+        let fixed = unsafe { ring.register_pool(base, bytes) };
+        debug!(fixed, "page pool registered with the ring");
+        ring.poll_wake(parts.inbox.waker().fd());
+        Ok(Self {
+            net: Net::new(ring),
+            listener: None,
+            parts,
+            media: Slab::new(),
+            jobs: VecDeque::new(),
+            stopping: None,
+            next: 0,
+        })
+    }
+
+    /// Runs until told to stop.
+    pub(super) fn run(mut self) -> io::Result<()> {
+        loop {
+            let now = self.now();
+            self.pump(now);
+            if self.finished() {
+                return Ok(());
+            }
+            let wait = self.sleep_time();
+            self.net.ring.enter(wait)?;
+            let now = self.now();
+            while let Some(done) = self.net.ring.next_done() {
+                self.completed(now, done)?;
+            }
+        }
+    }
+
+    fn now(&self) -> Time {
+        Time(self.parts.epoch.elapsed().as_nanos() as u64)
+    }
+
+    /// Turns everything that happened into everything that has to be done, until both are empty.
+    fn pump(&mut self, now: Time) {
+        let pages = &mut self.parts.pages;
+        let flash_now = ftl::Time(now.0);
+        if pages.ftl.poll_timeout().is_some_and(|due| due <= flash_now) {
+            pages.ftl.handle_timeout(pages.port, flash_now);
+        }
+        self.take_jobs(now);
+        self.pump_links(now);
+        while self.deliver() {
+            self.pump_links(now);
+        }
+        self.submit_media();
+    }
+
+    fn pump_links(&mut self, now: Time) {
+        let (control, index) = (&self.parts.control, self.parts.index);
+        let connections = &self.parts.connections;
+        self.net
+            .pump(now, &mut self.parts.pages, |tag, connection, notice| {
+                if let Notice::Event(Event::Closed(_)) = &notice {
+                    connections.fetch_sub(1, Ordering::Relaxed);
+                }
+                handle_notice(control, index, tag, connection, notice);
+            });
+    }
+
+    /// Hands the answers of the translation layer to those who wait for them; false if there were none.
+    fn deliver(&mut self) -> bool {
+        let pages = &mut self.parts.pages;
+        let mut any = false;
+        while let Some(event) = pages.ftl.poll_event(pages.port) {
+            any = true;
+            match event {
+                FtlEvent::Page { token, result } => match pages.take(token) {
+                    Waiting::Page(ticket) => {
+                        let page = result.map(FlashPage).map_err(|e| page_error(&e));
+                        self.net.page(pages, ticket, page);
+                    }
+                    Waiting::Job(job, n) => job.answer(n, result),
+                    other => unreachable!("{other:?} does not wait for a page"),
+                },
+                FtlEvent::Durable { token, result } => match pages.take(token) {
+                    Waiting::Sync(sync) => {
+                        let result = result.map_err(|_| PageError::Media);
+                        if let Some(wait) = pages.sync_done(sync, result) {
+                            self.net.durable(pages, wait.ticket, wait.result);
+                        }
+                    }
+                    Waiting::Durable(waiter) => {
+                        let _ = waiter.send(result.map_err(|e| durable_error(&e)));
+                    }
+                    other => unreachable!("{other:?} does not wait for durability"),
+                },
+            }
+        }
+        any
+    }
+
+    fn take_jobs(&mut self, now: Time) {
+        self.parts.inbox.drain(&mut self.jobs);
+        while let Some(job) = self.jobs.pop_front() {
+            let pages = &mut self.parts.pages;
+            match job {
+                Job::Pages(job) => {
+                    for (n, &lba) in job.lbas.iter().enumerate() {
+                        let token = pages.wait(Waiting::Job(Arc::clone(&job), n));
+                        match pages.ftl.get(pages.port, lba, job.intent, token) {
+                            ftl::Get::Ready(page) => {
+                                pages.take(token);
+                                job.answer(n, Ok(page));
+                            }
+                            ftl::Get::Pending => {}
+                            ftl::Get::Failed(error) => {
+                                pages.take(token);
+                                job.answer(n, Err(error));
+                            }
+                        }
+                    }
+                }
+                Job::Sync(range, waiter) => {
+                    let token = pages.wait(Waiting::Durable(waiter));
+                    pages.ftl.sync(pages.port, range, token);
+                }
+                Job::Commit(batch, waiter) => {
+                    let token = pages.wait(Waiting::Durable(waiter.clone()));
+                    if let Err(error) = pages.ftl.commit(pages.port, batch, token) {
+                        pages.take(token);
+                        let _ = waiter.send(Err(commit_error(error)));
+                    }
+                }
+                Job::Listen(socket) => {
+                    self.net.ring.accept(socket.as_raw_fd(), 0);
+                    self.listener = Some(socket);
+                }
+                Job::Adopt(socket) => self.adopt(now, socket),
+                Job::Reply(tag, bytes) => self.reply(tag, bytes),
+                Job::Stop => self.stop(),
+            }
+        }
+    }
+
+    fn submit_media(&mut self) {
+        let pages = &mut self.parts.pages;
+        while self.media.len() < MEDIA_IN_FLIGHT_MAX
+            && let Some(action) = pages.ftl.poll_action(pages.port)
+        {
+            let entry = self.media.vacant_entry();
+            let id = entry.key() as u32;
+            let fd = self.parts.device;
+            let ring = &mut self.net.ring;
+            match &action.op {
+                // SAFETY: the engine leaves the buffer alone until the action is done, and `media` keeps the action
+                // until its completion arrives.
+                MediaOp::Read { offset, buf } => unsafe {
+                    ring.read(fd, *offset, buf.as_ptr(), buf.len() as u32, id);
+                },
+                // SAFETY: as above.
+                MediaOp::Write { offset, buf } => unsafe {
+                    ring.write(fd, *offset, buf.as_ptr(), buf.len() as u32, id);
+                },
+                MediaOp::Flush => ring.flush(fd, id),
+                MediaOp::Discard { offset, len } => ring.discard(fd, *offset, *len, id),
+            }
+            entry.insert(action);
+        }
+    }
+
+    fn completed(&mut self, now: Time, done: Done) -> io::Result<()> {
+        match done.tag {
+            Tag::Recv(_) | Tag::Send(_) => {
+                self.net.handle(now, &mut self.parts.pages, done);
+            }
+            Tag::Device(id) => {
+                let action = self.media.remove(id as usize);
+                let result = media_result(&action, done.result);
+                self.media_done(now, action.id, result);
+            }
+            Tag::Wake => {
+                self.parts.inbox.waker().acknowledge();
+                if !done.more {
+                    self.net.ring.poll_wake(self.parts.inbox.waker().fd());
+                }
+            }
+            Tag::Accept(n) => self.accepted(now, n, done),
+            Tag::Cancel => {}
+        }
+        Ok(())
+    }
+
+    fn media_done(&mut self, now: Time, id: ActionId, result: Result<(), MediaError>) {
+        if let Err(error) = &result {
+            warn!(%error, "the device failed an operation");
+        }
+        let pages = &mut self.parts.pages;
+        pages
+            .ftl
+            .handle_done(pages.port, ftl::Time(now.0), id, result);
+    }
+
+    fn accepted(&mut self, now: Time, n: u32, done: Done) {
+        if done.result >= 0 {
+            // SAFETY: the kernel just made this descriptor for us, and nobody else has it.
+            let socket = unsafe { Socket::from_raw_fd(done.result) };
+            let target = self.next % self.parts.peers.len();
+            self.next += 1;
+            if target == self.parts.index {
+                self.adopt(now, socket);
+            } else {
+                let _ = self.parts.peers[target].send(Job::Adopt(socket));
+            }
+        } else {
+            debug!(error = %io::Error::from_raw_os_error(-done.result), "accept");
+        }
+        if !done.more
+            && self.stopping.is_none()
+            && let Some(listener) = &self.listener
+        {
+            self.net.ring.accept(listener.as_raw_fd(), n);
+        }
+    }
+
+    fn adopt(&mut self, now: Time, socket: Socket) {
+        let peer = socket.peer_addr().ok().and_then(|a| a.as_socket());
+        if self.parts.connections.fetch_add(1, Ordering::Relaxed) >= self.parts.connections_max {
+            self.parts.connections.fetch_sub(1, Ordering::Relaxed);
+            warn!(
+                ?peer,
+                max = self.parts.connections_max,
+                "connection refused: too many"
+            );
+            return;
+        }
+        let _ = socket.set_tcp_nodelay(true);
+        let config = self.parts.config.clone();
+        let table = &self.parts.table;
+        let mss = socket.tcp_mss().unwrap_or(1448).min(u32::from(u16::MAX)) as u16;
+        let added = self.net.add(socket, |tag| {
+            let config = Config {
+                tag: tag.0,
+                ulpdu_foreign: mulpdu(mss, false),
+                ..config
+            };
+            Connection::responder(config, table, now)
+        });
+        match added {
+            Some(tag) => debug!(?peer, ?tag, "connected"),
+            None => {
+                self.parts.connections.fetch_sub(1, Ordering::Relaxed);
+                warn!(?peer, "connection refused: no slot is free");
+            }
+        }
+    }
+
+    fn reply(&mut self, tag: LinkTag, bytes: Vec<u8>) {
+        let Some(connection) = self.net.connection(tag) else {
+            return;
+        };
+        let send = WorkRequest::new(
+            WrId(0),
+            Operation::Send {
+                source: Source::Bytes(bytes),
+                solicited: false,
+                invalidate: None,
+            },
+        );
+        let recv = RecvBuffer::Vec(MESSAGE_BYTES_MAX);
+        // The receive of the request answered here becomes free again: nobody has more requests under way than that.
+        // A send queue that is full belongs to a client that does not read what it asked for.
+        if connection.post_recv(WrId(0), recv).is_err() || connection.post_send(send).is_err() {
+            connection.abort();
+        }
+    }
+
+    fn stop(&mut self) {
+        if self.stopping.is_some() {
+            return;
+        }
+        self.stopping = Some(Instant::now());
+        if self.listener.is_some() {
+            self.net.ring.cancel(Tag::Accept(0));
+            self.listener = None;
+        }
+        for tag in self.net.tags() {
+            if let Some(connection) = self.net.connection(tag) {
+                connection.disconnect();
+            }
+        }
+    }
+
+    /// Whether a stop has been asked for and everything of this reactor has ended.
+    fn finished(&mut self) -> bool {
+        let Some(since) = self.stopping else {
+            return false;
+        };
+        let overdue = since.elapsed() > DRAIN;
+        if overdue {
+            for tag in self.net.tags() {
+                if let Some(connection) = self.net.connection(tag) {
+                    connection.abort();
+                }
+            }
+        }
+        (self.net.is_empty() || since.elapsed() > 2 * DRAIN) && self.media.is_empty()
+    }
+
+    /// How long nothing will happen unless a completion arrives.
+    fn sleep_time(&self) -> Option<Duration> {
+        let now = self.now().0;
+        let flash = self.parts.pages.ftl.poll_timeout().map(|t| t.0);
+        let links = self.net.next_timeout().map(|t| t.0);
+        let stop = self
+            .stopping
+            .map(|_| now + Duration::from_millis(50).as_nanos() as u64);
+        let due = [flash, links, stop].into_iter().flatten().min()?;
+        Some(Duration::from_nanos(due.saturating_sub(now)))
+    }
+}
+
+impl Drop for Core {
+    fn drop(&mut self) {
+        self.parts.inbox.close();
+        info!(
+            reactor = self.parts.index,
+            system_calls = self.net.ring.system_calls(),
+            "reactor ended"
+        );
+    }
+}
+
+fn handle_notice(
+    control: &Sender<ControlJob>,
+    index: usize,
+    tag: LinkTag,
+    connection: &mut Connection<FlashPages>,
+    notice: Notice,
+) {
+    match notice {
+        Notice::Event(Event::ConnectRequest(_)) => {
+            for n in 0..OUTSTANDING_MAX {
+                // Fresh connections have room for more than this many receives.
+                let _ = connection.post_recv(WrId(n as u64), RecvBuffer::Vec(MESSAGE_BYTES_MAX));
+            }
+            if let Err(error) = connection.accept(&[]) {
+                debug!(%error, "accept");
+            }
+        }
+        Notice::Event(Event::Established(agreed)) => debug!(?tag, ?agreed, "established"),
+        Notice::Event(Event::PeerFinished) => connection.disconnect(),
+        Notice::Event(Event::Closed(reason)) => {
+            debug!(?tag, %reason, "closed");
+            let _ = control.send(ControlJob::Gone(index, tag));
+        }
+        Notice::Completion(done) if done.opcode == CompletionOpcode::Recv => {
+            let Some(message) = done.message.filter(|_| done.status.is_success()) else {
+                return;
+            };
+            let _ = control.send(ControlJob::Request(index, tag, message));
+        }
+        Notice::Completion(_) => {}
+    }
+}
+
+fn media_result(action: &Action, result: i32) -> Result<(), MediaError> {
+    let want = match &action.op {
+        MediaOp::Read { buf, .. } | MediaOp::Write { buf, .. } => buf.len(),
+        MediaOp::Flush => 0,
+        // Advice: a device that cannot discard has not failed.
+        MediaOp::Discard { .. } => return Ok(()),
+    };
+    match usize::try_from(result) {
+        Ok(n) if n == want => Ok(()),
+        Ok(_) => Err(MediaError::Short),
+        Err(_) => Err(MediaError::from_errno(-result)),
+    }
+}

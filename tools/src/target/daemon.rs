@@ -1,0 +1,316 @@
+//! The target as a program: assembles volume, file system, endpoint and mount, runs them, and takes them down in order.
+
+use std::fs;
+use std::io;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+use std::sync::mpsc::{Sender, channel, sync_channel};
+use std::thread::{Builder, JoinHandle};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, Result, anyhow};
+use contigfs::Fs;
+use contigfs::fuse::{MountOptions, Mounted};
+use ftl::device::FileDevice;
+use ftl::{Ftl, GRAIN_BYTES, OpenOptions, Port, Volume};
+use socket2::{Domain, Protocol, Socket, Type};
+use softrdma::{Buffer, Config, RegionTable};
+use tracing::{info, warn};
+
+use super::core::{ControlJob, Core, CoreParts};
+use super::job::Job;
+use super::pages::FlashPages;
+use super::regions::{Fence, Regions};
+use super::service::{ANONYMOUS, Service};
+use super::settings::Settings;
+use super::store::TargetStore;
+use crate::reactor::Inbox;
+
+/// Connections at once.
+const CONNECTIONS_MAX: usize = 16_384;
+
+/// A running target.
+#[derive(Debug)]
+pub struct Target {
+    address: SocketAddr,
+    mounted: Option<Mounted>,
+    fs: Arc<Fs<TargetStore>>,
+    ftl: Arc<Ftl>,
+    device: FileDevice,
+    inboxes: Vec<Arc<Inbox<Job>>>,
+    reactors: Vec<JoinHandle<io::Result<()>>>,
+    control: Vec<JoinHandle<()>>,
+    ready_file: Option<PathBuf>,
+}
+
+impl Target {
+    /// Starts everything. When this returns, clients can connect and the mount is there.
+    pub fn start(settings: &Settings) -> Result<Self> {
+        let listener = listen(settings.listen)?;
+        let address = listener
+            .local_addr()?
+            .as_socket()
+            .context("the listening socket has no IP address")?;
+        let epoch = Instant::now();
+        let (ftl, device) = open_volume(settings)?;
+
+        let stags = RegionTable::new(rand::random());
+        let regions = Regions::new(Arc::clone(&stags));
+        let inboxes = (0..settings.reactors)
+            .map(|_| Inbox::new().map(Arc::new))
+            .collect::<io::Result<Vec<_>>>()?;
+        let (control_sender, control_jobs) = channel();
+        let reactors = start_reactors(
+            settings,
+            &ftl,
+            device.raw_fd(),
+            &stags,
+            &inboxes,
+            &control_sender,
+            epoch,
+        )?;
+        drop(control_sender);
+
+        let store = TargetStore::new(Arc::clone(&ftl), Arc::clone(&inboxes[0]));
+        let fs = Fs::mount(store).context("cannot read the file system of the volume")?;
+        fs.set_observer(Box::new(Fence(Arc::clone(&regions))));
+        let fs = Arc::new(fs);
+        let service = Arc::new(Service {
+            fs: Arc::clone(&fs),
+            stags,
+            regions,
+            exports: settings.exports.clone(),
+            dram: settings
+                .dram_bytes
+                .map(|bytes| Buffer::zeroed(bytes as usize)),
+            inboxes: inboxes.clone(),
+        });
+        let control = service.start(control_jobs)?;
+        let mut target = Self {
+            address,
+            mounted: None,
+            fs,
+            ftl,
+            device,
+            inboxes,
+            reactors,
+            control,
+            ready_file: settings.ready_file.clone(),
+        };
+        if let Err(error) = target.open_doors(settings, listener) {
+            // What was started must end: a half-started target would hold the device.
+            if let Err(stop) = target.stop() {
+                warn!(%stop, "while giving up");
+            }
+            return Err(error);
+        }
+        Ok(target)
+    }
+
+    /// Mounts and listens, in this order: who can connect finds everything in place.
+    fn open_doors(&mut self, settings: &Settings, listener: Socket) -> Result<()> {
+        if let Some(dir) = &settings.mount {
+            detach_stale(dir);
+            let mounted =
+                contigfs::fuse::mount(Arc::clone(&self.fs), dir, &MountOptions::default())?;
+            info!(dir = %dir.display(), "mounted");
+            self.mounted = Some(mounted);
+        }
+        self.inboxes[0]
+            .send(Job::Listen(listener))
+            .map_err(|_| anyhow!("the reactor ended while starting"))?;
+        if let Some(path) = &settings.ready_file {
+            let temporary = path.with_extension("tmp");
+            fs::write(&temporary, format!("{}\n", self.address))
+                .and_then(|()| fs::rename(&temporary, path))
+                .with_context(|| format!("cannot write the ready file {}", path.display()))?;
+        }
+        info!(address = %self.address, "serving");
+        Ok(())
+    }
+
+    /// Where clients connect.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Whether a reactor has ended by itself, which only a broken ring does.
+    pub fn has_failed(&self) -> bool {
+        self.reactors.iter().any(JoinHandle::is_finished)
+    }
+
+    /// Ends in order: mount, connections, file system, log. Afterwards the volume is clean.
+    pub fn stop(mut self) -> Result<()> {
+        let mut first_error = None;
+        let mut note = |result: Result<()>| {
+            if let Err(error) = result {
+                warn!("{error:#}");
+                first_error.get_or_insert(error);
+            }
+        };
+        if let Some(mut mounted) = self.mounted.take() {
+            note(mounted.unmount().context("cannot unmount"));
+        }
+        note(
+            self.fs
+                .sync_all()
+                .context("cannot write out the file system"),
+        );
+        for inbox in &self.inboxes {
+            let _ = inbox.send(Job::Stop);
+        }
+        for reactor in self.reactors.drain(..) {
+            let ended = reactor
+                .join()
+                .map_err(|_| anyhow!("a reactor panicked"))
+                .and_then(|result| result.context("a reactor failed"));
+            note(ended);
+        }
+        for thread in self.control.drain(..) {
+            note(
+                thread
+                    .join()
+                    .map_err(|_| anyhow!("a control thread panicked")),
+            );
+        }
+        let volume = Volume::new(self.ftl, self.device);
+        note(volume.shutdown().context("cannot close the volume"));
+        if let Some(path) = &self.ready_file {
+            let _ = fs::remove_file(path);
+        }
+        first_error.map_or(Ok(()), Err)
+    }
+}
+
+fn open_volume(settings: &Settings) -> Result<(Arc<Ftl>, FileDevice)> {
+    let path = &settings.device;
+    let mut device = FileDevice::open(path)?;
+    let options = OpenOptions {
+        pool_frames: (settings.pool_bytes / GRAIN_BYTES as u64) as usize,
+        ports: settings.reactors as u16,
+        now: ftl::Time(0),
+        wall_clock_ns: SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .map_or(0, |t| t.as_nanos() as u64),
+        ..OpenOptions::default()
+    };
+    let (ftl, report) = Ftl::open(&mut device, options)
+        .with_context(|| format!("cannot open the volume on {}", path.display()))?;
+    info!(device = %path.display(), ?report, "volume open");
+    Ok((ftl, device))
+}
+
+fn start_reactors(
+    settings: &Settings,
+    ftl: &Arc<Ftl>,
+    device: i32,
+    stags: &Arc<RegionTable>,
+    inboxes: &[Arc<Inbox<Job>>],
+    control: &Sender<ControlJob>,
+    epoch: Instant,
+) -> Result<Vec<JoinHandle<io::Result<()>>>> {
+    let pool_frames = settings.pool_bytes / GRAIN_BYTES as u64;
+    // Half of the pool may be pinned by reads that wait for more pages, so that there is always a page to go on with.
+    let window = (pool_frames / 2 / 1024).clamp(1, 64) as usize;
+    let connections_max = CONNECTIONS_MAX.min((pool_frames / 2) as usize / window);
+    let connections = Arc::new(AtomicUsize::new(0));
+    let mut threads = Vec::new();
+    for index in 0..settings.reactors {
+        let port = Port(index as u16);
+        let waker = inboxes[index].waker().clone();
+        ftl.set_waker(port, Box::new(move || waker.wake()));
+        let parts = CoreParts {
+            index,
+            pages: FlashPages::new(Arc::clone(ftl), port),
+            inbox: Arc::clone(&inboxes[index]),
+            peers: inboxes.to_vec(),
+            device,
+            table: Arc::clone(stags),
+            control: control.clone(),
+            config: Config {
+                protection_domain: ANONYMOUS,
+                // CRCs are used when the peer asks; beyond loopback they always are.
+                crc: !settings.listen.ip().is_loopback(),
+                read_window_pages: window,
+                ..Config::default()
+            },
+            connections: Arc::clone(&connections),
+            connections_max,
+            epoch,
+        };
+        // The ring belongs to the thread that made it, so the core is made there; its failure is told here.
+        let (made, outcome) = sync_channel(1);
+        let thread =
+            Builder::new()
+                .name(format!("reactor-{index}"))
+                .spawn(move || match Core::new(parts) {
+                    Ok(core) => {
+                        let _ = made.send(Ok(()));
+                        core.run()
+                    }
+                    Err(error) => {
+                        let _ = made.send(Err(error));
+                        Ok(())
+                    }
+                })?;
+        outcome
+            .recv()
+            .context("a reactor ended while starting")?
+            .context(
+                "cannot set up io_uring (Linux 6.1 or later is needed, and it must be allowed)",
+            )?;
+        threads.push(thread);
+    }
+    Ok(threads)
+}
+
+fn listen(address: SocketAddr) -> Result<Socket> {
+    let socket = Socket::new(
+        Domain::for_address(address),
+        Type::STREAM,
+        Some(Protocol::TCP),
+    )?;
+    // A target that was killed leaves connections in TIME_WAIT; its successor must be able to start at once.
+    socket.set_reuse_address(true)?;
+    socket
+        .bind(&address.into())
+        .and_then(|()| socket.listen(1024))
+        .with_context(|| match address.port() {
+            0 => format!("cannot listen on {address}"),
+            port => format!(
+                "cannot listen on {address}: is port {port} taken? (--listen chooses another)"
+            ),
+        })?;
+    Ok(socket)
+}
+
+/// Removes what a killed target left mounted at `dir`.
+fn detach_stale(dir: &Path) {
+    let stale = fs::metadata(dir).is_err_and(|e| e.raw_os_error() == Some(libc::ENOTCONN));
+    if stale {
+        match detach(dir) {
+            Ok(()) => info!(dir = %dir.display(), "removed the mount of a target that has died"),
+            Err(error) => warn!(dir = %dir.display(), %error, "cannot remove a dead mount"),
+        }
+    }
+}
+
+/// Unmounts `dir` even if it is in use.
+pub fn detach(dir: &Path) -> io::Result<()> {
+    let path = std::ffi::CString::new(dir.as_os_str().as_encoded_bytes())?;
+    // SAFETY: a NUL-terminated path that lives over the call.
+    if unsafe { libc::umount2(path.as_ptr(), libc::MNT_DETACH) } == 0 {
+        return Ok(());
+    }
+    let denied = io::Error::last_os_error();
+    let helper = std::process::Command::new("fusermount3")
+        .args(["-u", "-z"])
+        .arg(dir)
+        .status();
+    match helper {
+        Ok(status) if status.success() => Ok(()),
+        _ => Err(denied),
+    }
+}

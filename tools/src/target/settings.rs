@@ -1,0 +1,117 @@
+//! Settings of a target: the TOML file and the command line, merged and checked.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use bytesize::ByteSize;
+use serde::{Deserialize, Deserializer};
+
+use super::exports::{Export, Exports};
+use crate::cli;
+
+/// Port of the target, in the range that nobody owns.
+pub const PORT: u16 = 7174;
+
+/// The TOML file: everything is optional, and the command line wins.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct FileSettings {
+    devices: Option<Vec<PathBuf>>,
+    mount: Option<PathBuf>,
+    listen: Option<SocketAddr>,
+    insecure: Option<bool>,
+    #[serde(default)]
+    export: Vec<Export>,
+    #[serde(default, deserialize_with = "size")]
+    pool: Option<ByteSize>,
+    #[serde(default, deserialize_with = "size")]
+    dram: Option<ByteSize>,
+    reactors: Option<usize>,
+}
+
+fn size<'de, D: Deserializer<'de>>(from: D) -> Result<Option<ByteSize>, D::Error> {
+    let text = String::deserialize(from)?;
+    text.parse().map(Some).map_err(serde::de::Error::custom)
+}
+
+/// What a target is started with.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The device or image.
+    pub device: PathBuf,
+    /// Where to mount.
+    pub mount: Option<PathBuf>,
+    /// Where to listen.
+    pub listen: SocketAddr,
+    /// What remote clients may use.
+    pub exports: Exports,
+    /// Pages in memory, in bytes.
+    pub pool_bytes: u64,
+    /// Plain memory to offer, in bytes.
+    pub dram_bytes: Option<u64>,
+    /// Reactor threads.
+    pub reactors: usize,
+    /// Where to write the address served.
+    pub ready_file: Option<PathBuf>,
+}
+
+impl Settings {
+    /// Merges the options given with the file they name.
+    pub fn new(options: &cli::Serve) -> Result<Self> {
+        let file = match &options.config {
+            Some(path) => read(path)?,
+            None => FileSettings::default(),
+        };
+        let devices = if options.devices.is_empty() {
+            file.devices.unwrap_or_default()
+        } else {
+            options.devices.clone()
+        };
+        let device = match devices.as_slice() {
+            [device] => device.clone(),
+            [] => bail!("no device given: name one, or set `devices` in the configuration file"),
+            more => bail!("{} devices given: a volume lies on one device", more.len()),
+        };
+        let listen = options
+            .listen
+            .or(file.listen)
+            .unwrap_or_else(|| SocketAddr::from((Ipv4Addr::LOCALHOST, PORT)));
+        let insecure = options.insecure || file.insecure.unwrap_or(false);
+        if !listen.ip().is_loopback() && !insecure {
+            bail!(
+                "{listen} is reachable from other machines and peers are not authenticated: \
+                 listen on 127.0.0.1, or say --insecure on a network where everybody may read and write"
+            );
+        }
+        let mut exports = file.export;
+        for text in &options.exports {
+            let export = text.parse().map_err(anyhow::Error::msg);
+            exports.push(export.with_context(|| format!("--export {text}"))?);
+        }
+        let pool = options.pool.or(file.pool).unwrap_or(ByteSize::mib(256));
+        if pool < ByteSize::mib(1) {
+            bail!("a pool of {pool} is too small: 1MiB is the least");
+        }
+        let reactors = options.reactors.or(file.reactors).unwrap_or(1);
+        if !(1..=64).contains(&reactors) {
+            bail!("{reactors} reactors: 1 to 64 are possible");
+        }
+        Ok(Self {
+            device,
+            mount: options.mount.clone().or(file.mount),
+            listen,
+            exports: Exports::new(exports),
+            pool_bytes: pool.as_u64(),
+            dram_bytes: options.dram.or(file.dram).map(|size| size.as_u64()),
+            reactors,
+            ready_file: options.ready_file.clone(),
+        })
+    }
+}
+
+fn read(path: &Path) -> Result<FileSettings> {
+    let text = std::fs::read_to_string(path)
+        .with_context(|| format!("cannot read the configuration file {}", path.display()))?;
+    toml::from_str(&text).with_context(|| format!("configuration file {}", path.display()))
+}

@@ -1,0 +1,478 @@
+//! Bad input of every kind: its own clear error, a status that is not 0 or a Terminate, and nothing else disturbed.
+//!
+//! Defends I10 and I18 of the fault model where a peer is involved, and the rule that an error names the thing and the
+//! cause everywhere.
+
+mod common;
+
+use std::fs;
+use std::io::{Seek, SeekFrom, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
+
+use common::{Image, Target, bad, can_mount, drain, flashnet, good, pattern};
+use softrdma::{
+    Buffer, CloseReason, LocalSlice, Operation, Source, Stag, TaggedOffset, WorkRequest, WrId,
+};
+use tools::client::{ClientError, RemoteFile, Session};
+use tools::control::{FLAG_CREATE, FLAG_TRUNCATE, FLAG_WRITE, Op, Request};
+
+const LISTEN: [&str; 2] = ["--listen", "127.0.0.1:0"];
+
+fn serve_fails(image: &std::path::Path, more: &[&str]) -> String {
+    let mut arguments = vec!["serve", image.to_str().unwrap()];
+    arguments.extend(LISTEN);
+    arguments.extend(more);
+    bad(&arguments)
+}
+
+fn assert_says(message: &str, words: &[&str]) {
+    for word in words {
+        assert!(message.contains(word), "{message:?} does not say {word:?}");
+    }
+}
+
+#[test]
+fn wrong_magic() {
+    let image = Image::new("64MiB");
+    let mut file = fs::OpenOptions::new()
+        .write(true)
+        .open(image.path())
+        .unwrap();
+    file.write_all(&vec![0x55; 2 * 4096]).unwrap();
+    drop(file);
+    let name = image.path();
+    assert_says(&serve_fails(&name, &[]), &["volume.img"]);
+    assert_says(&bad(&["fsck", name.to_str().unwrap()]), &["volume.img"]);
+}
+
+#[test]
+fn not_a_volume_and_no_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let empty = dir.path().join("empty.img");
+    fs::write(&empty, []).unwrap();
+    assert_says(&serve_fails(&empty, &[]), &["empty.img"]);
+    let missing = dir.path().join("missing.img");
+    assert_says(
+        &serve_fails(&missing, &[]),
+        &["missing.img", "No such file"],
+    );
+    assert_says(
+        &bad(&["mkfs", missing.to_str().unwrap()]),
+        &["missing.img", "--size"],
+    );
+}
+
+#[test]
+fn truncated_image() {
+    let image = Image::new("64MiB");
+    fs::OpenOptions::new()
+        .write(true)
+        .open(image.path())
+        .unwrap()
+        .set_len(32 << 20)
+        .unwrap();
+    assert_says(&serve_fails(&image.path(), &[]), &["volume.img"]);
+}
+
+#[test]
+fn formatting_twice_needs_force() {
+    let image = Image::new("64MiB");
+    let name = image.path();
+    let name = name.to_str().unwrap();
+    assert_says(&bad(&["mkfs", name]), &["volume.img", "--force"]);
+    good(&["mkfs", "--force", name]);
+}
+
+#[test]
+fn image_in_use() {
+    let image = Image::new("64MiB");
+    let target = image.serve(&[]);
+    let message = serve_fails(&image.path(), &[]);
+    assert_says(&message, &["volume.img", "in use"]);
+    let message = bad(&["mkfs", "--force", image.path().to_str().unwrap()]);
+    assert_says(&message, &["in use"]);
+    // The one that was there first has not noticed.
+    good(&["ls", &target.url("/")]);
+    assert!(target.stop().success());
+}
+
+#[test]
+fn unreadable_file() {
+    // SAFETY: no arguments.
+    if unsafe { libc::geteuid() } == 0 {
+        // Root reads everything: a directory in the place of the file is refused all the same.
+        let dir = tempfile::tempdir().unwrap();
+        assert_says(
+            &serve_fails(dir.path(), &[]),
+            &[dir.path().to_str().unwrap()],
+        );
+        return;
+    }
+    let image = Image::new("64MiB");
+    fs::set_permissions(image.path(), fs::Permissions::from_mode(0o000)).unwrap();
+    assert_says(
+        &serve_fails(&image.path(), &[]),
+        &["volume.img", "Permission denied"],
+    );
+}
+
+#[test]
+fn port_taken() {
+    let image = Image::new("64MiB");
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let message = bad(&[
+        "serve",
+        image.path().to_str().unwrap(),
+        "--listen",
+        &address,
+    ]);
+    assert_says(&message, &[&address, "Address already in use"]);
+    // The volume was not left locked.
+    assert!(image.serve(&[]).stop().success());
+}
+
+#[test]
+fn beyond_loopback_needs_a_word() {
+    let image = Image::new("64MiB");
+    let message = bad(&[
+        "serve",
+        image.path().to_str().unwrap(),
+        "--listen",
+        "0.0.0.0:0",
+    ]);
+    assert_says(&message, &["0.0.0.0:0", "--insecure"]);
+}
+
+#[test]
+fn mount_point_missing_or_busy() {
+    if !can_mount() {
+        return;
+    }
+    let image = Image::new("64MiB");
+    let missing = image.beside("nowhere");
+    let message = serve_fails(&image.path(), &["--mount", missing.to_str().unwrap()]);
+    assert_says(&message, &["nowhere"]);
+
+    let dir = image.beside("mnt");
+    fs::create_dir(&dir).unwrap();
+    let target = image.serve(&["--mount", dir.to_str().unwrap()]);
+    let second = Image::new("64MiB");
+    let message = serve_fails(&second.path(), &["--mount", dir.to_str().unwrap()]);
+    assert_says(&message, &["mnt"]);
+    // The first mount is whole.
+    fs::write(dir.join("file"), b"still there").unwrap();
+    assert_eq!(fs::read(dir.join("file")).unwrap(), b"still there");
+    assert!(target.stop().success());
+    assert!(second.serve(&[]).stop().success());
+}
+
+#[test]
+fn bad_configuration() {
+    let image = Image::new("64MiB");
+    let config = image.beside("target.toml");
+    let serve = || bad(&["serve", "--config", config.to_str().unwrap()]);
+    assert_says(&serve(), &["target.toml", "No such file"]);
+    fs::write(&config, "devises = []").unwrap();
+    assert_says(&serve(), &["target.toml", "devises"]);
+    fs::write(&config, "pool = \"a lot\"").unwrap();
+    assert_says(&serve(), &["target.toml"]);
+    fs::write(&config, "").unwrap();
+    assert_says(&serve(), &["no device"]);
+}
+
+#[test]
+fn wrong_usage_is_status_2() {
+    for arguments in [
+        &["serve", "--nonsense"] as &[&str],
+        &["nonsense"],
+        &["mkfs", "--op", "99%", "x"],
+        &["perf"],
+    ] {
+        assert_eq!(flashnet(arguments).status.code(), Some(2));
+    }
+}
+
+#[test]
+fn unknown_host_and_nobody_there() {
+    assert_says(
+        &bad(&["ls", "no.such.host.invalid/"]),
+        &["no.such.host.invalid", "unknown host"],
+    );
+    let free = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = free.local_addr().unwrap().to_string();
+    drop(free);
+    assert_says(
+        &bad(&["ls", &format!("{address}/")]),
+        &[&address, "refused"],
+    );
+    assert_says(&bad(&["ls", "host:port/"]), &["HOST[:PORT]/PATH"]);
+}
+
+#[test]
+fn paths_that_are_not_to_be_had() {
+    let image = Image::new("64MiB");
+    let source = image.beside("source");
+    fs::write(&source, b"x").unwrap();
+    let source = source.to_str().unwrap();
+    let target = image.serve(&[]);
+    good(&["put", source, &target.url("/in-the-root")]);
+    assert!(target.stop().success());
+
+    let target = image.serve(&["--export", "/open", "--export", "/in-the-root:ro"]);
+    assert_says(&bad(&["ls", &target.url("/")]), &["/", "not exported"]);
+    assert_says(
+        &bad(&["get", &target.url("/elsewhere/x"), "-"]),
+        &["/elsewhere/x", "not exported"],
+    );
+    assert_says(
+        &bad(&["get", &target.url("/open/../in-the-root"), "-"]),
+        &["/open/../in-the-root"],
+    );
+    assert_says(
+        &bad(&["put", source, &target.url("/in-the-root")]),
+        &["/in-the-root", "read-only"],
+    );
+    assert_says(
+        &bad(&["get", &target.url("/open/missing"), "-"]),
+        &["/open/missing"],
+    );
+    assert_eq!(good(&["get", &target.url("/in-the-root"), "-"]), "x");
+    assert!(target.stop().success());
+}
+
+fn file_of(session: &mut Session, length: u64) -> RemoteFile {
+    let request = Request {
+        flags: FLAG_WRITE | FLAG_CREATE | FLAG_TRUNCATE,
+        length,
+        ..Request::new(Op::Open, "/file")
+    };
+    session.open(request).unwrap()
+}
+
+/// What a READ at `stag` and `to` ends with, on a session of its own.
+fn read_ends(target: &Target, at: impl Fn(&RemoteFile) -> (Stag, u64), len: usize) -> String {
+    let mut session = target.session();
+    let request = Request {
+        flags: FLAG_WRITE,
+        ..Request::new(Op::Open, "/file")
+    };
+    let file = session.open(request).unwrap();
+    let (stag, to) = at(&file);
+    let remote = softrdma::RemoteAddr {
+        stag,
+        to: TaggedOffset(to),
+    };
+    let sink = LocalSlice::whole(&Buffer::zeroed(len));
+    session
+        .post(WorkRequest::new(WrId(1), Operation::Read { sink, remote }))
+        .unwrap();
+    closed_with(session.success("READ").unwrap_err())
+}
+
+fn write_ends(target: &Target, at: impl Fn(&RemoteFile) -> (Stag, u64)) -> String {
+    let mut session = target.session();
+    let request = Request {
+        flags: FLAG_WRITE,
+        ..Request::new(Op::Open, "/file")
+    };
+    let file = session.open(request).unwrap();
+    let (stag, to) = at(&file);
+    let remote = softrdma::RemoteAddr {
+        stag,
+        to: TaggedOffset(to),
+    };
+    let source = Source::Bytes(vec![0xee; 64]);
+    session
+        .post(WorkRequest::new(
+            WrId(1),
+            Operation::Write { source, remote },
+        ))
+        .unwrap();
+    // The WRITE itself may complete: the transport took it. What follows it does not.
+    let error = loop {
+        if let Err(error) = session.fence(&file) {
+            break error;
+        }
+    };
+    closed_with(error)
+}
+
+fn closed_with(error: ClientError) -> String {
+    match error {
+        ClientError::Closed {
+            reason: CloseReason::TerminateReceived(terminate),
+            ..
+        } => terminate.to_string(),
+        other => panic!("not a Terminate: {other}"),
+    }
+}
+
+/// Reads past the end and altered STags end their own connection with a Terminate, change nothing, and disturb nobody
+/// (I10).
+#[test]
+fn remote_accesses_that_are_not_allowed() {
+    let image = Image::new("64MiB");
+    let target = image.serve(&[]);
+    let mut bystander = target.session();
+    let file = file_of(&mut bystander, 10_000);
+    let content = pattern(10_000, 1);
+    bystander
+        .write(&file, 0, 10_000, false, |at, bytes| {
+            bytes.copy_from_slice(&content[at as usize..][..bytes.len()]);
+            Ok(())
+        })
+        .unwrap();
+
+    for (offset, len) in [(0, 10_001), (9_999, 2), (10_000, 1), (1 << 40, 1)] {
+        let said = read_ends(&target, |file| (file.stag, file.to + offset), len);
+        assert_says(&said, &["bounds"]);
+    }
+    let said = read_ends(&target, |file| (file.stag, u64::MAX - 3), 8);
+    assert!(said.contains("wrap") || said.contains("bounds"), "{said}");
+    for bit in 0..32 {
+        let said = read_ends(&target, |file| (Stag(file.stag.0 ^ 1 << bit), file.to), 16);
+        assert_says(&said, &["STag"]);
+        let said = write_ends(&target, |file| (Stag(file.stag_sync.0 ^ 1 << bit), file.to));
+        assert_says(&said, &["STag"]);
+    }
+    assert_says(
+        &write_ends(&target, |file| (file.stag, file.to + 9_990)),
+        &["bounds"],
+    );
+
+    let mut read = Vec::new();
+    bystander
+        .read(&file, 0, 10_000, |_, bytes| {
+            read.extend_from_slice(bytes);
+            Ok(())
+        })
+        .unwrap();
+    assert!(read == content, "the file has changed");
+    assert!(target.stop().success());
+}
+
+/// A region opened for reading cannot be written.
+#[test]
+fn writing_through_a_region_for_reading() {
+    let image = Image::new("64MiB");
+    let target = image.serve(&[]);
+    let mut session = target.session();
+    file_of(&mut session, 4096);
+    let file = session.open(Request::new(Op::Open, "/file")).unwrap();
+    let source = Source::Bytes(vec![1; 16]);
+    let remote = file.at(0);
+    session
+        .post(WorkRequest::new(
+            WrId(1),
+            Operation::Write { source, remote },
+        ))
+        .unwrap();
+    let error = loop {
+        if let Err(error) = session.fence(&file) {
+            break error;
+        }
+    };
+    // DDP has no code for access rights; the STag is not valid for this.
+    assert_says(&closed_with(error), &["STag"]);
+    assert!(target.stop().success());
+}
+
+/// Garbage on the port ends that connection, whatever it is, and nothing else.
+#[test]
+fn garbage_on_the_port() {
+    let image = Image::new("64MiB");
+    let target = image.serve(&[]);
+    let mut bystander = target.session();
+    let file = file_of(&mut bystander, 4096);
+
+    let start_frame = {
+        let mut frame = b"MPA ID Req Frame".to_vec();
+        frame.extend([0x40, 1, 0, 0]);
+        frame
+    };
+    let mut good_start_then_garbage = start_frame.clone();
+    good_start_then_garbage.extend(pattern(4096, 3));
+    for garbage in [
+        b"GET / HTTP/1.1\r\n\r\n".to_vec(),
+        vec![0; 64],
+        pattern(100_000, 2),
+        good_start_then_garbage,
+    ] {
+        let mut stream = TcpStream::connect(target.address).unwrap();
+        // The target may close in the middle of it.
+        let _ = stream.write_all(&garbage);
+        drain(&mut stream);
+    }
+    // Valid set-up, then an FPDU of garbage: a Terminate comes back before the end.
+    let mut stream = TcpStream::connect(target.address).unwrap();
+    stream.write_all(&start_frame).unwrap();
+    let mut reply = [0; 20];
+    std::io::Read::read_exact(&mut stream, &mut reply).unwrap();
+    assert_eq!(&reply[..16], b"MPA ID Rep Frame");
+    stream.write_all(&pattern(4096, 4)).unwrap();
+    let terminate = drain(&mut stream);
+    assert!(terminate.len() > 4, "no Terminate came");
+    assert_eq!(terminate[3] & 0x0f, 7, "opcode of a Terminate");
+
+    bystander.fence(&file).unwrap();
+    assert!(target.stop().success());
+}
+
+/// A request that is none gets a reply that says so, and the connection lives.
+#[test]
+fn malformed_control_request() {
+    let image = Image::new("64MiB");
+    let target = image.serve(&[]);
+    let mut session = target.session();
+    file_of(&mut session, 4096);
+    for (offset, length) in [(4097, 0), (0, 5000), (u64::MAX, 1), (1, u64::MAX)] {
+        let request = Request {
+            offset,
+            length,
+            ..Request::new(Op::Open, "/file")
+        };
+        let error = session.open(request).unwrap_err();
+        assert!(
+            matches!(
+                error,
+                ClientError::Refused {
+                    status: libc::EINVAL,
+                    ..
+                }
+            ),
+            "{error}"
+        );
+    }
+    let mut request = Request::new(Op::Close, "");
+    request.handle = 999;
+    assert!(matches!(
+        session.call(request).unwrap_err(),
+        ClientError::Refused {
+            status: libc::EBADF,
+            ..
+        }
+    ));
+    session.call(Request::new(Op::Stat, "/")).unwrap();
+    assert!(target.stop().success());
+}
+
+/// An image whose superblock copies are both damaged is refused; with one damaged it opens (I7 for the superblock).
+#[test]
+fn damaged_superblock() {
+    let image = Image::new("64MiB");
+    let damage = |at: u64| {
+        let mut file = fs::OpenOptions::new()
+            .write(true)
+            .open(image.path())
+            .unwrap();
+        file.seek(SeekFrom::Start(at)).unwrap();
+        file.write_all(&[0xff; 64]).unwrap();
+    };
+    damage(40);
+    assert!(image.serve(&[]).stop().success());
+    damage(40);
+    damage(4096 + 40);
+    assert_says(&serve_fails(&image.path(), &[]), &["volume.img"]);
+}

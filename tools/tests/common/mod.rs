@@ -1,0 +1,217 @@
+//! What the end-to-end tests share: images, running targets, commands, and the rule of skipping.
+#![allow(unreachable_pub)] // Shared by several test programs.
+#![allow(dead_code)]
+
+use std::io::{BufRead, BufReader, Read};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+use tools::client::{Session, SessionOptions};
+
+/// The program under test.
+pub const FLASHNET: &str = env!("CARGO_BIN_EXE_flashnet");
+
+/// Why this test cannot run here; printed, and a failure where nothing may be skipped.
+pub fn skip(why: &str) {
+    let required = std::env::var("FLASHNET_REQUIRE").is_ok_and(|what| what.contains("all"));
+    assert!(!required, "nothing may be skipped here, but: {why}");
+    eprintln!("skipped: {why}");
+}
+
+/// Whether this process can mount; if not, the test has been skipped.
+pub fn can_mount() -> bool {
+    match contigfs::fuse::available() {
+        Ok(()) => true,
+        Err(why) => {
+            skip(&why.to_string());
+            false
+        }
+    }
+}
+
+/// A program of the test tools, or none when the test has been skipped.
+pub fn tool(name: &str) -> Option<PathBuf> {
+    let tools = std::env::var_os("FLASHNET_TOOLS").map(PathBuf::from);
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let found = tools
+        .into_iter()
+        .map(|dir| dir.join("bin"))
+        .chain(std::env::split_paths(&path))
+        .map(|dir| dir.join(name))
+        .find(|file| file.is_file());
+    if found.is_none() {
+        skip(&format!("{name} is not installed"));
+    }
+    found
+}
+
+/// Runs the program and waits for its end.
+pub fn flashnet<S: AsRef<std::ffi::OsStr>>(arguments: &[S]) -> Output {
+    Command::new(FLASHNET)
+        .args(arguments)
+        .stdin(Stdio::null())
+        .output()
+        .expect("the program starts")
+}
+
+/// Standard output of a run that must succeed.
+pub fn good<S: AsRef<std::ffi::OsStr>>(arguments: &[S]) -> String {
+    let output = flashnet(arguments);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{}: {errors}", output.status);
+    String::from_utf8(output.stdout).expect("output is UTF-8")
+}
+
+/// The message of a run that must fail with status 1.
+pub fn bad<S: AsRef<std::ffi::OsStr>>(arguments: &[S]) -> String {
+    let output = flashnet(arguments);
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(1), "{errors}");
+    errors
+}
+
+/// A formatted image in a directory of its own.
+pub struct Image {
+    dir: TempDir,
+}
+
+impl Image {
+    /// An image of `size`, as `mkfs --size` takes it.
+    pub fn new(size: &str) -> Self {
+        let image = Self {
+            dir: tempfile::tempdir().expect("a temporary directory"),
+        };
+        good(&["mkfs", "--size", size, image.path().to_str().unwrap()]);
+        image
+    }
+
+    /// The image file.
+    pub fn path(&self) -> PathBuf {
+        self.dir.path().join("volume.img")
+    }
+
+    /// A path beside it.
+    pub fn beside(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// Starts a target on it.
+    pub fn serve(&self, more: &[&str]) -> Target {
+        Target::start(&self.path(), more)
+    }
+}
+
+/// A running target; killed when dropped.
+pub struct Target {
+    child: Child,
+    /// Where it serves.
+    pub address: SocketAddr,
+    mount: Option<PathBuf>,
+}
+
+impl Target {
+    fn start(image: &Path, more: &[&str]) -> Self {
+        let mut child = Command::new(FLASHNET)
+            .args(["--json", "serve", "--listen", "127.0.0.1:0"])
+            .arg(image)
+            .args(more)
+            .env("FLASHNET_LOG", "warn")
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("the program starts");
+        let mut line = String::new();
+        let stdout = child.stdout.as_mut().expect("it is piped");
+        BufReader::new(stdout)
+            .read_line(&mut line)
+            .expect("a line of JSON");
+        assert!(!line.is_empty(), "the target did not start");
+        let ready: serde_json::Value = serde_json::from_str(&line).expect("a line of JSON");
+        let mount = more
+            .iter()
+            .position(|&option| option == "--mount")
+            .map(|at| PathBuf::from(more[at + 1]));
+        Self {
+            child,
+            address: ready["address"].as_str().unwrap().parse().unwrap(),
+            mount,
+        }
+    }
+
+    /// `HOST:PORT/path` for the commands.
+    pub fn url(&self, path: &str) -> String {
+        format!("{}{path}", self.address)
+    }
+
+    /// A session with it.
+    pub fn session(&self) -> Session {
+        Session::connect(self.address, SessionOptions::default()).expect("a session")
+    }
+
+    /// Its process.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Kills it.
+    pub fn kill(mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    /// Ends it in order.
+    pub fn stop(mut self) -> ExitStatus {
+        // SAFETY: a signal to a child that has not been waited for.
+        unsafe { libc::kill(self.child.id() as i32, libc::SIGTERM) };
+        let start = Instant::now();
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return status;
+            }
+            assert!(start.elapsed() < Duration::from_secs(30), "it does not end");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+impl Drop for Target {
+    fn drop(&mut self) {
+        if matches!(self.child.try_wait(), Ok(None)) {
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+        if let Some(dir) = &self.mount {
+            let _ = tools::target::detach(dir);
+        }
+    }
+}
+
+/// Bytes that differ from one another.
+pub fn pattern(len: usize, seed: u64) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    (0..len)
+        .map(|_| {
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            (state >> 56) as u8
+        })
+        .collect()
+}
+
+/// Everything a socket still gives until the peer closes it.
+pub fn drain(stream: &mut std::net::TcpStream) -> Vec<u8> {
+    stream
+        .set_read_timeout(Some(Duration::from_secs(20)))
+        .unwrap();
+    let mut bytes = Vec::new();
+    match stream.read_to_end(&mut bytes) {
+        Ok(_) => {}
+        Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => {}
+        Err(error) => panic!("the target keeps the connection: {error}"),
+    }
+    bytes
+}

@@ -1,0 +1,131 @@
+//! The mount of a real target under real programs: fsx, and a tree copied, compared, and compared again after a
+//! restart.
+
+mod common;
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use common::{Image, can_mount, tool};
+
+fn fsx(target_options: &[&str], configuration: &str) {
+    if !can_mount() {
+        return;
+    }
+    let Some(fsx) = tool("fsx") else { return };
+    let image = Image::new("128MiB");
+    let dir = image.beside("mnt");
+    fs::create_dir(&dir).unwrap();
+    let config = image.beside("fsx.toml");
+    fs::write(&config, configuration).unwrap();
+    let mut options = vec!["--mount", dir.to_str().unwrap()];
+    options.extend(target_options);
+    let target = image.serve(&options);
+    let output = Command::new(fsx)
+        .args(["-N", "100000", "-S", "20261121", "-f"])
+        .arg(&config)
+        .arg(dir.join("file"))
+        .output()
+        .unwrap();
+    assert!(
+        output.status.success(),
+        "{}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
+    assert!(target.stop().success());
+}
+
+/// 100,000 operations of reading, writing and truncating.
+#[test]
+fn fsx_without_mmap() {
+    fsx(
+        &[],
+        "[weights]\nmapread = 0.0\nmapwrite = 0.0\nfsync = 0.1\nfdatasync = 0.1\n",
+    );
+}
+
+/// The same with shared mappings, which the kernel keeps pages for.
+#[test]
+fn fsx_with_mmap() {
+    fsx(
+        &[],
+        "[weights]\nmapread = 10.0\nmapwrite = 10.0\nfsync = 0.1\nfdatasync = 0.1\n",
+    );
+}
+
+/// The same with so little memory that pages come and go all the time.
+#[test]
+fn fsx_with_a_tiny_pool() {
+    fsx(
+        &["--pool", "1MiB"],
+        "[weights]\nmapread = 5.0\nmapwrite = 5.0\n",
+    );
+}
+
+fn run(program: &str, arguments: &[&Path]) {
+    let output = Command::new(program).args(arguments).output().unwrap();
+    assert!(
+        output.status.success(),
+        "{program}: {}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
+}
+
+/// `cp -a` and `diff -r` of the sources, before and after unmounting, and after a kill with everything synced.
+#[test]
+fn a_tree_reads_back() {
+    if !can_mount() {
+        return;
+    }
+    let image = Image::new("256MiB");
+    let dir = image.beside("mnt");
+    fs::create_dir(&dir).unwrap();
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let mount = ["--mount", dir.to_str().unwrap()];
+    let parts = [
+        "tools",
+        "ftl",
+        "softrdma",
+        "contigfs",
+        "Cargo.toml",
+        "README.md",
+    ];
+    let compare = || {
+        for part in parts {
+            run(
+                "diff",
+                &[
+                    "-r".as_ref(),
+                    &source.join(part),
+                    &dir.join("copy").join(part),
+                ],
+            );
+        }
+    };
+    let target = image.serve(&mount);
+    fs::create_dir(dir.join("copy")).unwrap();
+    for part in parts {
+        run(
+            "cp",
+            &["-a".as_ref(), &source.join(part), &dir.join("copy")],
+        );
+    }
+    compare();
+    assert!(target.stop().success());
+    assert!(
+        fs::read_dir(&dir).unwrap().next().is_none(),
+        "still mounted"
+    );
+
+    let target = image.serve(&mount);
+    compare();
+    run("sync", &["-f".as_ref(), &dir]);
+    target.kill();
+
+    let target = image.serve(&mount);
+    compare();
+    assert!(target.stop().success());
+}

@@ -1,0 +1,184 @@
+//! A target and its clients, as a user runs them.
+
+mod common;
+
+use std::fs;
+
+use common::{Image, good, pattern};
+use tools::control::{FLAG_CREATE, FLAG_TRUNCATE, FLAG_WRITE, Op, Request};
+
+/// What is put can be listed, looked at and got back, also after an orderly restart and after a kill (I1).
+#[test]
+fn put_ls_stat_get_survive_restarts() {
+    let image = Image::new("128MiB");
+    let source = image.beside("source");
+    let back = image.beside("back");
+    let content = pattern(5_000_001, 7);
+    fs::write(&source, &content).unwrap();
+
+    let target = image.serve(&[]);
+    let put = good(&["put", source.to_str().unwrap(), &target.url("/name")]);
+    assert!(put.contains("4.8 MiB"), "{put}");
+    let list: serde_json::Value =
+        serde_json::from_str(&good(&["--json", "ls", &target.url("/")])).unwrap();
+    assert_eq!(list["entries"][0]["name"], "name");
+    assert_eq!(list["entries"][0]["size"], 5_000_001);
+    let stat: serde_json::Value =
+        serde_json::from_str(&good(&["stat", "--json", &target.url("/name")])).unwrap();
+    assert_eq!(stat["mode"], "100644");
+    let get = |url: &str| {
+        good(&["get", url, back.to_str().unwrap()]);
+        fs::read(&back).unwrap()
+    };
+    assert!(get(&target.url("/name")) == content);
+    assert!(target.stop().success());
+
+    let target = image.serve(&[]);
+    assert!(get(&target.url("/name")) == content);
+    // Durable when `put` returned: a kill right behind it takes nothing.
+    fs::write(&source, &content[..1_234_567]).unwrap();
+    good(&["put", source.to_str().unwrap(), &target.url("/name")]);
+    target.kill();
+    let target = image.serve(&["--reactors", "2"]);
+    assert!(get(&target.url("/name")) == content[..1_234_567]);
+    assert!(target.stop().success());
+    let report = good(&["fsck", image.path().to_str().unwrap()]);
+    assert!(
+        report.contains("1 files") && report.contains("0 problems"),
+        "{report}"
+    );
+}
+
+/// Bytes at any offset and of any length, through both flavours of the STag, read back as written.
+#[test]
+fn bytes_at_any_offset() {
+    let image = Image::new("64MiB");
+    let target = image.serve(&["--pool", "1MiB"]);
+    let mut session = target.session();
+    let length = 3_000_000;
+    let request = Request {
+        flags: FLAG_WRITE | FLAG_CREATE | FLAG_TRUNCATE,
+        length,
+        ..Request::new(Op::Open, "/file")
+    };
+    let file = session.open(request).unwrap();
+    let mut expected = vec![0; length as usize];
+    let random = pattern(4000, 11);
+    for (n, bytes) in random.chunks(8).enumerate() {
+        let word = u64::from_le_bytes(bytes.try_into().unwrap());
+        let offset = word % length;
+        let len = (word >> 32) % 20_000;
+        let len = len.min(length - offset) as usize;
+        let data = pattern(len, word);
+        expected[offset as usize..][..len].copy_from_slice(&data);
+        session
+            .write(&file, offset, len as u64, n % 5 == 0, |at, bytes| {
+                bytes.copy_from_slice(&data[(at - offset) as usize..][..bytes.len()]);
+                Ok(())
+            })
+            .unwrap();
+    }
+    let mut read = Vec::new();
+    session
+        .read(&file, 0, length, |_, bytes| {
+            read.extend_from_slice(bytes);
+            Ok(())
+        })
+        .unwrap();
+    let first = read.iter().zip(&expected).position(|(a, b)| a != b);
+    assert_eq!(first, None, "first wrong byte");
+    assert!(target.stop().success());
+}
+
+/// The configuration file does what the options do, and options win.
+#[test]
+fn configuration_file() {
+    let image = Image::new("64MiB");
+    let config = image.beside("target.toml");
+    let text = format!(
+        "devices = [{:?}]\npool = \"4MiB\"\n[[export]]\npath = \"/\"\nread_only = true\n",
+        image.path()
+    );
+    fs::write(&config, text).unwrap();
+    let target = image.serve(&["--config", config.to_str().unwrap()]);
+    let message = common::bad(&["put", config.to_str().unwrap(), &target.url("/x")]);
+    assert!(message.contains("read-only"), "{message}");
+    assert!(target.stop().success());
+}
+
+/// A region ends when its file shrinks below it, before the shrinking is visible (I9, I11); regions of other files stay.
+#[test]
+fn shrinking_a_file_ends_its_regions() {
+    let image = Image::new("64MiB");
+    let target = image.serve(&[]);
+    let make = |session: &mut tools::client::Session, path: &str, length| {
+        let request = Request {
+            flags: FLAG_WRITE | FLAG_CREATE | FLAG_TRUNCATE,
+            length,
+            ..Request::new(Op::Open, path)
+        };
+        session.open(request).unwrap()
+    };
+    let mut shrinker = target.session();
+    let mut victim = target.session();
+    make(&mut shrinker, "/a", 100_000);
+    let other = make(&mut shrinker, "/b", 100_000);
+    let region = victim.open(Request::new(Op::Open, "/a")).unwrap();
+    victim.read(&region, 0, 100_000, |_, _| Ok(())).unwrap();
+    make(&mut shrinker, "/a", 10);
+    assert!(victim.read(&region, 50_000, 100, |_, _| Ok(())).is_err());
+    shrinker.read(&other, 0, 100_000, |_, _| Ok(())).unwrap();
+    assert!(target.stop().success());
+}
+
+/// A hundred idle connections cost next to no processor time: less than one part in a hundred of a core.
+#[test]
+fn idle_connections_cost_nothing() {
+    let image = Image::new("64MiB");
+    let target = image.serve(&[]);
+    let sessions: Vec<_> = (0..100).map(|_| target.session()).collect();
+    std::thread::sleep(std::time::Duration::from_millis(500));
+    let used = || tools::perf::cpu::used(Some(target.pid())).unwrap();
+    let before = used();
+    std::thread::sleep(std::time::Duration::from_secs(3));
+    let spent = used() - before;
+    assert!(
+        spent.as_millis() <= 30,
+        "{spent:?} of processor time in 3 s"
+    );
+    drop(sessions);
+    assert!(target.stop().success());
+}
+
+/// Names of a large directory arrive complete, over many replies.
+#[test]
+fn large_directory() {
+    let image = Image::new("64MiB");
+    let target = image.serve(&[]);
+    let mut session = target.session();
+    for n in 0..500 {
+        let request = Request {
+            flags: FLAG_CREATE,
+            ..Request::new(Op::Open, format!("/a-file-with-a-long-name-{n:04}"))
+        };
+        let file = session.open(request).unwrap();
+        let close = Request {
+            handle: file.handle,
+            ..Request::new(Op::Close, "")
+        };
+        session.call(close).unwrap();
+    }
+    let list: serde_json::Value =
+        serde_json::from_str(&good(&["--json", "ls", &target.url("/")])).unwrap();
+    let names: Vec<_> = list["entries"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|entry| entry["name"].as_str().unwrap().to_owned())
+        .collect();
+    let expected: Vec<_> = (0..500)
+        .map(|n| format!("a-file-with-a-long-name-{n:04}"))
+        .collect();
+    assert_eq!(names, expected);
+    assert!(target.stop().success());
+}
