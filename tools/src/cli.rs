@@ -175,8 +175,10 @@ pub enum Measure {
     Write,
     /// One operation at a time on one connection.
     Lat,
-    /// The bare TCP request/response program of the same shape: the limit of the machine.
+    /// The bare TCP request/response program of the same shape: what the network of the machine can do.
     Raw,
+    /// Direct I/O on a local file with as much in flight, no network: what its disk can do.
+    Disk,
 }
 
 /// Where the bytes live.
@@ -196,6 +198,8 @@ pub enum Baseline {
     Socket,
     /// The bare TCP request/response program of the same shape.
     Raw,
+    /// Direct I/O on a local file with as much in flight.
+    Disk,
 }
 
 /// Options of `perf`.
@@ -227,6 +231,9 @@ pub struct Perf {
     /// Compare with this, in the same run.
     #[arg(long, value_enum)]
     pub baseline: Option<Baseline>,
+    /// Turns that a comparison is measured in, to be fair on a machine whose speed changes.
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub rounds: u32,
     /// Read the file into the pool first, which must be large enough.
     #[arg(long)]
     pub resident: bool,
@@ -242,7 +249,7 @@ pub struct Perf {
     /// Let the socket baseline use the page cache instead of direct I/O.
     #[arg(long)]
     pub baseline_buffered: bool,
-    /// Direction of `lat` and `raw`.
+    /// Direction of `lat`, `raw` and `disk`.
     #[arg(long, value_enum, default_value = "read")]
     pub direction: Direction,
     /// Ask for CRCs on the wire.

@@ -4,9 +4,10 @@ use std::ffi::OsStr;
 use std::fs::File;
 use std::io::Write;
 use std::net::Ipv4Addr;
-use std::path::Path;
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use bytesize::ByteSize;
 use serde_json::{Value, json};
 
@@ -19,7 +20,7 @@ use crate::control::{FLAG_CREATE, FLAG_TRUNCATE, FLAG_WRITE, Op, Request};
 use crate::perf::figures::Figures;
 use crate::perf::rdma::{self, Victim};
 use crate::perf::shape::{Direction, Shape};
-use crate::perf::{raw, socket};
+use crate::perf::{disk, lat, raw, socket};
 use crate::target::DRAM_PATH;
 
 const FILE: &str = "/perf.data";
@@ -27,29 +28,168 @@ const FILE: &str = "/perf.data";
 /// Runs the command.
 pub(super) fn run(options: &cli::Perf, json: bool) -> Result<()> {
     let shape = shape(options)?;
-    if options.measure == Measure::Raw {
-        let figures = run_raw(&shape)?;
-        return print(json, &shape, ("raw", &figures), None);
-    }
     let directory = match &options.directory {
         Some(dir) => tempfile::tempdir_in(dir),
         None => tempfile::tempdir(),
     }
     .context("cannot make a temporary directory")?;
-    let figures = match &options.target {
-        Some(target) => run_remote(target, options, &shape)?,
-        None => run_local(directory.path(), options, &shape)?,
+    let dir = directory.path();
+    let subject = match (options.measure, &options.target) {
+        (Measure::Raw, _) => Subject::raw(&shape)?,
+        (Measure::Disk, _) => Subject::disk(dir, &shape)?,
+        (_, Some(target)) => Subject::remote(target, options)?,
+        (_, None) => Subject::target(dir, options, &shape)?,
     };
-    let baseline = match options.baseline {
+    let rival = match options.baseline {
         None => None,
-        Some(Baseline::Raw) => Some(("raw", run_raw(&shape)?)),
-        Some(Baseline::Socket) => Some((
-            "socket",
-            run_socket(directory.path(), options.baseline_buffered, &shape)?,
-        )),
+        Some(Baseline::Raw) => Some(Subject::raw(&shape)?),
+        Some(Baseline::Disk) => Some(Subject::disk(dir, &shape)?),
+        Some(Baseline::Socket) => Some(Subject::socket(dir, options.baseline_buffered, &shape)?),
     };
-    let baseline = baseline.as_ref().map(|(name, figures)| (*name, figures));
-    print(json, &shape, ("flashnet", &figures), baseline)
+    let (figures, other) = compare(&subject, rival.as_ref(), options, &shape)?;
+    let other = rival.as_ref().map(Subject::name).zip(other.as_ref());
+    print(json, &shape, (subject.name(), &figures), other)?;
+    subject.end()
+}
+
+/// Measures both in turns, so that a machine that is slow for a while is slow for both.
+fn compare(
+    subject: &Subject,
+    rival: Option<&Subject>,
+    options: &cli::Perf,
+    shape: &Shape,
+) -> Result<(Figures, Option<Figures>)> {
+    let rounds = if rival.is_some() { options.rounds } else { 1 };
+    let slice = Shape {
+        seconds: shape.seconds / f64::from(rounds),
+        ..*shape
+    };
+    let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+    for _ in 0..rounds {
+        ours.push(subject.run(options, &slice)?);
+        if let Some(rival) = rival {
+            theirs.push(rival.run(options, &slice)?);
+        }
+    }
+    let none = || anyhow!("nothing was measured");
+    let figures = Figures::sum(ours).ok_or_else(none)?;
+    Ok((figures, Figures::sum(theirs)))
+}
+
+/// Something that can be measured, with the server it needs.
+enum Subject {
+    /// This stack, with the target if we started it.
+    Flashnet(Victim, Option<Server>),
+    Socket(Server),
+    Raw(Server),
+    Disk(PathBuf),
+}
+
+impl Subject {
+    fn name(&self) -> &'static str {
+        match self {
+            Self::Flashnet(..) => "flashnet",
+            Self::Socket(_) => "socket",
+            Self::Raw(_) => "raw",
+            Self::Disk(_) => "disk",
+        }
+    }
+
+    fn run(&self, options: &cli::Perf, shape: &Shape) -> Result<Figures> {
+        match self {
+            Self::Flashnet(victim, _) if options.measure == Measure::Lat => lat::run(victim, shape),
+            Self::Flashnet(victim, _) => rdma::run(victim, shape),
+            Self::Socket(server) => Ok(socket::run(server.address, shape, Some(server.pid()))?),
+            Self::Raw(server) => Ok(raw::run(server.address, shape, Some(server.pid()))?),
+            Self::Disk(path) => disk::run(path, shape).context("direct I/O on a plain file"),
+        }
+    }
+
+    /// Ends what was started, in order where there is an order: a target that cannot stop is news.
+    fn end(self) -> Result<()> {
+        if let Self::Flashnet(_, Some(server)) = self {
+            server.stop()?;
+        }
+        Ok(())
+    }
+
+    fn remote(target: &str, options: &cli::Perf) -> Result<Self> {
+        let remote: RemotePath = target.parse()?;
+        let victim = Victim {
+            address: remote.resolve()?,
+            path: remote.path,
+            pid: None,
+            crc: options.crc,
+        };
+        Ok(Self::Flashnet(victim, None))
+    }
+
+    /// A target on a temporary image, with the file.
+    fn target(directory: &Path, options: &cli::Perf, shape: &Shape) -> Result<Self> {
+        let image = directory.join("perf.img");
+        let dram = options.device == Place::Dram;
+        let file = if dram { 0 } else { shape.file_bytes };
+        mkfs::format(
+            &image,
+            &cli::Mkfs {
+                devices: vec![image.clone()],
+                // Room for the file at 80 % of the space that users have.
+                size: Some(ByteSize::b(
+                    (file * 3 / 2).max(256 << 20).next_multiple_of(1 << 20),
+                )),
+                op: 15,
+                segment_size: None,
+                force: false,
+            },
+        )?;
+        let pool = match options.pool {
+            Some(pool) => pool.as_u64(),
+            None if options.resident => shape.file_bytes * 2,
+            None => 32 << 20,
+        };
+        let pool = format!("{pool}B");
+        let memory = format!("{}B", shape.file_bytes);
+        let mut more = vec!["--pool", pool.as_str()];
+        if dram {
+            more.extend(["--dram", memory.as_str()]);
+        }
+        let server = Server::target(&image, None, &more)?;
+        if !dram {
+            fill(&server, shape, options.resident)?;
+        }
+        let victim = Victim {
+            address: server.address,
+            path: if dram { DRAM_PATH } else { FILE }.to_owned(),
+            pid: Some(server.pid()),
+            crc: options.crc,
+        };
+        Ok(Self::Flashnet(victim, Some(server)))
+    }
+
+    fn socket(directory: &Path, buffered: bool, shape: &Shape) -> Result<Self> {
+        let path = plain_file(directory, shape)?;
+        let mut arguments: Vec<&OsStr> = vec!["--file".as_ref(), path.as_os_str()];
+        if buffered {
+            arguments.push("--buffered".as_ref());
+        }
+        Ok(Self::Socket(Server::comparison(&arguments)?))
+    }
+
+    fn raw(shape: &Shape) -> Result<Self> {
+        let (request, response) = raw::message_bytes(shape.direction, shape.size);
+        let (request, response) = (request.to_string(), response.to_string());
+        let server = Server::comparison(&[
+            "--request".as_ref(),
+            request.as_ref(),
+            "--response".as_ref(),
+            response.as_ref(),
+        ])?;
+        Ok(Self::Raw(server))
+    }
+
+    fn disk(directory: &Path, shape: &Shape) -> Result<Self> {
+        Ok(Self::Disk(plain_file(directory, shape)?))
+    }
 }
 
 /// Runs the hidden server side of a comparison.
@@ -102,7 +242,7 @@ fn shape(options: &cli::Perf) -> Result<Shape> {
         direction: match options.measure {
             Measure::Read => Direction::Read,
             Measure::Write => Direction::Write,
-            Measure::Lat | Measure::Raw => options.direction,
+            Measure::Lat | Measure::Raw | Measure::Disk => options.direction,
         },
         size,
         depth,
@@ -111,67 +251,6 @@ fn shape(options: &cli::Perf) -> Result<Shape> {
         file_bytes: file.as_u64(),
         sync: options.sync,
     })
-}
-
-fn run_remote(target: &str, options: &cli::Perf, shape: &Shape) -> Result<Figures> {
-    let remote: RemotePath = target.parse()?;
-    let victim = Victim {
-        address: remote.resolve()?,
-        path: remote.path,
-        pid: None,
-        crc: options.crc,
-    };
-    rdma::run(&victim, shape)
-}
-
-/// Starts a target on a temporary image, fills a file, and loads it.
-fn run_local(directory: &Path, options: &cli::Perf, shape: &Shape) -> Result<Figures> {
-    let image = directory.join("perf.img");
-    let dram = options.device == Place::Dram;
-    let file = if dram { 0 } else { shape.file_bytes };
-    mkfs::format(
-        &image,
-        &cli::Mkfs {
-            devices: vec![image.clone()],
-            // Room for the file at 80 % of the space that users have.
-            size: Some(ByteSize::b(
-                (file * 3 / 2).max(256 << 20).next_multiple_of(1 << 20),
-            )),
-            op: 15,
-            segment_size: None,
-            force: false,
-        },
-    )?;
-    let pool = options.pool.map_or_else(
-        || {
-            if options.resident {
-                shape.file_bytes * 2
-            } else {
-                32 << 20
-            }
-        },
-        |pool| pool.as_u64(),
-    );
-    let pool = format!("{pool}B");
-    let memory = format!("{}B", shape.file_bytes);
-    let mut more = vec!["--pool", pool.as_str()];
-    if dram {
-        more.extend(["--dram", memory.as_str()]);
-    }
-    let server = Server::target(&image, None, &more)?;
-    let path = if dram { DRAM_PATH } else { FILE };
-    if !dram {
-        fill(&server, shape, options.resident)?;
-    }
-    let victim = Victim {
-        address: server.address,
-        path: path.to_owned(),
-        pid: Some(server.pid()),
-        crc: options.crc,
-    };
-    let figures = rdma::run(&victim, shape)?;
-    server.stop()?;
-    Ok(figures)
 }
 
 /// Writes the file, and reads it once if it shall be in memory.
@@ -212,7 +291,8 @@ fn pattern(offset: u64, bytes: &mut [u8]) {
     }
 }
 
-fn run_socket(directory: &Path, buffered: bool, shape: &Shape) -> Result<Figures> {
+/// Makes an ordinary file like the one of the volume.
+fn plain_file(directory: &Path, shape: &Shape) -> Result<PathBuf> {
     let path = directory.join("baseline.data");
     let mut file = File::create(&path)?;
     let mut chunk = vec![0; 1 << 20];
@@ -225,29 +305,9 @@ fn run_socket(directory: &Path, buffered: bool, shape: &Shape) -> Result<Figures
     }
     progress.finish_and_clear();
     file.sync_all()?;
-    if buffered {
-        use std::os::fd::AsRawFd;
-        // SAFETY: advice about an open file; no memory is involved.
-        unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) };
-    }
-    let mut arguments: Vec<&OsStr> = vec!["--file".as_ref(), path.as_os_str()];
-    if buffered {
-        arguments.push("--buffered".as_ref());
-    }
-    let server = Server::comparison(&arguments)?;
-    Ok(socket::run(server.address, shape, Some(server.pid()))?)
-}
-
-fn run_raw(shape: &Shape) -> Result<Figures> {
-    let (request, response) = raw::message_bytes(shape.direction, shape.size);
-    let (request, response) = (request.to_string(), response.to_string());
-    let server = Server::comparison(&[
-        "--request".as_ref(),
-        request.as_ref(),
-        "--response".as_ref(),
-        response.as_ref(),
-    ])?;
-    Ok(raw::run(server.address, shape, Some(server.pid()))?)
+    // SAFETY: advice about an open file; no memory is involved.
+    unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) };
+    Ok(path)
 }
 
 fn print(

@@ -36,31 +36,70 @@ pub struct Figures {
     pub operations: u64,
     /// Seconds measured.
     pub seconds: f64,
+    #[serde(skip)]
+    parts: Parts,
+}
+
+/// What figures are computed from.
+#[derive(Clone, Debug)]
+struct Parts {
+    latencies: Latencies,
+    size: usize,
+    elapsed: Duration,
+    client: Duration,
+    server: Option<Duration>,
 }
 
 impl Figures {
     /// Sums up a run of `elapsed` with operations of `size` bytes.
     pub fn new(
-        latencies: &Latencies,
+        latencies: Latencies,
         size: usize,
         elapsed: Duration,
-        cpu_client: Duration,
-        cpu_server: Option<Duration>,
+        client: Duration,
+        server: Option<Duration>,
     ) -> Self {
-        let seconds = elapsed.as_secs_f64();
+        Self::of(Parts {
+            latencies,
+            size,
+            elapsed,
+            client,
+            server,
+        })
+    }
+
+    /// Several runs of the same shape as if they had been one; none for none.
+    pub fn sum(runs: Vec<Self>) -> Option<Self> {
+        let mut runs = runs.into_iter().map(|run| run.parts);
+        let mut sum = runs.next()?;
+        for run in runs {
+            sum.latencies
+                .add(run.latencies)
+                .expect("histograms have the same bounds");
+            sum.elapsed += run.elapsed;
+            sum.client += run.client;
+            sum.server = sum.server.zip(run.server).map(|(a, b)| a + b);
+        }
+        Some(Self::of(sum))
+    }
+
+    fn of(parts: Parts) -> Self {
+        let seconds = parts.elapsed.as_secs_f64();
+        let latencies = &parts.latencies;
         let operations = latencies.len();
         let us = |ns: u64| ns as f64 / 1e3;
         Self {
             iops: operations as f64 / seconds,
-            mib_s: operations as f64 * size as f64 / seconds / f64::from(1 << 20),
+            mib_s: operations as f64 * parts.size as f64 / seconds / f64::from(1 << 20),
             mean_us: latencies.mean() / 1e3,
             p50_us: us(latencies.value_at_quantile(0.5)),
             p99_us: us(latencies.value_at_quantile(0.99)),
             p999_us: us(latencies.value_at_quantile(0.999)),
-            cpu_client: cpu_client.as_secs_f64() / seconds,
-            cpu_server: cpu_server.map(|t| t.as_secs_f64() / seconds),
+            cpu_client: parts.client.as_secs_f64() / seconds,
+            cpu_server: parts.server.map(|t| t.as_secs_f64() / seconds),
             operations,
             seconds,
+            parts,
         }
     }
 }

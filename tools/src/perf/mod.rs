@@ -1,7 +1,9 @@
 //! Load generators and the programs they are compared with.
 
 pub mod cpu;
+pub mod disk;
 pub mod figures;
+pub mod lat;
 pub mod raw;
 pub mod rdma;
 pub mod shape;

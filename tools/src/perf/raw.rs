@@ -170,7 +170,7 @@ pub fn run(server: SocketAddr, shape: &Shape, server_pid: Option<u32>) -> io::Re
             && now - start >= shape.duration()
         {
             return Ok(Figures::new(
-                &histogram,
+                histogram,
                 shape.size,
                 now - start,
                 cpu::used(None).unwrap_or_default() - client,

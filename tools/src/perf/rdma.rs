@@ -123,7 +123,7 @@ pub fn run(victim: &Victim, shape: &Shape) -> Result<Figures> {
             }
             (Some((start, client, server)), _) if at - start >= shape.duration() => {
                 return Ok(Figures::new(
-                    &load.latencies,
+                    load.latencies,
                     shape.size,
                     at - start,
                     cpu::used(None).unwrap_or_default() - client,

@@ -112,7 +112,7 @@ pub fn run(server: SocketAddr, shape: &Shape, server_pid: Option<u32>) -> io::Re
         let one = thread.join().expect("client threads do not panic")?;
         all.add(one).expect("histograms have the same bounds");
     }
-    Ok(Figures::new(&all, shape.size, elapsed, client, server))
+    Ok(Figures::new(all, shape.size, elapsed, client, server))
 }
 
 fn run_connection(
