@@ -55,7 +55,7 @@ fn not_a_volume_and_no_file() {
     let missing = dir.path().join("missing.img");
     assert_says(
         &serve_fails(&missing, &[]),
-        &["missing.img", "No such file"],
+        &["missing.img", "no such file"],
     );
     assert_says(
         &bad(&["mkfs", missing.to_str().unwrap()]),
@@ -392,26 +392,30 @@ fn garbage_on_the_port() {
         frame.extend([0x40, 1, 0, 0]);
         frame
     };
-    let mut good_start_then_garbage = start_frame.clone();
-    good_start_then_garbage.extend(pattern(4096, 3));
+    let mut start_then_garbage = start_frame.clone();
+    start_then_garbage.extend(pattern(100_000, 3));
     for garbage in [
         b"GET / HTTP/1.1\r\n\r\n".to_vec(),
         vec![0; 64],
         pattern(100_000, 2),
-        good_start_then_garbage,
+        start_then_garbage,
     ] {
         let mut stream = TcpStream::connect(target.address).unwrap();
         // The target may close in the middle of it.
         let _ = stream.write_all(&garbage);
         drain(&mut stream);
     }
-    // Valid set-up, then an FPDU of garbage: a Terminate comes back before the end.
+    // Valid set-up, then a whole FPDU with garbage in it: a Terminate comes back before the end. (None may come before
+    // the first whole FPDU of the initiator, RFC 5044 section 7.1.2.)
     let mut stream = TcpStream::connect(target.address).unwrap();
     stream.write_all(&start_frame).unwrap();
     let mut reply = [0; 20];
     std::io::Read::read_exact(&mut stream, &mut reply).unwrap();
     assert_eq!(&reply[..16], b"MPA ID Rep Frame");
-    stream.write_all(&pattern(4096, 4)).unwrap();
+    let mut fpdu = vec![0, 42];
+    fpdu.extend(pattern(42, 4));
+    fpdu.extend(crc32c::crc32c(&fpdu).to_le_bytes());
+    stream.write_all(&fpdu).unwrap();
     let terminate = drain(&mut stream);
     assert!(terminate.len() > 4, "no Terminate came");
     assert_eq!(terminate[3] & 0x0f, 7, "opcode of a Terminate");

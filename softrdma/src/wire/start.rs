@@ -105,6 +105,11 @@ impl<'a> StartFrame<'a> {
     /// If these bytes can not become a valid frame of this kind.
     pub fn parse(expected: StartKind, bytes: &'a [u8]) -> Result<NextStart<'a>, SetupError> {
         let Ok((raw, rest)) = RawStart::ref_from_prefix(bytes) else {
+            // A stranger who has said something else and waits for an answer shall not wait until the set-up times out.
+            let said = &bytes[..bytes.len().min(KEY_REQUEST.len())];
+            if !KEY_REQUEST.starts_with(said) && !KEY_REPLY.starts_with(said) {
+                return Err(SetupError::BadKey);
+            }
             return Ok(NextStart::Need(size_of::<RawStart>()));
         };
         let kind = match &raw.key {

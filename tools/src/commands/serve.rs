@@ -12,9 +12,13 @@ use tracing_subscriber::EnvFilter;
 use crate::cli;
 use crate::target::{Settings, Target};
 
+/// What is logged unless FLASHNET_LOG says otherwise. The FUSE library warns of mounts that have gone before it removes
+/// them, and of answers to requests that were interrupted; neither is news.
+const LOG: &str = "info,fuser::mnt=error,fuser::reply=off";
+
 /// Runs the command.
 pub(super) fn run(options: &cli::Serve, json: bool) -> Result<()> {
-    let filter = EnvFilter::try_from_env("FLASHNET_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+    let filter = EnvFilter::try_from_env("FLASHNET_LOG").unwrap_or_else(|_| EnvFilter::new(LOG));
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)

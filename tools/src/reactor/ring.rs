@@ -78,7 +78,6 @@ pub struct Ring {
     // Declared before the buffers: closing the ring ends every operation that could still write to them.
     uring: IoUring,
     buffers: RecvBuffers,
-    fixed_pool: Option<(usize, usize)>,
     entered: u64,
 }
 
@@ -110,33 +109,8 @@ impl Ring {
         Ok(Self {
             uring,
             buffers,
-            fixed_pool: None,
             entered: 0,
         })
-    }
-
-    /// Registers one large buffer so that device I/O inside it needs no page pinning per operation.
-    ///
-    /// Returns whether the kernel agreed (the locked-memory limit of an ordinary user may forbid it).
-    ///
-    /// # Safety
-    /// The memory must stay mapped for as long as the ring lives.
-    pub unsafe fn register_pool(&mut self, base: *mut u8, bytes: usize) -> bool {
-        // The kernel takes at most 1 GiB per registered buffer.
-        const CHUNK: usize = 1 << 30;
-        let vectors: Vec<libc::iovec> = (0..bytes)
-            .step_by(CHUNK)
-            .map(|at| libc::iovec {
-                iov_base: base.wrapping_add(at).cast(),
-                iov_len: CHUNK.min(bytes - at),
-            })
-            .collect();
-        // SAFETY: the caller keeps the memory mapped while the ring lives.
-        let agreed = unsafe { self.uring.submitter().register_buffers(&vectors) }.is_ok();
-        if agreed {
-            self.fixed_pool = Some((base as usize, bytes));
-        }
-        agreed
     }
 
     /// Times the kernel was entered.
@@ -191,14 +165,11 @@ impl Ring {
     /// # Safety
     /// `buf..buf + len` must be writable memory that nobody else uses until the completion of `Tag::Device(id)`.
     pub unsafe fn read(&mut self, fd: RawFd, offset: u64, buf: *mut u8, len: u32, id: u32) {
-        let entry = match self.fixed_index(buf, len) {
-            Some(index) => opcode::ReadFixed::new(types::Fd(fd), buf, len, index)
-                .offset(offset)
-                .build(),
-            None => opcode::Read::new(types::Fd(fd), buf, len)
-                .offset(offset)
-                .build(),
-        };
+        // The page pool is not registered with the ring: that saves a hundredth of an operation's time, and costs a
+        // second per GiB at the start, because every page is brought in at once.
+        let entry = opcode::Read::new(types::Fd(fd), buf, len)
+            .offset(offset)
+            .build();
         self.push(entry, Tag::Device(id));
     }
 
@@ -207,14 +178,9 @@ impl Ring {
     /// # Safety
     /// `buf..buf + len` must be readable and unchanged until the completion of `Tag::Device(id)`.
     pub unsafe fn write(&mut self, fd: RawFd, offset: u64, buf: *const u8, len: u32, id: u32) {
-        let entry = match self.fixed_index(buf, len) {
-            Some(index) => opcode::WriteFixed::new(types::Fd(fd), buf, len, index)
-                .offset(offset)
-                .build(),
-            None => opcode::Write::new(types::Fd(fd), buf, len)
-                .offset(offset)
-                .build(),
-        };
+        let entry = opcode::Write::new(types::Fd(fd), buf, len)
+            .offset(offset)
+            .build();
         self.push(entry, Tag::Device(id));
     }
 
@@ -273,13 +239,6 @@ impl Ring {
             buffer: cqueue::buffer_select(entry.flags()),
             more: cqueue::more(entry.flags()),
         })
-    }
-
-    fn fixed_index(&self, buf: *const u8, len: u32) -> Option<u16> {
-        let (base, bytes) = self.fixed_pool?;
-        let at = (buf as usize).checked_sub(base)?;
-        let end = at + len as usize;
-        (end <= bytes && at >> 30 == (end - 1) >> 30).then_some((at >> 30) as u16)
     }
 
     fn push(&mut self, entry: squeue::Entry, tag: Tag) {

@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::Sender;
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
 use ftl::{Action, ActionId, Event as FtlEvent, MediaError, MediaOp};
@@ -38,6 +38,24 @@ pub(super) enum ControlJob {
     Gone(usize, LinkTag),
 }
 
+/// The way to the control threads. All messages of a connection go to the same thread, so they are worked on in order,
+/// its end last.
+#[derive(Clone, Debug)]
+pub(super) struct ControlSenders(Vec<Sender<ControlJob>>);
+
+impl ControlSenders {
+    /// Channels for `threads` control threads.
+    pub(super) fn new(threads: usize) -> (Self, Vec<Receiver<ControlJob>>) {
+        let (senders, jobs) = (0..threads).map(|_| channel()).unzip();
+        (Self(senders), jobs)
+    }
+
+    fn send(&self, tag: LinkTag, job: ControlJob) {
+        // The threads outlive the reactors.
+        let _ = self.0[tag.0 as usize % self.0.len()].send(job);
+    }
+}
+
 /// What a reactor is made with.
 #[derive(Debug)]
 pub(super) struct CoreParts {
@@ -54,7 +72,7 @@ pub(super) struct CoreParts {
     /// Regions of all reactors.
     pub table: Arc<RegionTable>,
     /// To the control threads. Bounded by the receives that connections have posted.
-    pub control: Sender<ControlJob>,
+    pub control: ControlSenders,
     /// What connections start with; domain and tag are filled in.
     pub config: Config,
     /// Connections of all reactors, and how many there may be.
@@ -83,10 +101,6 @@ impl Core {
     /// A reactor, ready to run on the thread that calls this.
     pub(super) fn new(parts: CoreParts) -> io::Result<Self> {
         let mut ring = Ring::new(256, 64 * 1024)?;
-        let (base, bytes) = parts.pages.ftl.memory();
-        // SAFETY: the pool is mapped as long as the `Ftl` lives, which `parts` keeps longer than the ring.
-        let fixed = unsafe { ring.register_pool(base, bytes) };
-        debug!(fixed, "page pool registered with the ring");
         ring.poll_wake(parts.inbox.waker().fd());
         Ok(Self {
             net: Net::new(ring),
@@ -217,6 +231,10 @@ impl Core {
                 }
                 Job::Adopt(socket) => self.adopt(now, socket),
                 Job::Reply(tag, bytes) => self.reply(tag, bytes),
+                // Jobs are taken between two steps of connections: whatever was under way when this was sent is over.
+                Job::Barrier(waiter) => {
+                    let _ = waiter.send(());
+                }
                 Job::Stop => self.stop(),
             }
         }
@@ -411,7 +429,7 @@ impl Drop for Core {
 }
 
 fn handle_notice(
-    control: &Sender<ControlJob>,
+    control: &ControlSenders,
     index: usize,
     tag: LinkTag,
     connection: &mut Connection<FlashPages>,
@@ -431,13 +449,13 @@ fn handle_notice(
         Notice::Event(Event::PeerFinished) => connection.disconnect(),
         Notice::Event(Event::Closed(reason)) => {
             debug!(?tag, %reason, "closed");
-            let _ = control.send(ControlJob::Gone(index, tag));
+            control.send(tag, ControlJob::Gone(index, tag));
         }
         Notice::Completion(done) if done.opcode == CompletionOpcode::Recv => {
             let Some(message) = done.message.filter(|_| done.status.is_success()) else {
                 return;
             };
-            let _ = control.send(ControlJob::Request(index, tag, message));
+            control.send(tag, ControlJob::Request(index, tag, message));
         }
         Notice::Completion(_) => {}
     }

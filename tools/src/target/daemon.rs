@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
-use std::sync::mpsc::{Sender, channel, sync_channel};
+use std::sync::mpsc::sync_channel;
 use std::thread::{Builder, JoinHandle};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
@@ -19,7 +19,8 @@ use socket2::{Domain, Protocol, Socket, Type};
 use softrdma::{Buffer, Config, RegionTable};
 use tracing::{info, warn};
 
-use super::core::{ControlJob, Core, CoreParts};
+use super::core::{ControlSenders, Core, CoreParts};
+use super::housekeeper::Housekeeper;
 use super::job::Job;
 use super::pages::FlashPages;
 use super::regions::{Fence, Regions};
@@ -28,6 +29,8 @@ use super::settings::Settings;
 use super::store::TargetStore;
 use crate::reactor::Inbox;
 
+/// Threads that answer control requests.
+const CONTROL_THREADS: usize = 4;
 /// Connections at once.
 const CONNECTIONS_MAX: usize = 16_384;
 
@@ -42,6 +45,7 @@ pub struct Target {
     inboxes: Vec<Arc<Inbox<Job>>>,
     reactors: Vec<JoinHandle<io::Result<()>>>,
     control: Vec<JoinHandle<()>>,
+    housekeeper: Option<Housekeeper>,
     ready_file: Option<PathBuf>,
 }
 
@@ -57,23 +61,26 @@ impl Target {
         let (ftl, device) = open_volume(settings)?;
 
         let stags = RegionTable::new(rand::random());
-        let regions = Regions::new(Arc::clone(&stags));
         let inboxes = (0..settings.reactors)
             .map(|_| Inbox::new().map(Arc::new))
             .collect::<io::Result<Vec<_>>>()?;
-        let (control_sender, control_jobs) = channel();
+        let regions = Regions::new(Arc::clone(&stags), inboxes.clone());
+        let (control, control_jobs) = ControlSenders::new(CONTROL_THREADS);
         let reactors = start_reactors(
             settings,
             &ftl,
             device.raw_fd(),
             &stags,
             &inboxes,
-            &control_sender,
+            control,
             epoch,
         )?;
-        drop(control_sender);
 
-        let store = TargetStore::new(Arc::clone(&ftl), Arc::clone(&inboxes[0]));
+        let store = TargetStore::new(
+            Arc::clone(&ftl),
+            Arc::clone(&inboxes[0]),
+            CONTROL_THREADS + MountOptions::default().threads + 1,
+        );
         let fs = Fs::mount(store).context("cannot read the file system of the volume")?;
         fs.set_observer(Box::new(Fence(Arc::clone(&regions))));
         let fs = Arc::new(fs);
@@ -88,6 +95,7 @@ impl Target {
             inboxes: inboxes.clone(),
         });
         let control = service.start(control_jobs)?;
+        let housekeeper = Housekeeper::start(Arc::clone(&fs))?;
         let mut target = Self {
             address,
             mounted: None,
@@ -97,6 +105,7 @@ impl Target {
             inboxes,
             reactors,
             control,
+            housekeeper: Some(housekeeper),
             ready_file: settings.ready_file.clone(),
         };
         if let Err(error) = target.open_doors(settings, listener) {
@@ -153,6 +162,7 @@ impl Target {
         if let Some(mut mounted) = self.mounted.take() {
             note(mounted.unmount().context("cannot unmount"));
         }
+        drop(self.housekeeper.take());
         note(
             self.fs
                 .sync_all()
@@ -208,7 +218,7 @@ fn start_reactors(
     device: i32,
     stags: &Arc<RegionTable>,
     inboxes: &[Arc<Inbox<Job>>],
-    control: &Sender<ControlJob>,
+    control: ControlSenders,
     epoch: Instant,
 ) -> Result<Vec<JoinHandle<io::Result<()>>>> {
     let pool_frames = settings.pool_bytes / GRAIN_BYTES as u64;

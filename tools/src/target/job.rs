@@ -30,6 +30,8 @@ pub(super) enum Job {
     Listen(Socket),
     /// Serve this connected socket.
     Adopt(Socket),
+    /// Answer when no step of a connection is under way that began before.
+    Barrier(Waiter<()>),
     /// Send a control reply.
     Reply(LinkTag, Vec<u8>),
     /// Stop: end the connections, write out everything, return.

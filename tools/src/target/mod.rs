@@ -11,6 +11,7 @@
 mod core;
 mod daemon;
 mod exports;
+mod housekeeper;
 mod job;
 mod pages;
 mod regions;

@@ -10,7 +10,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use contigfs::{ExtentObserver, InodeNo};
 use softrdma::{RegionTable, Stag};
 
-use crate::reactor::LinkTag;
+use super::job::{Job, waiter};
+use crate::reactor::{Inbox, LinkTag};
 
 /// A client, for as long as its connection lives: reactor and link.
 pub(super) type Owner = (usize, LinkTag);
@@ -42,14 +43,17 @@ struct Table {
 #[derive(Debug)]
 pub(super) struct Regions {
     stags: Arc<RegionTable>,
+    /// The reactors, which may be in the middle of an access.
+    inboxes: Vec<Arc<Inbox<Job>>>,
     table: Mutex<Table>,
 }
 
 impl Regions {
     /// None open.
-    pub(super) fn new(stags: Arc<RegionTable>) -> Arc<Self> {
+    pub(super) fn new(stags: Arc<RegionTable>, inboxes: Vec<Arc<Inbox<Job>>>) -> Arc<Self> {
         Arc::new(Self {
             stags,
+            inboxes,
             table: Mutex::default(),
         })
     }
@@ -114,7 +118,9 @@ impl Regions {
         regions
     }
 
-    /// Makes the STags of matching regions dead. The regions stay open, without use, until their owners close them.
+    /// Makes the STags of matching regions dead, and waits until no reactor is in the middle of an access that was
+    /// checked before. (Accesses that wait for a page are checked again when it comes.) The regions stay open, without
+    /// use, until their owners close them.
     fn fence(&self, matching: impl Fn(&OpenRegion) -> bool) {
         let stags: Vec<Stag> = self
             .table()
@@ -123,8 +129,23 @@ impl Regions {
             .filter(|(_, region)| matching(region))
             .map(|(_, region)| region.stag)
             .collect();
+        if stags.is_empty() {
+            return;
+        }
         for stag in stags {
             self.stags.deregister(stag);
+        }
+        let barriers: Vec<_> = self
+            .inboxes
+            .iter()
+            .filter_map(|inbox| {
+                let (done, passed) = waiter();
+                inbox.send(Job::Barrier(done)).ok().map(|()| passed)
+            })
+            .collect();
+        for passed in barriers {
+            // A reactor that has ended accesses nothing either.
+            let _ = passed.recv();
         }
     }
 }

@@ -5,8 +5,8 @@ use std::ffi::OsStr;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::mpsc::Receiver;
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{Builder, JoinHandle};
 
 use contigfs::{FileKind, Fs, FsError, InodeNo, NewNode, SetAttr, SyncScope};
@@ -24,8 +24,6 @@ use crate::control::{
 };
 use crate::reactor::Inbox;
 
-/// Threads that answer requests.
-const THREADS: usize = 4;
 /// Path of the region of plain memory.
 pub const DRAM_PATH: &str = "/.dram";
 /// The domain of peers that did not authenticate, which only exist on loopback or when the operator insists.
@@ -59,15 +57,15 @@ impl From<FsError> for Refusal {
 }
 
 impl Service {
-    /// Starts the threads; they end when every sender of `jobs` has gone.
+    /// Starts a thread for each of `jobs`; it ends when every copy of its sender has gone.
     pub(super) fn start(
         self: Arc<Self>,
-        jobs: Receiver<ControlJob>,
+        jobs: Vec<Receiver<ControlJob>>,
     ) -> io::Result<Vec<JoinHandle<()>>> {
-        let jobs = Arc::new(Mutex::new(jobs));
-        (0..THREADS)
-            .map(|n| {
-                let (service, jobs) = (Arc::clone(&self), Arc::clone(&jobs));
+        let numbered = jobs.into_iter().enumerate();
+        numbered
+            .map(|(n, jobs)| {
+                let service = Arc::clone(&self);
                 Builder::new()
                     .name(format!("control-{n}"))
                     .spawn(move || service.work(&jobs))
@@ -75,16 +73,14 @@ impl Service {
             .collect()
     }
 
-    fn work(&self, jobs: &Mutex<Receiver<ControlJob>>) {
-        loop {
-            let job = jobs.lock().unwrap_or_else(PoisonError::into_inner).recv();
+    fn work(&self, jobs: &Receiver<ControlJob>) {
+        while let Ok(job) = jobs.recv() {
             match job {
-                Err(_) => return,
-                Ok(ControlJob::Request(reactor, tag, message)) => {
+                ControlJob::Request(reactor, tag, message) => {
                     let reply = self.answer((reactor, tag), &message);
                     let _ = self.inboxes[reactor].send(Job::Reply(tag, reply.emit()));
                 }
-                Ok(ControlJob::Gone(reactor, tag)) => {
+                ControlJob::Gone(reactor, tag) => {
                     for region in self.regions.remove_all((reactor, tag)) {
                         self.release(&region);
                     }

@@ -11,14 +11,16 @@ use ftl::{
 use super::job::{Job, PagesJob, waiter};
 use crate::reactor::Inbox;
 
-/// Pages that one request of a thread holds at once.
-const PAGES_AT_ONCE: usize = 64;
+/// Pages that one request of a thread holds at once, at most.
+const PAGES_AT_ONCE_MAX: usize = 64;
 
 /// The volume, for the threads of FUSE and of the control protocol.
 #[derive(Clone, Debug)]
 pub(super) struct TargetStore {
     ftl: Arc<Ftl>,
     inbox: Arc<Inbox<Job>>,
+    /// Pages that one request of a thread holds at once.
+    pages_at_once: usize,
 }
 
 /// Part of a request that lies in one grain.
@@ -31,9 +33,15 @@ struct Piece {
 }
 
 impl TargetStore {
-    /// A store that reaches the reactor through `inbox`.
-    pub(super) fn new(ftl: Arc<Ftl>, inbox: Arc<Inbox<Job>>) -> Self {
-        Self { ftl, inbox }
+    /// A store that reaches the reactor through `inbox`, for `threads` threads that hold a quarter of the pool at
+    /// most, all together: a thread waits for pages while it holds some.
+    pub(super) fn new(ftl: Arc<Ftl>, inbox: Arc<Inbox<Job>>, threads: usize) -> Self {
+        let pages_at_once = (ftl.pool_frames() / 4 / threads).clamp(1, PAGES_AT_ONCE_MAX);
+        Self {
+            ftl,
+            inbox,
+            pages_at_once,
+        }
     }
 
     /// Pins the grains of `pieces`, all with the same intent.
@@ -106,7 +114,7 @@ pub(super) fn commit_error(error: CommitError) -> StoreError {
 
 impl BlockStore for TargetStore {
     fn read(&self, at: ByteAddr, buf: &mut [u8]) -> Result<(), StoreError> {
-        for group in pieces(at, buf.len()).chunks(PAGES_AT_ONCE) {
+        for group in pieces(at, buf.len()).chunks(self.pages_at_once) {
             let pages = self.pages(group, Intent::Read)?;
             for (piece, page) in group.iter().zip(&pages) {
                 page.copy_out(piece.in_grain, &mut buf[piece.at..][..piece.len]);
@@ -124,7 +132,7 @@ impl BlockStore for TargetStore {
                 Intent::Write
             };
             // One page at a time when it is resident: pins are short and no reader of the same grains waits for us.
-            for group in group.chunks(PAGES_AT_ONCE) {
+            for group in group.chunks(self.pages_at_once) {
                 let pages = self.pages(group, intent)?;
                 for (piece, page) in group.iter().zip(pages) {
                     page.copy_in(piece.in_grain, &data[piece.at..][..piece.len]);

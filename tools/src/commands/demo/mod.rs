@@ -25,6 +25,7 @@ use self::input::Input;
 use self::records::Records;
 use self::report::{Report, Step};
 use super::mkfs;
+use super::show;
 use super::spawn::Server;
 use crate::cli;
 use crate::client::{Session, SessionOptions};
@@ -134,8 +135,8 @@ impl Demo<'_> {
         )?;
         self.report.add(Step {
             name: "format the image".into(),
-            bytes: made["device_bytes"].as_u64(),
             time: start.elapsed(),
+            remark: show::bytes(made["device_bytes"].as_u64().unwrap_or(0)),
             ..Step::default()
         });
         Ok(image)

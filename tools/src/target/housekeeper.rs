@@ -1,0 +1,48 @@
+//! What has to happen now and then, whether or not anybody asks for it.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::thread::{Builder, JoinHandle};
+use std::time::Duration;
+
+use contigfs::{BlockStore, Fs};
+use tracing::warn;
+
+/// Sizes and times of files, which nobody waits for, are written out after this long at the latest.
+const PERIOD: Duration = Duration::from_secs(5);
+
+/// A thread that writes out what the file system holds back. Dropping it ends the thread.
+#[derive(Debug)]
+pub(super) struct Housekeeper {
+    stop: Option<Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Housekeeper {
+    /// Starts to look after `fs`.
+    pub(super) fn start<S: BlockStore + 'static>(fs: Arc<Fs<S>>) -> io::Result<Self> {
+        let (stop, stopped) = channel();
+        let thread = Builder::new().name("housekeeper".into()).spawn(move || {
+            while stopped.recv_timeout(PERIOD) == Err(RecvTimeoutError::Timeout) {
+                if let Err(error) = fs.sync_all() {
+                    warn!(%error, "cannot write out sizes and times of files");
+                }
+            }
+        })?;
+        Ok(Self {
+            stop: Some(stop),
+            thread: Some(thread),
+        })
+    }
+}
+
+impl Drop for Housekeeper {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            // A panic of the thread has been printed; there is nothing to add.
+            let _ = thread.join();
+        }
+    }
+}
