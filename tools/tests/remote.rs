@@ -3,9 +3,17 @@
 mod common;
 
 use std::fs;
+use std::time::Duration;
 
 use common::{Image, good, pattern};
-use tools::control::{FLAG_CREATE, FLAG_TRUNCATE, FLAG_WRITE, Op, Request};
+use softrdma::driver::tcp::TcpClient;
+use softrdma::{
+    Buffer, Config, LocalSlice, Operation, RegionTable, RemoteAddr, Stag, TaggedOffset,
+    WorkRequest, WrId,
+};
+use tools::control::{
+    FLAG_CREATE, FLAG_TRUNCATE, FLAG_WRITE, MESSAGE_BYTES_MAX, Op, Reply, Request,
+};
 
 /// What is put can be listed, looked at and got back, also after an orderly restart and after a kill (I1).
 #[test]
@@ -180,5 +188,54 @@ fn large_directory() {
         .map(|n| format!("a-file-with-a-long-name-{n:04}"))
         .collect();
     assert_eq!(names, expected);
+    assert!(target.stop().success());
+}
+
+/// A client that asks for much and reads nothing for a while holds up nobody else, and then gets every byte in order
+/// (the socket fills up in the middle of a send).
+#[test]
+fn a_client_that_stops_reading() {
+    const PIECE: usize = 256 << 10;
+    const PIECES: usize = 64;
+    let image = Image::new("64MiB");
+    let content = pattern(PIECE * PIECES, 11);
+    let source = image.beside("source");
+    fs::write(&source, &content).unwrap();
+    let target = image.serve(&["--pool", "4MiB"]);
+    good(&["put", source.to_str().unwrap(), &target.url("/file")]);
+
+    let table = RegionTable::new([1; 32]);
+    let patience = Duration::from_secs(20);
+    let config = Config::default();
+    let address = target.address.to_string();
+    let mut client = TcpClient::connect(&address, config, &table, &[], patience).unwrap();
+    let open = Request::new(Op::Open, "/file");
+    client.send(&open.emit(), None).unwrap();
+    let reply = Reply::parse(&client.recv(MESSAGE_BYTES_MAX).unwrap()).unwrap();
+    assert_eq!(reply.length, content.len() as u64, "{}", reply.message);
+    let buffer = Buffer::zeroed(content.len());
+    for n in 0..PIECES {
+        let at = n * PIECE;
+        let read = Operation::Read {
+            sink: LocalSlice::new(&buffer, at, PIECE),
+            remote: RemoteAddr {
+                stag: Stag(reply.stag),
+                to: TaggedOffset(reply.to + at as u64),
+            },
+        };
+        let request = WorkRequest::new(WrId(n as u64), read);
+        client.connection().post_send(request).unwrap();
+    }
+    let mut done = client.poll().unwrap().into_iter().count();
+    std::thread::sleep(Duration::from_millis(500));
+    let back = image.beside("back");
+    good(&["get", &target.url("/file"), back.to_str().unwrap()]);
+    assert!(fs::read(&back).unwrap() == content);
+    while done < PIECES {
+        assert!(client.wait().unwrap().status.is_success());
+        done += 1;
+    }
+    assert!(buffer.to_vec(0, content.len()) == content);
+    client.disconnect().unwrap();
     assert!(target.stop().success());
 }

@@ -39,7 +39,7 @@ pub fn serve(mut listener: TcpListener, request: usize, response: usize) -> io::
     let mut peers: Vec<Option<Peer>> = Vec::new();
     let mut chunk = vec![0; CHUNK_BYTES];
     loop {
-        poll.poll(&mut events, None)?;
+        wait(&mut poll, &mut events, None)?;
         for event in &events {
             if event.token() == LISTENER {
                 while let Ok((mut stream, _)) = listener.accept() {
@@ -153,7 +153,7 @@ pub fn run(server: SocketAddr, shape: &Shape, server_pid: Option<u32>) -> io::Re
         peer.send_more(shape.depth * request, &chunk)?;
     }
     loop {
-        poll.poll(&mut events, Some(Duration::from_secs(5)))?;
+        wait(&mut poll, &mut events, Some(Duration::from_secs(5)))?;
         if events.is_empty() {
             return Err(io::ErrorKind::TimedOut.into());
         }
@@ -188,6 +188,16 @@ pub fn run(server: SocketAddr, shape: &Shape, server_pid: Option<u32>) -> io::Re
                 sent.push_back(now);
             }
             peer.send_more(whole * request, &chunk)?;
+        }
+    }
+}
+
+/// Waits for events; signals (of a debugger, say) do not end that.
+fn wait(poll: &mut Poll, events: &mut Events, timeout: Option<Duration>) -> io::Result<()> {
+    loop {
+        match poll.poll(events, timeout) {
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            other => return other,
         }
     }
 }

@@ -3,6 +3,10 @@
 //! A link is one TCP socket with its connection. At any time it has at most one multishot receive and one send in the
 //! kernel; everything that became ready meanwhile leaves in the next send, in one piece.
 //!
+//! Most sends are silent: the kernel tells of them only if the socket did not take all bytes at once. They count as
+//! over when the ring has been entered. Whatever has to follow such a send has [`Net::await_send`] queue a completion
+//! behind it.
+//!
 //! # Invariants
 //! - A link is forgotten, and its socket closed, only when the kernel holds neither a receive nor a send of it: a
 //!   buffer given to the kernel is never freed before its completion, and a completion always finds its link.
@@ -61,6 +65,12 @@ struct Link<S: PageStore> {
     sending: Vec<u8>,
     sent: usize,
     send_in_flight: bool,
+    /// The send in flight tells only of failure.
+    silent: bool,
+    /// Somebody waits for the silent send; a completion comes behind it.
+    awaited: bool,
+    /// The socket was full a moment ago.
+    full: bool,
     recv_in_flight: bool,
     recv_cancelled: bool,
     eof: bool,
@@ -79,6 +89,8 @@ pub struct Net<S: PageStore> {
     links: Slab<Link<S>>,
     generation: u32,
     ready: Vec<usize>,
+    /// Links with a send that tells only of failure.
+    silent: Vec<usize>,
     timers: BinaryHeap<Reverse<(Time, LinkTag)>>,
 }
 
@@ -93,6 +105,7 @@ impl<S: PageStore> Net<S> {
             links: Slab::new(),
             generation: 0,
             ready: Vec::new(),
+            silent: Vec::new(),
             timers: BinaryHeap::new(),
         }
     }
@@ -128,6 +141,9 @@ impl<S: PageStore> Net<S> {
             sending: Vec::new(),
             sent: 0,
             send_in_flight: false,
+            silent: false,
+            awaited: false,
+            full: false,
             recv_in_flight: false,
             recv_cancelled: false,
             eof: false,
@@ -186,12 +202,15 @@ impl<S: PageStore> Net<S> {
 
     /// Lets every connection act to which something happened, until none has anything to say; notices go to `notice`,
     /// which may post work on the same connection.
+    ///
+    /// All completions of the ring must have been handed in before: what is silent by now has succeeded.
     pub fn pump(
         &mut self,
         now: Time,
         pages: &mut S,
         mut notice: impl FnMut(LinkTag, &mut Connection<S>, Notice),
     ) {
+        self.settle_silent_sends();
         self.fire_timers(now);
         while let Some(slot) = self.ready.pop() {
             let Some(link) = self.links.get_mut(slot) else {
@@ -205,7 +224,10 @@ impl<S: PageStore> Net<S> {
             }
             self.transmit(now, pages, slot);
             // Taking bytes to send ends work requests, and may end the connection.
-            self.links[slot].tell(&mut notice);
+            if self.links[slot].tell(&mut notice) {
+                // Who heard of it may have posted more.
+                self.await_send(slot);
+            }
             self.set_timer(slot);
             self.retire(now, slot);
         }
@@ -271,9 +293,40 @@ impl<S: PageStore> Net<S> {
         self.touch(slot);
     }
 
+    /// Something waits for the send in flight. If that is a silent one, a completion right behind it ends the wait.
+    fn await_send(&mut self, slot: usize) {
+        let link = &mut self.links[slot];
+        if link.silent && !link.awaited {
+            link.awaited = true;
+            self.ring.nop();
+        }
+    }
+
+    fn settle_silent_sends(&mut self) {
+        if self.silent.is_empty() || !self.ring.is_submitted() {
+            return;
+        }
+        for slot in std::mem::take(&mut self.silent) {
+            let link = &self.links[slot];
+            if link.silent {
+                self.sent(slot, (link.sending.len() - link.sent) as i32);
+            }
+        }
+    }
+
     fn sent(&mut self, slot: usize, result: i32) {
         let link = &mut self.links[slot];
         link.send_in_flight = false;
+        link.awaited = false;
+        let silent = std::mem::take(&mut link.silent);
+        // What a socket that is full leaves over goes into a send that waits for it.
+        let result = if silent && -result == libc::EAGAIN {
+            0
+        } else {
+            result
+        };
+        let left = (link.sending.len() - link.sent) as i32;
+        link.full = silent && (0..left).contains(&result);
         if result < 0 {
             link.sending.clear();
             link.sent = 0;
@@ -293,6 +346,7 @@ impl<S: PageStore> Net<S> {
     fn transmit(&mut self, now: Time, pages: &mut S, slot: usize) {
         let link = &mut self.links[slot];
         if link.send_in_flight {
+            self.await_send(slot);
             return;
         }
         if link.sending.is_empty() && !link.write_shut {
@@ -304,8 +358,18 @@ impl<S: PageStore> Net<S> {
         }
         link.send_in_flight = true;
         let bytes = &link.sending[link.sent..];
-        // SAFETY: `sending` is not touched while `send_in_flight`, and the link lives until the completion.
-        unsafe { self.ring.send(link.socket.as_raw_fd(), bytes, slot as u32) };
+        let socket = link.socket.as_raw_fd();
+        // Nobody needs to hear that this has been sent: being far from the limit means that these were all the bytes.
+        link.silent = !link.full && link.sending.len() < SEND_BYTES / 2;
+        if link.silent {
+            self.silent.push(slot);
+            // SAFETY: `sending` is not touched while `send_in_flight`, and the link lives until that is over, which is
+            // when the ring has been entered and its completions have been seen.
+            unsafe { self.ring.send_now(socket, bytes, slot as u32) };
+        } else {
+            // SAFETY: as above, until the completion.
+            unsafe { self.ring.send(socket, bytes, slot as u32) };
+        }
     }
 
     fn set_timer(&mut self, slot: usize) {
@@ -344,7 +408,12 @@ impl<S: PageStore> Net<S> {
     fn retire(&mut self, now: Time, slot: usize) {
         let link = &mut self.links[slot];
         let idle = !link.send_in_flight && link.sending.is_empty();
-        match link.connection.socket_state() {
+        let state = link.connection.socket_state();
+        if state != SocketState::Open && !idle {
+            self.await_send(slot);
+        }
+        let link = &mut self.links[slot];
+        match state {
             SocketState::Open => {}
             SocketState::ShutdownWrite => {
                 if idle && !link.write_shut {
@@ -371,17 +440,21 @@ impl<S: PageStore> Net<S> {
 }
 
 impl<S: PageStore> Link<S> {
-    /// Tells the owner everything there is to tell.
-    fn tell(&mut self, notice: &mut impl FnMut(LinkTag, &mut Connection<S>, Notice)) {
+    /// Tells the owner everything there is to tell; whether that was anything.
+    fn tell(&mut self, notice: &mut impl FnMut(LinkTag, &mut Connection<S>, Notice)) -> bool {
+        let mut any = false;
         let Self {
             tag, connection, ..
         } = self;
         while let Some(event) = connection.poll_event() {
+            any = true;
             notice(*tag, connection, Notice::Event(event));
         }
         while let Some(completion) = connection.poll_completion() {
+            any = true;
             notice(*tag, connection, Notice::Completion(completion));
         }
+        any
     }
 
     /// Offers what waits to the connection; true when receiving may go on.

@@ -283,7 +283,7 @@ impl Core {
                 }
             }
             Tag::Accept(n) => self.accepted(now, n, done),
-            Tag::Cancel => {}
+            Tag::Nothing => {}
         }
         Ok(())
     }
