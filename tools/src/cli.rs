@@ -61,6 +61,13 @@ pub enum Command {
     PerfServer(PerfServer),
 }
 
+impl Command {
+    /// Whether it serves others, who must not be able to end it.
+    pub fn is_server(&self) -> bool {
+        matches!(self, Self::Serve(_) | Self::PerfServer(_) | Self::Demo(_))
+    }
+}
+
 /// Options of `demo`.
 #[derive(Clone, Debug, Args)]
 pub struct Demo {
@@ -99,7 +106,7 @@ pub struct Mkfs {
 #[derive(Clone, Debug, Args)]
 pub struct Serve {
     /// Device or image file.
-    #[arg(value_name = "DEV")]
+    #[arg(value_name = "DEV", required_unless_present = "config")]
     pub devices: Vec<PathBuf>,
     /// TOML file with the same settings; options given here win.
     #[arg(long, value_name = "FILE")]
@@ -113,7 +120,8 @@ pub struct Serve {
     /// Serve beyond loopback although peers are not authenticated.
     #[arg(long)]
     pub insecure: bool,
-    /// Directory of the volume that remote clients may use; append `:ro` for read-only; repeatable [default: /].
+    /// Directory of the volume that remote clients may use; append `:ro` for read-only; repeatable; replaces the exports of
+    /// the configuration file [default: /].
     #[arg(long = "export", value_name = "PATH[:ro]")]
     pub exports: Vec<String>,
     /// Memory for pages [default: 256MiB].

@@ -7,7 +7,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use common::{Image, can_mount, tool};
+use common::{Image, can_mount, can_serve, tool};
 
 fn fsx(target_options: &[&str], configuration: &str) {
     if !can_mount() {
@@ -40,6 +40,9 @@ fn fsx(target_options: &[&str], configuration: &str) {
 /// 100,000 operations of reading, writing and truncating.
 #[test]
 fn fsx_without_mmap() {
+    if !can_serve() {
+        return;
+    }
     fsx(
         &[],
         "[weights]\nmapread = 0.0\nmapwrite = 0.0\nfsync = 0.1\nfdatasync = 0.1\n",
@@ -49,6 +52,9 @@ fn fsx_without_mmap() {
 /// The same with shared mappings, which the kernel keeps pages for.
 #[test]
 fn fsx_with_mmap() {
+    if !can_serve() {
+        return;
+    }
     fsx(
         &[],
         "[weights]\nmapread = 10.0\nmapwrite = 10.0\nfsync = 0.1\nfdatasync = 0.1\n",
@@ -58,6 +64,9 @@ fn fsx_with_mmap() {
 /// The same with so little memory that pages come and go all the time.
 #[test]
 fn fsx_with_a_tiny_pool() {
+    if !can_serve() {
+        return;
+    }
     fsx(
         &["--pool", "1MiB"],
         "[weights]\nmapread = 5.0\nmapwrite = 5.0\n",
@@ -77,6 +86,9 @@ fn run(program: &str, arguments: &[&Path]) {
 /// `cp -a` and `diff -r` of the sources, before and after unmounting, and after a kill with everything synced.
 #[test]
 fn a_tree_reads_back() {
+    if !can_serve() {
+        return;
+    }
     if !can_mount() {
         return;
     }

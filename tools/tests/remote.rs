@@ -5,7 +5,7 @@ mod common;
 use std::fs;
 use std::time::Duration;
 
-use common::{Image, good, pattern};
+use common::{Image, can_serve, good, pattern};
 use softrdma::driver::tcp::TcpClient;
 use softrdma::{
     Buffer, Config, LocalSlice, Operation, RegionTable, RemoteAddr, Stag, TaggedOffset,
@@ -18,6 +18,9 @@ use tools::control::{
 /// What is put can be listed, looked at and got back, also after an orderly restart and after a kill (I1).
 #[test]
 fn put_ls_stat_get_survive_restarts() {
+    if !can_serve() {
+        return;
+    }
     let image = Image::new("128MiB");
     let source = image.beside("source");
     let back = image.beside("back");
@@ -60,6 +63,9 @@ fn put_ls_stat_get_survive_restarts() {
 /// Bytes at any offset and of any length, through both flavours of the STag, read back as written.
 #[test]
 fn bytes_at_any_offset() {
+    if !can_serve() {
+        return;
+    }
     let image = Image::new("64MiB");
     let target = image.serve(&["--pool", "1MiB"]);
     let mut session = target.session();
@@ -101,6 +107,9 @@ fn bytes_at_any_offset() {
 /// The configuration file does what the options do, and options win.
 #[test]
 fn configuration_file() {
+    if !can_serve() {
+        return;
+    }
     let image = Image::new("64MiB");
     let config = image.beside("target.toml");
     let text = format!(
@@ -117,6 +126,9 @@ fn configuration_file() {
 /// A region ends when its file shrinks below it, before the shrinking is visible (I9, I11); regions of other files stay.
 #[test]
 fn shrinking_a_file_ends_its_regions() {
+    if !can_serve() {
+        return;
+    }
     let image = Image::new("64MiB");
     let target = image.serve(&[]);
     let make = |session: &mut tools::client::Session, path: &str, length| {
@@ -142,6 +154,9 @@ fn shrinking_a_file_ends_its_regions() {
 /// A hundred idle connections cost next to no processor time: less than one part in a hundred of a core.
 #[test]
 fn idle_connections_cost_nothing() {
+    if !can_serve() {
+        return;
+    }
     let image = Image::new("64MiB");
     let target = image.serve(&[]);
     let sessions: Vec<_> = (0..100).map(|_| target.session()).collect();
@@ -161,6 +176,9 @@ fn idle_connections_cost_nothing() {
 /// Names of a large directory arrive complete, over many replies.
 #[test]
 fn large_directory() {
+    if !can_serve() {
+        return;
+    }
     let image = Image::new("64MiB");
     let target = image.serve(&[]);
     let mut session = target.session();
@@ -195,6 +213,9 @@ fn large_directory() {
 /// (the socket fills up in the middle of a send).
 #[test]
 fn a_client_that_stops_reading() {
+    if !can_serve() {
+        return;
+    }
     const PIECE: usize = 256 << 10;
     const PIECES: usize = 64;
     let image = Image::new("64MiB");

@@ -23,6 +23,11 @@ fn main() -> ExitCode {
         arguments.insert(1, command.into());
     }
     let cli = Cli::parse_from(arguments);
+    if !cli.command.is_server() {
+        // A reader that has seen enough (`flashnet ls ... | head`) ends the command quietly, as it does any other.
+        // SAFETY: no other thread exists yet.
+        unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
+    }
     match tools::commands::run(&cli) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

@@ -81,10 +81,31 @@ pub struct Session {
 }
 
 impl Session {
+    /// Connects to the first of `addresses` (at least one) that answers.
+    pub fn connect_any(
+        addresses: &[SocketAddr],
+        options: SessionOptions,
+    ) -> Result<Self, ClientError> {
+        let mut last = None;
+        for &address in addresses {
+            match TcpStream::connect_timeout(&address, CONNECT) {
+                Ok(stream) => return Self::start(stream, address, options),
+                Err(cause) => last = Some(ClientError::Connect { address, cause }),
+            }
+        }
+        Err(last.expect("there is an address"))
+    }
+
     /// Connects.
     pub fn connect(address: SocketAddr, options: SessionOptions) -> Result<Self, ClientError> {
-        let stream = TcpStream::connect_timeout(&address, CONNECT)
-            .map_err(|cause| ClientError::Connect { address, cause })?;
+        Self::connect_any(&[address], options)
+    }
+
+    fn start(
+        stream: TcpStream,
+        address: SocketAddr,
+        options: SessionOptions,
+    ) -> Result<Self, ClientError> {
         stream.set_nodelay(true)?;
         let epoch = Instant::now();
         let config = Config {

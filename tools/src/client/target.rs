@@ -19,17 +19,20 @@ pub struct RemotePath {
 }
 
 impl RemotePath {
-    /// The first address of the host.
-    pub fn resolve(&self) -> Result<SocketAddr, ClientError> {
+    /// All addresses of the host, at least one.
+    pub fn resolve(&self) -> Result<Vec<SocketAddr>, ClientError> {
         let unknown = |cause: String| ClientError::UnknownHost {
             host: self.host.clone(),
             cause,
         };
-        (self.host.as_str(), self.port)
+        let addresses: Vec<_> = (self.host.as_str(), self.port)
             .to_socket_addrs()
             .map_err(|error| unknown(error.to_string()))?
-            .next()
-            .ok_or_else(|| unknown("it has no address".into()))
+            .collect();
+        if addresses.is_empty() {
+            return Err(unknown("it has no address".into()));
+        }
+        Ok(addresses)
     }
 
     /// Last part of the path.

@@ -1,5 +1,6 @@
 //! `mkfs`: a volume and an empty file system on a device.
 
+use std::io::Read;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
@@ -37,6 +38,15 @@ pub(super) fn run(options: &cli::Mkfs, json: bool) -> Result<()> {
     Ok(())
 }
 
+/// Whether the beginning of a device, where other file systems and programs leave their marks, is nothing but zeros.
+fn is_blank(path: &Path) -> Result<bool> {
+    let mut start = Vec::new();
+    let file =
+        std::fs::File::open(path).with_context(|| format!("cannot read {}", path.display()))?;
+    file.take(1 << 20).read_to_end(&mut start)?;
+    Ok(start.iter().all(|&byte| byte == 0))
+}
+
 /// Formats `path` and says what it made.
 pub(super) fn format(path: &Path, options: &cli::Mkfs) -> Result<serde_json::Value> {
     let mut device = match (path.exists(), options.size) {
@@ -50,7 +60,11 @@ pub(super) fn format(path: &Path, options: &cli::Mkfs) -> Result<serde_json::Val
     };
     if !options.force {
         match Ftl::probe(&mut device) {
-            Err(OpenError::NotFormatted) => {}
+            Err(OpenError::NotFormatted) if is_blank(path)? => {}
+            Err(OpenError::NotFormatted) => bail!(
+                "{} holds something: --force formats it and loses that",
+                path.display()
+            ),
             Err(OpenError::Media(error)) => bail!("cannot read {}: {error}", path.display()),
             _ => bail!(
                 "{} holds a volume already: --force formats it again and loses what is on it",

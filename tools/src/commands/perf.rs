@@ -10,6 +10,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, anyhow, bail};
 use bytesize::ByteSize;
 use serde_json::{Value, json};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
 
 use super::mkfs;
 use super::show;
@@ -34,6 +36,7 @@ pub(super) fn run(options: &cli::Perf, json: bool) -> Result<()> {
     }
     .context("cannot make a temporary directory")?;
     let dir = directory.path();
+    clean_up_when_ended(dir)?;
     let subject = match (options.measure, &options.target) {
         (Measure::Raw, _) => Subject::raw(&shape)?,
         (Measure::Disk, _) => Subject::disk(dir, &shape)?,
@@ -50,6 +53,19 @@ pub(super) fn run(options: &cli::Perf, json: bool) -> Result<()> {
     let other = rival.as_ref().map(Subject::name).zip(other.as_ref());
     print(json, &shape, (subject.name(), &figures), other)?;
     subject.end()
+}
+
+/// Removes what was made when a signal ends the command in the middle; the servers end with it by themselves.
+fn clean_up_when_ended(directory: &Path) -> Result<()> {
+    let mut signals = Signals::new([SIGHUP, SIGINT, SIGTERM])?;
+    let directory = directory.to_owned();
+    std::thread::spawn(move || {
+        if let Some(signal) = signals.forever().next() {
+            let _ = std::fs::remove_dir_all(&directory);
+            std::process::exit(128 + signal);
+        }
+    });
+    Ok(())
 }
 
 /// Measures both in turns, so that a machine that is slow for a while is slow for both.
@@ -116,7 +132,8 @@ impl Subject {
     fn remote(target: &str, options: &cli::Perf) -> Result<Self> {
         let remote: RemotePath = target.parse()?;
         let victim = Victim {
-            address: remote.resolve()?,
+            // The one that answers: a name may stand for addresses that nobody listens on.
+            address: Session::connect_any(&remote.resolve()?, SessionOptions::default())?.address(),
             path: remote.path,
             pid: None,
             crc: options.crc,

@@ -15,7 +15,7 @@ use crate::control::{Entry, FLAG_CREATE, FLAG_TRUNCATE, FLAG_WRITE, Op, Request}
 
 fn connect(text: &str) -> Result<(RemotePath, Session)> {
     let remote: RemotePath = text.parse()?;
-    let session = Session::connect(remote.resolve()?, SessionOptions::default())?;
+    let session = Session::connect_any(&remote.resolve()?, SessionOptions::default())?;
     Ok((remote, session))
 }
 
@@ -49,7 +49,7 @@ pub(super) fn ls(options: &cli::Remote, json: bool) -> Result<()> {
             mode_text(entry.mode),
             show::bytes(entry.size),
             time_text(entry.mtime_ns),
-            String::from_utf8_lossy(&entry.name)
+            printable(&entry.name)
         );
     }
     Ok(())
@@ -168,6 +168,19 @@ pub(super) fn put(options: &cli::Put, json: bool) -> Result<()> {
         checksum.finalize(),
     );
     Ok(())
+}
+
+/// A name for a terminal: control characters would be obeyed by it.
+fn printable(name: &[u8]) -> String {
+    let name = String::from_utf8_lossy(name);
+    let shown = |c: char| {
+        if c.is_control() {
+            c.escape_default().to_string()
+        } else {
+            c.to_string()
+        }
+    };
+    name.chars().map(shown).collect()
 }
 
 fn report(json: bool, name: &str, length: u64, elapsed: Duration, checksum: u32) {

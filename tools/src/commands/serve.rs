@@ -2,11 +2,13 @@
 
 use std::time::Duration;
 
+use std::io::IsTerminal;
+
 use anyhow::{Result, bail};
 use serde_json::json;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
-use tracing::info;
+use tracing::{info, warn};
 use tracing_subscriber::EnvFilter;
 
 use crate::cli;
@@ -22,6 +24,7 @@ pub(super) fn run(options: &cli::Serve, json: bool) -> Result<()> {
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
         .init();
     let settings = Settings::new(options)?;
     let mut signals = Signals::new([SIGINT, SIGTERM])?;
@@ -35,6 +38,7 @@ pub(super) fn run(options: &cli::Serve, json: bool) -> Result<()> {
             target.address()
         );
     }
+    let mut mount_seen = true;
     let signal = loop {
         if let Some(signal) = signals.pending().next() {
             break Some(signal);
@@ -42,9 +46,21 @@ pub(super) fn run(options: &cli::Serve, json: bool) -> Result<()> {
         if target.has_failed() {
             break None;
         }
+        if mount_seen && target.has_lost_mount() {
+            mount_seen = false;
+            warn!("somebody has unmounted the volume; it is still served remotely");
+        }
         std::thread::sleep(Duration::from_millis(50));
     };
-    info!(?signal, "ending");
+    info!(
+        ?signal,
+        "ending; another signal ends at once, as a power cut would"
+    );
+    std::thread::spawn(move || {
+        if let Some(signal) = signals.forever().next() {
+            std::process::exit(128 + signal);
+        }
+    });
     target.stop()?;
     if signal.is_none() {
         bail!("the target ended by itself");

@@ -84,6 +84,8 @@ pub fn run(victim: &Victim, shape: &Shape) -> Result<Figures> {
         let config = Config {
             crc: victim.crc,
             ord_max: (shape.depth as u16).max(1),
+            // A write takes two requests: itself, and the READ behind it.
+            send_queue_max: 2 * shape.depth,
             ..Config::default()
         };
         let tag = net

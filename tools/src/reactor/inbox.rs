@@ -33,7 +33,7 @@ impl Waker {
 
     /// Makes the reactor look at its queues soon. Cheap when a wake-up is already on its way.
     pub fn wake(&self) {
-        if !self.armed.swap(true, Ordering::AcqRel) {
+        if !self.armed.swap(true, Ordering::SeqCst) {
             let one = 1_u64;
             // SAFETY: eight readable bytes; a full counter (EAGAIN) has woken the reactor already.
             let _ = unsafe { libc::write(self.event.as_raw_fd(), (&raw const one).cast(), 8) };
@@ -45,7 +45,9 @@ impl Waker {
         let mut count = 0_u64;
         // SAFETY: eight writable bytes; an empty counter is no error here.
         let _ = unsafe { libc::read(self.event.as_raw_fd(), (&raw mut count).cast(), 8) };
-        self.armed.store(false, Ordering::Release);
+        // SeqCst and a fence: what was queued before a wake-up that saw `true` is seen by the look that follows this.
+        self.armed.store(false, Ordering::SeqCst);
+        std::sync::atomic::fence(Ordering::SeqCst);
     }
 
     /// Descriptor that becomes readable.

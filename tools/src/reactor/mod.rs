@@ -14,8 +14,10 @@ mod buffers;
 mod inbox;
 mod net;
 mod ring;
+mod slots;
 
 pub use buffers::RecvBuffers;
 pub use inbox::{INBOX_MAX, Inbox, Waker};
-pub use net::{LinkTag, Net, Notice};
+pub use net::{Net, Notice};
 pub use ring::{Done, Ring, Tag};
+pub use slots::{LinkTag, Slots};

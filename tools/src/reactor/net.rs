@@ -3,10 +3,6 @@
 //! A link is one TCP socket with its connection. At any time it has at most one multishot receive and one send in the
 //! kernel; everything that became ready meanwhile leaves in the next send, in one piece.
 //!
-//! Most sends are silent: the kernel tells of them only if the socket did not take all bytes at once. They count as
-//! over when the ring has been entered. Whatever has to follow such a send has [`Net::await_send`] queue a completion
-//! behind it.
-//!
 //! # Invariants
 //! - A link is forgotten, and its socket closed, only when the kernel holds neither a receive nor a send of it: a
 //!   buffer given to the kernel is never freed before its completion, and a completion always finds its link.
@@ -18,32 +14,16 @@ use std::net::Shutdown;
 use std::os::fd::AsRawFd;
 use std::time::Duration;
 
-use slab::Slab;
 use socket2::Socket;
 use softrdma::{Completion, Connection, Event, PageError, PageStore, SocketState, Ticket, Time};
 
 use super::ring::{Done, Ring, Tag};
+use super::slots::{LinkTag, Slots};
 
 /// Bytes that one send takes at most: enough to amortise the call, little enough to stay in the cache.
 const SEND_BYTES: usize = 256 * 1024;
 /// How long the last bytes of an ended connection may take to leave.
 const LINGER: Duration = Duration::from_secs(5);
-
-/// Names a link for ever: slot and generation, so that an answer to a connection that has gone finds nobody.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct LinkTag(pub u32);
-
-impl LinkTag {
-    const SLOT_BITS: u32 = 16;
-
-    fn new(slot: usize, generation: u32) -> Self {
-        Self(generation << Self::SLOT_BITS | slot as u32)
-    }
-
-    fn slot(self) -> usize {
-        (self.0 & ((1 << Self::SLOT_BITS) - 1)) as usize
-    }
-}
 
 /// What a connection has to say to the program that owns it.
 #[derive(Debug)]
@@ -65,12 +45,6 @@ struct Link<S: PageStore> {
     sending: Vec<u8>,
     sent: usize,
     send_in_flight: bool,
-    /// The send in flight tells only of failure.
-    silent: bool,
-    /// Somebody waits for the silent send; a completion comes behind it.
-    awaited: bool,
-    /// The socket was full a moment ago.
-    full: bool,
     recv_in_flight: bool,
     recv_cancelled: bool,
     eof: bool,
@@ -86,26 +60,21 @@ struct Link<S: PageStore> {
 pub struct Net<S: PageStore> {
     /// The ring, also for the owner's other operations.
     pub ring: Ring,
-    links: Slab<Link<S>>,
-    generation: u32,
+    links: Slots<Link<S>>,
     ready: Vec<usize>,
-    /// Links with a send that tells only of failure.
-    silent: Vec<usize>,
     timers: BinaryHeap<Reverse<(Time, LinkTag)>>,
 }
 
 impl<S: PageStore> Net<S> {
     /// Links at most; the kernel's limit on descriptors is usually reached first.
-    pub const LINKS_MAX: usize = 1 << LinkTag::SLOT_BITS;
+    pub const LINKS_MAX: usize = Slots::<Link<S>>::MAX;
 
     /// No links yet.
     pub fn new(ring: Ring) -> Self {
         Self {
             ring,
-            links: Slab::new(),
-            generation: 0,
+            links: Slots::new(),
             ready: Vec::new(),
-            silent: Vec::new(),
             timers: BinaryHeap::new(),
         }
     }
@@ -126,14 +95,7 @@ impl<S: PageStore> Net<S> {
         socket: Socket,
         connection: impl FnOnce(LinkTag) -> Connection<S>,
     ) -> Option<LinkTag> {
-        if self.links.len() >= Self::LINKS_MAX {
-            return None;
-        }
-        self.generation = self.generation.wrapping_add(1);
-        let entry = self.links.vacant_entry();
-        let slot = entry.key();
-        let tag = LinkTag::new(slot, self.generation);
-        entry.insert(Link {
+        let tag = self.links.insert_with(|tag| Link {
             tag,
             connection: connection(tag),
             socket,
@@ -141,9 +103,6 @@ impl<S: PageStore> Net<S> {
             sending: Vec::new(),
             sent: 0,
             send_in_flight: false,
-            silent: false,
-            awaited: false,
-            full: false,
             recv_in_flight: false,
             recv_cancelled: false,
             eof: false,
@@ -151,9 +110,9 @@ impl<S: PageStore> Net<S> {
             closing: false,
             queued: false,
             timer: None,
-        });
-        self.arm(slot);
-        self.touch(slot);
+        })?;
+        self.arm(tag.slot());
+        self.touch(tag.slot());
         Some(tag)
     }
 
@@ -169,7 +128,7 @@ impl<S: PageStore> Net<S> {
 
     /// Tags of all links.
     pub fn tags(&self) -> Vec<LinkTag> {
-        self.links.iter().map(|(_, link)| link.tag).collect()
+        self.links.iter().map(|link| link.tag).collect()
     }
 
     /// Hands a page to the connection that waits for it; drops it when that is gone.
@@ -202,15 +161,12 @@ impl<S: PageStore> Net<S> {
 
     /// Lets every connection act to which something happened, until none has anything to say; notices go to `notice`,
     /// which may post work on the same connection.
-    ///
-    /// All completions of the ring must have been handed in before: what is silent by now has succeeded.
     pub fn pump(
         &mut self,
         now: Time,
         pages: &mut S,
         mut notice: impl FnMut(LinkTag, &mut Connection<S>, Notice),
     ) {
-        self.settle_silent_sends();
         self.fire_timers(now);
         while let Some(slot) = self.ready.pop() {
             let Some(link) = self.links.get_mut(slot) else {
@@ -224,10 +180,7 @@ impl<S: PageStore> Net<S> {
             }
             self.transmit(now, pages, slot);
             // Taking bytes to send ends work requests, and may end the connection.
-            if self.links[slot].tell(&mut notice) {
-                // Who heard of it may have posted more.
-                self.await_send(slot);
-            }
+            self.links[slot].tell(&mut notice);
             self.set_timer(slot);
             self.retire(now, slot);
         }
@@ -293,40 +246,9 @@ impl<S: PageStore> Net<S> {
         self.touch(slot);
     }
 
-    /// Something waits for the send in flight. If that is a silent one, a completion right behind it ends the wait.
-    fn await_send(&mut self, slot: usize) {
-        let link = &mut self.links[slot];
-        if link.silent && !link.awaited {
-            link.awaited = true;
-            self.ring.nop();
-        }
-    }
-
-    fn settle_silent_sends(&mut self) {
-        if self.silent.is_empty() || !self.ring.is_submitted() {
-            return;
-        }
-        for slot in std::mem::take(&mut self.silent) {
-            let link = &self.links[slot];
-            if link.silent {
-                self.sent(slot, (link.sending.len() - link.sent) as i32);
-            }
-        }
-    }
-
     fn sent(&mut self, slot: usize, result: i32) {
         let link = &mut self.links[slot];
         link.send_in_flight = false;
-        link.awaited = false;
-        let silent = std::mem::take(&mut link.silent);
-        // What a socket that is full leaves over goes into a send that waits for it.
-        let result = if silent && -result == libc::EAGAIN {
-            0
-        } else {
-            result
-        };
-        let left = (link.sending.len() - link.sent) as i32;
-        link.full = silent && (0..left).contains(&result);
         if result < 0 {
             link.sending.clear();
             link.sent = 0;
@@ -346,7 +268,6 @@ impl<S: PageStore> Net<S> {
     fn transmit(&mut self, now: Time, pages: &mut S, slot: usize) {
         let link = &mut self.links[slot];
         if link.send_in_flight {
-            self.await_send(slot);
             return;
         }
         if link.sending.is_empty() && !link.write_shut {
@@ -358,18 +279,8 @@ impl<S: PageStore> Net<S> {
         }
         link.send_in_flight = true;
         let bytes = &link.sending[link.sent..];
-        let socket = link.socket.as_raw_fd();
-        // Nobody needs to hear that this has been sent: being far from the limit means that these were all the bytes.
-        link.silent = !link.full && link.sending.len() < SEND_BYTES / 2;
-        if link.silent {
-            self.silent.push(slot);
-            // SAFETY: `sending` is not touched while `send_in_flight`, and the link lives until that is over, which is
-            // when the ring has been entered and its completions have been seen.
-            unsafe { self.ring.send_now(socket, bytes, slot as u32) };
-        } else {
-            // SAFETY: as above, until the completion.
-            unsafe { self.ring.send(socket, bytes, slot as u32) };
-        }
+        // SAFETY: `sending` is not touched while `send_in_flight`, and the link lives until the completion.
+        unsafe { self.ring.send(link.socket.as_raw_fd(), bytes, slot as u32) };
     }
 
     fn set_timer(&mut self, slot: usize) {
@@ -408,12 +319,7 @@ impl<S: PageStore> Net<S> {
     fn retire(&mut self, now: Time, slot: usize) {
         let link = &mut self.links[slot];
         let idle = !link.send_in_flight && link.sending.is_empty();
-        let state = link.connection.socket_state();
-        if state != SocketState::Open && !idle {
-            self.await_send(slot);
-        }
-        let link = &mut self.links[slot];
-        match state {
+        match link.connection.socket_state() {
             SocketState::Open => {}
             SocketState::ShutdownWrite => {
                 if idle && !link.write_shut {
@@ -440,21 +346,17 @@ impl<S: PageStore> Net<S> {
 }
 
 impl<S: PageStore> Link<S> {
-    /// Tells the owner everything there is to tell; whether that was anything.
-    fn tell(&mut self, notice: &mut impl FnMut(LinkTag, &mut Connection<S>, Notice)) -> bool {
-        let mut any = false;
+    /// Tells the owner everything there is to tell.
+    fn tell(&mut self, notice: &mut impl FnMut(LinkTag, &mut Connection<S>, Notice)) {
         let Self {
             tag, connection, ..
         } = self;
         while let Some(event) = connection.poll_event() {
-            any = true;
             notice(*tag, connection, Notice::Event(event));
         }
         while let Some(completion) = connection.poll_completion() {
-            any = true;
             notice(*tag, connection, Notice::Completion(completion));
         }
-        any
     }
 
     /// Offers what waits to the connection; true when receiving may go on.

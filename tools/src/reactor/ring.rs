@@ -30,8 +30,8 @@ pub enum Tag {
     Device(u32),
     /// The read of the wake-up descriptor.
     Wake,
-    /// A cancellation or the like, whose own result nobody needs.
-    Nothing,
+    /// A cancellation, whose own result nobody needs.
+    Cancel,
 }
 
 impl Tag {
@@ -42,7 +42,7 @@ impl Tag {
             Self::Send(n) => (2, n),
             Self::Device(n) => (3, n),
             Self::Wake => (4, 0),
-            Self::Nothing => (5, 0),
+            Self::Cancel => (5, 0),
         };
         kind << 32 | u64::from(id)
     }
@@ -55,7 +55,7 @@ impl Tag {
             2 => Self::Send(id),
             3 => Self::Device(id),
             4 => Self::Wake,
-            _ => Self::Nothing,
+            _ => Self::Cancel,
         }
     }
 }
@@ -154,38 +154,10 @@ impl Ring {
         self.push(entry, Tag::Send(link));
     }
 
-    /// Sends all of `bytes` on `socket` if it takes them at once, and then says nothing: a completion comes only when it
-    /// did not take them all, with what it did take or EAGAIN. That spares a wake-up per send.
-    ///
-    /// The kernel carries this out while it is submitted, so all is known, and `bytes` is free again, after the next
-    /// [`Self::enter`] that leaves [`Self::is_submitted`], once its completions have been looked at.
-    ///
-    /// # Safety
-    /// `bytes` must stay where they are, unchanged, until then.
-    pub unsafe fn send_now(&mut self, socket: RawFd, bytes: &[u8], link: u32) {
-        let len = u32::try_from(bytes.len()).expect("send buffers are bounded far below 4 GiB");
-        // Without MSG_WAITALL a short send would be a success, and silent.
-        let entry = opcode::Send::new(types::Fd(socket), bytes.as_ptr(), len)
-            .flags(libc::MSG_WAITALL | libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL)
-            .build()
-            .flags(squeue::Flags::SKIP_SUCCESS);
-        self.push(entry, Tag::Send(link));
-    }
-
-    /// Does nothing, with a completion.
-    pub fn nop(&mut self) {
-        self.push(opcode::Nop::new().build(), Tag::Nothing);
-    }
-
-    /// Whether the kernel has taken everything that was queued.
-    pub fn is_submitted(&mut self) -> bool {
-        self.uring.submission().is_empty()
-    }
-
     /// Ends the operations tagged `tag`; each still completes, with ECANCELED or better.
     pub fn cancel(&mut self, tag: Tag) {
         let entry = opcode::AsyncCancel::new(tag.pack()).build();
-        self.push(entry, Tag::Nothing);
+        self.push(entry, Tag::Cancel);
     }
 
     /// Reads `len` bytes at `offset` of the device.

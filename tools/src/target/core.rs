@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use ftl::{Action, ActionId, Event as FtlEvent, MediaError, MediaOp};
 use slab::Slab;
-use socket2::Socket;
+use socket2::{Socket, TcpKeepalive};
 use softrdma::config::mulpdu;
 use softrdma::{
     CompletionOpcode, Config, Connection, Event, Operation, PageError, RecvBuffer, RegionTable,
@@ -26,6 +26,8 @@ use crate::reactor::{Done, Inbox, LinkTag, Net, Notice, Ring, Tag};
 
 /// Media operations in the ring at once; the rest waits in the engine.
 const MEDIA_IN_FLIGHT_MAX: usize = 512;
+/// Wait after an accept that failed.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Longest wait for connections to end in order at shutdown.
 const DRAIN: Duration = Duration::from_secs(2);
 
@@ -86,8 +88,9 @@ pub(super) struct CoreParts {
 /// One reactor of the target.
 #[derive(Debug)]
 pub(super) struct Core {
-    parts: CoreParts,
+    // Dropped first: closing the ring ends what the kernel still does with the page pool, which `parts` keeps.
     net: Net<FlashPages>,
+    parts: CoreParts,
     /// Accepts connections; the first reactor has it.
     listener: Option<Socket>,
     /// Media operations that the kernel holds; keeps their buffers alive.
@@ -95,6 +98,10 @@ pub(super) struct Core {
     jobs: VecDeque<Job>,
     stopping: Option<Instant>,
     next: usize,
+    /// The last accept failed.
+    accept_trouble: bool,
+    /// When to accept again, if that is not under way.
+    accept_at: Option<Time>,
 }
 
 impl Core {
@@ -110,6 +117,8 @@ impl Core {
             jobs: VecDeque::new(),
             stopping: None,
             next: 0,
+            accept_trouble: false,
+            accept_at: None,
         })
     }
 
@@ -142,6 +151,7 @@ impl Core {
             pages.ftl.handle_timeout(pages.port, flash_now);
         }
         self.take_jobs(now);
+        self.accept_again(now);
         self.pump_links(now);
         while self.deliver() {
             self.pump_links(now);
@@ -282,8 +292,8 @@ impl Core {
                     self.net.ring.poll_wake(self.parts.inbox.waker().fd());
                 }
             }
-            Tag::Accept(n) => self.accepted(now, n, done),
-            Tag::Nothing => {}
+            Tag::Accept(_) => self.accepted(now, done),
+            Tag::Cancel => {}
         }
         Ok(())
     }
@@ -298,8 +308,9 @@ impl Core {
             .handle_done(pages.port, ftl::Time(now.0), id, result);
     }
 
-    fn accepted(&mut self, now: Time, n: u32, done: Done) {
+    fn accepted(&mut self, now: Time, done: Done) {
         if done.result >= 0 {
+            self.accept_trouble = false;
             // SAFETY: the kernel just made this descriptor for us, and nobody else has it.
             let socket = unsafe { Socket::from_raw_fd(done.result) };
             let target = self.next % self.parts.peers.len();
@@ -309,14 +320,28 @@ impl Core {
             } else {
                 let _ = self.parts.peers[target].send(Job::Adopt(socket));
             }
-        } else {
-            debug!(error = %io::Error::from_raw_os_error(-done.result), "accept");
+        } else if self.stopping.is_none() && !std::mem::replace(&mut self.accept_trouble, true) {
+            let error = io::Error::from_raw_os_error(-done.result);
+            warn!(%error, "cannot accept connections at the moment");
         }
-        if !done.more
-            && self.stopping.is_none()
-            && let Some(listener) = &self.listener
-        {
-            self.net.ring.accept(listener.as_raw_fd(), n);
+        if !done.more {
+            // Out of descriptors, most likely: trying again at once would keep the processor busy with failing.
+            let pause = if self.accept_trouble {
+                ACCEPT_PAUSE
+            } else {
+                Duration::ZERO
+            };
+            self.accept_at = Some(now + pause);
+        }
+    }
+
+    /// Goes on accepting, if that has ended and its pause is over.
+    fn accept_again(&mut self, now: Time) {
+        if self.accept_at.is_some_and(|at| at <= now) {
+            self.accept_at = None;
+            if let Some(listener) = &self.listener {
+                self.net.ring.accept(listener.as_raw_fd(), 0);
+            }
         }
     }
 
@@ -331,7 +356,9 @@ impl Core {
             );
             return;
         }
-        let _ = socket.set_tcp_nodelay(true);
+        if let Err(error) = tune(&socket) {
+            debug!(%error, ?peer, "socket options");
+        }
         let config = self.parts.config.clone();
         let table = &self.parts.table;
         let mss = socket.tcp_mss().unwrap_or(1448).min(u32::from(u16::MAX)) as u16;
@@ -412,7 +439,8 @@ impl Core {
         let stop = self
             .stopping
             .map(|_| now + Duration::from_millis(50).as_nanos() as u64);
-        let due = [flash, links, stop].into_iter().flatten().min()?;
+        let accept = self.accept_at.map(|t| t.0);
+        let due = [flash, links, stop, accept].into_iter().flatten().min()?;
         Some(Duration::from_nanos(due.saturating_sub(now)))
     }
 }
@@ -426,6 +454,18 @@ impl Drop for Core {
             "reactor ended"
         );
     }
+}
+
+/// Small answers leave at once, and a peer that has vanished is noticed within a minute.
+fn tune(socket: &Socket) -> io::Result<()> {
+    socket.set_tcp_nodelay(true)?;
+    let keepalive = TcpKeepalive::new()
+        .with_time(Duration::from_secs(30))
+        .with_interval(Duration::from_secs(10))
+        .with_retries(3);
+    socket.set_tcp_keepalive(&keepalive)?;
+    // For bytes that are never acknowledged, which keepalive does not watch.
+    socket.set_tcp_user_timeout(Some(Duration::from_secs(60)))
 }
 
 fn handle_notice(

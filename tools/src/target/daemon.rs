@@ -12,7 +12,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, anyhow};
 use contigfs::Fs;
-use contigfs::fuse::{MountOptions, Mounted};
+use contigfs::fuse::{MountOptions, Mounted, UnmountError};
 use ftl::device::FileDevice;
 use ftl::{Ftl, GRAIN_BYTES, OpenOptions, Port, Volume};
 use socket2::{Domain, Protocol, Socket, Type};
@@ -150,6 +150,11 @@ impl Target {
         self.reactors.iter().any(JoinHandle::is_finished)
     }
 
+    /// Whether the mount has been removed from outside.
+    pub fn has_lost_mount(&self) -> bool {
+        self.mounted.as_ref().is_some_and(Mounted::is_finished)
+    }
+
     /// Ends in order: mount, connections, file system, log. Afterwards the volume is clean.
     pub fn stop(mut self) -> Result<()> {
         let mut first_error = None;
@@ -159,8 +164,8 @@ impl Target {
                 first_error.get_or_insert(error);
             }
         };
-        if let Some(mut mounted) = self.mounted.take() {
-            note(mounted.unmount().context("cannot unmount"));
+        if let Some(mounted) = self.mounted.take() {
+            note(unmount(mounted));
         }
         drop(self.housekeeper.take());
         note(
@@ -294,6 +299,21 @@ fn listen(address: SocketAddr) -> Result<Socket> {
             ),
         })?;
     Ok(socket)
+}
+
+/// Unmounts; a mount that somebody uses is taken away from under them rather than left behind dead.
+fn unmount(mut mounted: Mounted) -> Result<()> {
+    match mounted.unmount() {
+        Err(UnmountError::Busy(dir)) => {
+            warn!(dir = %dir.display(), "the mount is in use; it is taken away from its users");
+            let detached =
+                detach(&dir).with_context(|| format!("cannot unmount {}", dir.display()));
+            // Its threads serve those who still hold something of it for as long as this process lives.
+            std::mem::forget(mounted);
+            detached
+        }
+        result => result.context("cannot unmount"),
+    }
 }
 
 /// Removes what a killed target left mounted at `dir`.

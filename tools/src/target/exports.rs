@@ -27,7 +27,7 @@ pub enum ExportError {
     #[error("{0} is exported read-only")]
     ReadOnly(String),
     /// Not a path as clients have to write it.
-    #[error("{0:?} is not an absolute path without . and ..")]
+    #[error("{0:?} is not an absolute path without empty parts, . and ..")]
     Malformed(String),
 }
 
@@ -55,6 +55,13 @@ impl FromStr for Export {
             path: path.to_owned(),
             read_only,
         })
+    }
+}
+
+impl Export {
+    /// Checks its path, which has not been if it comes from a file.
+    pub(super) fn check(&self) -> Result<(), ExportError> {
+        check_path(&self.path)
     }
 }
 
@@ -111,12 +118,19 @@ impl Exports {
     }
 }
 
+/// One path has one spelling, so that comparing paths is comparing what they lead to. A slash may end it.
 fn check_path(path: &str) -> Result<(), ExportError> {
-    let legal = path.starts_with('/') && path.split('/').all(|part| part != "." && part != "..");
-    if legal {
+    let malformed = || ExportError::Malformed(path.to_owned());
+    let inner = path.strip_prefix('/').ok_or_else(malformed)?;
+    if inner.is_empty() {
+        return Ok(());
+    }
+    let inner = inner.strip_suffix('/').unwrap_or(inner);
+    let legal = |part| !matches!(part, "" | "." | "..");
+    if inner.split('/').all(legal) {
         Ok(())
     } else {
-        Err(ExportError::Malformed(path.to_owned()))
+        Err(malformed())
     }
 }
 
@@ -145,7 +159,7 @@ mod tests {
                 Err(ExportError::NotExported(_))
             ));
         }
-        for malformed in ["a", "", "/a/../c", "/a/./b"] {
+        for malformed in ["a", "", "//", "//a", "/a//b", "/a/b//", "/a/../c", "/a/./b"] {
             assert!(matches!(
                 exports.check(malformed, false),
                 Err(ExportError::Malformed(_))

@@ -38,64 +38,73 @@ pub(super) enum Job {
     Stop,
 }
 
-/// Several pages wanted by one thread at once.
+/// Several pages wanted by one thread at once; the reactor's side. When its last copy is dropped before all pages were
+/// answered, which happens when the reactor ends, the waiting thread is told.
 #[derive(Debug)]
 pub(super) struct PagesJob {
     /// Which grains.
     pub lbas: Vec<Lba>,
     /// What for.
     pub intent: Intent,
-    state: Mutex<PagesState>,
+    answers: Mutex<Answers>,
 }
 
 #[derive(Debug)]
-struct PagesState {
+struct Answers {
     pages: Vec<Option<Result<PageRef, GetError>>>,
     left: usize,
-    done: Option<Waiter<()>>,
+    done: Waiter<Vec<Result<PageRef, GetError>>>,
 }
 
 impl PagesJob {
-    /// A job for `lbas`, with the place where its end is told.
-    pub(super) fn new(lbas: Vec<Lba>, intent: Intent) -> (Arc<Self>, Receiver<()>) {
+    /// A job for `lbas`, at least one, with the place where the pages come, in the order asked for.
+    pub(super) fn new(
+        lbas: Vec<Lba>,
+        intent: Intent,
+    ) -> (Arc<Self>, Receiver<Vec<Result<PageRef, GetError>>>) {
         let (done, receiver) = waiter();
         let left = lbas.len();
-        let state = PagesState {
+        let answers = Answers {
             pages: (0..left).map(|_| None).collect(),
             left,
-            done: Some(done),
+            done,
         };
         let job = Self {
             lbas,
             intent,
-            state: Mutex::new(state),
+            answers: Mutex::new(answers),
         };
         (Arc::new(job), receiver)
     }
 
     /// Answers page `n`.
     pub(super) fn answer(&self, n: usize, page: Result<PageRef, GetError>) {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
         assert!(
-            state.pages[n].is_none(),
+            answers.pages[n].is_none(),
             "each page of a job is answered once"
         );
-        state.pages[n] = Some(page);
-        state.left -= 1;
-        if state.left == 0
-            && let Some(done) = state.done.take()
-        {
-            let _ = done.send(());
+        answers.pages[n] = Some(page);
+        answers.left -= 1;
+        if answers.left == 0 {
+            let pages = answers.pages.drain(..).flatten().collect();
+            // Nobody waits any more: the pages are put.
+            let _ = answers.done.send(pages);
         }
     }
+}
 
-    /// All pages, in the order asked for; after the end was told.
-    pub(super) fn take(&self) -> Vec<Result<PageRef, GetError>> {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        state
-            .pages
-            .drain(..)
-            .map(|page| page.unwrap_or(Err(GetError::Shutdown)))
-            .collect()
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A thread that waits for pages hears of it when the reactor ends, whether its job was queued or begun (I18).
+    #[test]
+    fn a_reactor_that_ends_leaves_nobody_waiting() {
+        let (job, pages) = PagesJob::new(vec![Lba(1), Lba(2)], Intent::Read);
+        let begun = Arc::clone(&job);
+        begun.answer(0, Err(GetError::Shutdown));
+        drop((job, begun));
+        assert!(pages.recv().is_err());
     }
 }

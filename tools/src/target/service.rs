@@ -4,12 +4,13 @@
 use std::ffi::OsStr;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
-use std::path::Path;
+use std::path::{Component, Path};
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 use std::thread::{Builder, JoinHandle};
 
-use contigfs::{FileKind, Fs, FsError, InodeNo, NewNode, SetAttr, SyncScope};
+use contigfs::{FallocMode, FileKind, Fs, FsError, InodeNo, NewNode, SetAttr, SyncScope};
+use ftl::GRAIN_BYTES;
 use softrdma::{Buffer, ProtectionDomain, RegionSpec, RegionTable, Rights};
 use tracing::debug;
 
@@ -128,15 +129,15 @@ impl Service {
             return self.open_dram(owner, dram);
         }
         let path = self.path(request, write)?;
-        let inode = match self.fs.lookup_path(path) {
+        let inode = match self.resolve(Path::new(path)) {
             Ok(_) if request.flags & FLAG_EXCLUSIVE != 0 => {
                 return Err(Refusal(libc::EEXIST, format!("{path} exists")));
             }
             Ok(inode) => inode,
-            Err(error) if error.errno() == libc::ENOENT && request.flags & FLAG_CREATE != 0 => {
-                self.create(path)?
+            Err(Refusal(libc::ENOENT, _)) if request.flags & FLAG_CREATE != 0 => {
+                self.create(path, request.flags & FLAG_EXCLUSIVE != 0)?
             }
-            Err(error) => return Err(named(path, &error)),
+            Err(refusal) => return Err(refusal),
         };
         let attr = self.fs.attr(inode)?;
         match attr.kind {
@@ -169,8 +170,7 @@ impl Service {
         request: &Request,
     ) -> Result<Reply, Refusal> {
         if request.flags & FLAG_TRUNCATE != 0 {
-            self.resize(inode, 0)?;
-            self.resize(inode, request.length)?;
+            self.replace(inode, path, request.length)?;
         }
         let extent = self.fs.hold_extent(inode)?;
         let registered = (|| {
@@ -223,7 +223,8 @@ impl Service {
                 Refusal(libc::EMFILE, "too many regions on this connection".into())
             })?;
             // A file that shrank between the look at its size and the registration must not leave a region behind.
-            if self.fs.attr(inode)?.size < open.end {
+            // (The extent is looked at behind whoever shrinks it now.)
+            if self.fs.file_extent(inode)?.size < open.end {
                 self.regions.remove(owner, handle);
                 return Err(Refusal(libc::ESTALE, format!("{path} has just shrunk")));
             }
@@ -306,7 +307,7 @@ impl Service {
 
     fn stat(&self, request: &Request) -> Result<Reply, Refusal> {
         let path = self.path(request, false)?;
-        let inode = self.fs.lookup_path(path).map_err(|e| named(path, &e))?;
+        let inode = self.resolve(Path::new(path))?;
         let attr = self.fs.attr(inode)?;
         Ok(Reply {
             mode: attr.mode,
@@ -318,7 +319,7 @@ impl Service {
 
     fn list(&self, request: &Request) -> Result<Reply, Refusal> {
         let path = self.path(request, false)?;
-        let inode = self.fs.lookup_path(path).map_err(|e| named(path, &e))?;
+        let inode = self.resolve(Path::new(path))?;
         let mut names = Vec::new();
         let mut room = Reply::PAYLOAD_BYTES_MAX;
         let mut full = false;
@@ -367,15 +368,29 @@ impl Service {
         Ok(path)
     }
 
-    fn create(&self, path: &str) -> Result<InodeNo, Refusal> {
+    /// The file at a path that the exports allow. Symbolic links are not followed: they may lead out of the exports.
+    fn resolve(&self, path: &Path) -> Result<InodeNo, Refusal> {
+        let mut inode = InodeNo::ROOT;
+        for part in path.components() {
+            let Component::Normal(name) = part else {
+                continue;
+            };
+            if self.fs.attr(inode)?.kind == FileKind::Symlink {
+                let text = format!("{}: leads through a symbolic link", path.display());
+                return Err(Refusal(libc::ELOOP, text));
+            }
+            let found = self.fs.lookup(inode, name);
+            inode = found.map_err(|error| named(path, &error))?.ino;
+        }
+        Ok(inode)
+    }
+
+    fn create(&self, path: &str, exclusive: bool) -> Result<InodeNo, Refusal> {
         let path = Path::new(path);
         let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
             return Err(Refusal(libc::EISDIR, "/ is a directory".into()));
         };
-        let parent = self
-            .fs
-            .lookup_path(parent)
-            .map_err(|error| named(&parent.to_string_lossy(), &error))?;
+        let parent = self.resolve(parent)?;
         let node = NewNode {
             kind: FileKind::File,
             mode: 0o644,
@@ -389,9 +404,31 @@ impl Service {
         match self.fs.create(parent, name, &node) {
             Ok(attr) => Ok(attr.ino),
             // Somebody else was faster, which is as good.
-            Err(error) if error.errno() == libc::EEXIST => Ok(self.fs.lookup(parent, name)?.ino),
+            Err(error) if error.errno() == libc::EEXIST && !exclusive => {
+                Ok(self.fs.lookup(parent, name)?.ino)
+            }
             Err(error) => Err(error.into()),
         }
+    }
+
+    /// Gives the file `length` bytes of zeros, with their space, in place of what it holds. What can be known to fail
+    /// fails before anything is lost.
+    fn replace(&self, inode: InodeNo, path: &str, length: u64) -> Result<(), Refusal> {
+        let attr = self.fs.attr(inode)?;
+        let room = (self.fs.statfs().grains_free + attr.grains) * GRAIN_BYTES as u64;
+        if length > room {
+            let text = format!("{path} would have {length} bytes, there is room for {room}");
+            return Err(Refusal(libc::ENOSPC, text));
+        }
+        if length > attr.size {
+            self.resize(inode, length)?;
+        }
+        self.resize(inode, 0)?;
+        if length > 0 {
+            let reserve = FallocMode::Allocate { keep_size: false };
+            self.fs.fallocate(inode, 0, length, reserve)?;
+        }
+        Ok(())
     }
 
     fn resize(&self, inode: InodeNo, size: u64) -> Result<(), Refusal> {
@@ -404,8 +441,8 @@ impl Service {
     }
 }
 
-fn named(path: &str, error: &FsError) -> Refusal {
-    Refusal(error.errno(), format!("{path}: {error}"))
+fn named(path: &Path, error: &FsError) -> Refusal {
+    Refusal(error.errno(), format!("{}: {error}", path.display()))
 }
 
 fn no_handle(handle: u32) -> Refusal {

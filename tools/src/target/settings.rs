@@ -85,6 +85,12 @@ impl Settings {
             );
         }
         let mut exports = file.export;
+        for export in &exports {
+            export.check().context("export in the configuration file")?;
+        }
+        if !options.exports.is_empty() {
+            exports.clear();
+        }
         for text in &options.exports {
             let export = text.parse().map_err(anyhow::Error::msg);
             exports.push(export.with_context(|| format!("--export {text}"))?);
@@ -92,6 +98,14 @@ impl Settings {
         let pool = options.pool.or(file.pool).unwrap_or(ByteSize::mib(256));
         if pool < ByteSize::mib(1) {
             bail!("a pool of {pool} is too small: 1MiB is the least");
+        }
+        let dram_bytes = options.dram.or(file.dram).map(|size| size.as_u64());
+        let memory = memory_bytes();
+        if pool.as_u64().saturating_add(dram_bytes.unwrap_or(0)) > memory {
+            bail!(
+                "pool and plain memory together are larger than this machine's {}",
+                ByteSize::b(memory)
+            );
         }
         let reactors = options.reactors.or(file.reactors).unwrap_or(1);
         if !(1..=64).contains(&reactors) {
@@ -103,11 +117,23 @@ impl Settings {
             listen,
             exports: Exports::new(exports),
             pool_bytes: pool.as_u64(),
-            dram_bytes: options.dram.or(file.dram).map(|size| size.as_u64()),
+            dram_bytes,
             reactors,
             ready_file: options.ready_file.clone(),
         })
     }
+}
+
+/// Memory of the machine.
+fn memory_bytes() -> u64 {
+    // SAFETY: neither call has memory arguments.
+    let (pages, page) = unsafe {
+        (
+            libc::sysconf(libc::_SC_PHYS_PAGES),
+            libc::sysconf(libc::_SC_PAGESIZE),
+        )
+    };
+    u64::try_from(pages).unwrap_or(0) * u64::try_from(page).unwrap_or(0)
 }
 
 fn read(path: &Path) -> Result<FileSettings> {

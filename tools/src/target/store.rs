@@ -53,10 +53,10 @@ impl TargetStore {
         let missing: Vec<usize> = (0..pages.len()).filter(|&n| pages[n].is_none()).collect();
         if !missing.is_empty() {
             let lbas = missing.iter().map(|&n| pieces[n].lba).collect();
-            let (job, done) = PagesJob::new(lbas, intent);
-            self.send(Job::Pages(Arc::clone(&job)))?;
-            done.recv().map_err(|_| StoreError::Failed)?;
-            for (n, page) in missing.into_iter().zip(job.take()) {
+            let (job, answer) = PagesJob::new(lbas, intent);
+            self.send(Job::Pages(job))?;
+            let got = answer.recv().map_err(|_| StoreError::Failed)?;
+            for (n, page) in missing.into_iter().zip(got) {
                 pages[n] = Some(page.map_err(|error| store_error(&error))?);
             }
         }

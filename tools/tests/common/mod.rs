@@ -21,6 +21,17 @@ pub fn skip(why: &str) {
     eprintln!("skipped: {why}");
 }
 
+/// Whether this system lets a target run at all; if not, the test has been skipped.
+pub fn can_serve() -> bool {
+    match tools::reactor::Ring::new(1, 4096) {
+        Ok(_) => true,
+        Err(error) => {
+            skip(&format!("io_uring is not to be had: {error}"));
+            false
+        }
+    }
+}
+
 /// Whether this process can mount; if not, the test has been skipped.
 pub fn can_mount() -> bool {
     match contigfs::fuse::available() {
@@ -104,6 +115,18 @@ impl Image {
     }
 }
 
+/// Where a target that has just been started with `--json` serves.
+pub fn served(child: &mut Child) -> SocketAddr {
+    let mut line = String::new();
+    let stdout = child.stdout.as_mut().expect("it is piped");
+    BufReader::new(stdout)
+        .read_line(&mut line)
+        .expect("a line of JSON");
+    assert!(!line.is_empty(), "the target did not start");
+    let ready: serde_json::Value = serde_json::from_str(&line).expect("a line of JSON");
+    ready["address"].as_str().unwrap().parse().unwrap()
+}
+
 /// A running target; killed when dropped.
 pub struct Target {
     child: Child,
@@ -123,20 +146,14 @@ impl Target {
             .stdout(Stdio::piped())
             .spawn()
             .expect("the program starts");
-        let mut line = String::new();
-        let stdout = child.stdout.as_mut().expect("it is piped");
-        BufReader::new(stdout)
-            .read_line(&mut line)
-            .expect("a line of JSON");
-        assert!(!line.is_empty(), "the target did not start");
-        let ready: serde_json::Value = serde_json::from_str(&line).expect("a line of JSON");
+        let address = served(&mut child);
         let mount = more
             .iter()
             .position(|&option| option == "--mount")
             .map(|at| PathBuf::from(more[at + 1]));
         Self {
             child,
-            address: ready["address"].as_str().unwrap().parse().unwrap(),
+            address,
             mount,
         }
     }

@@ -1,0 +1,371 @@
+//! Loads that bring a target to its limits, and ends that are not orderly: nobody else is disturbed, nothing hangs.
+
+mod common;
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::net::TcpStream;
+use std::os::unix::fs::{FileExt, symlink};
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use common::{FLASHNET, Image, bad, can_mount, can_serve, good, pattern, served};
+use tools::client::{ClientError, Session, SessionOptions};
+use tools::control::{FLAG_CREATE, FLAG_EXCLUSIVE, FLAG_TRUNCATE, FLAG_WRITE, Op, Request};
+
+fn refused(session: &mut Session, request: Request, errno: i32) {
+    match session.open(request) {
+        Err(ClientError::Refused { status, .. }) => assert_eq!(status, errno),
+        other => panic!("not refused: {other:?}"),
+    }
+}
+
+/// One path has one spelling, and links do not lead out of an export.
+#[test]
+fn exports_have_no_back_door() {
+    if !can_serve() {
+        return;
+    }
+    if !can_mount() {
+        return;
+    }
+    let image = Image::new("64MiB");
+    let dir = image.beside("mnt");
+    fs::create_dir(&dir).unwrap();
+    let mount = dir.to_str().unwrap();
+    let target = image.serve(&["--mount", mount]);
+    fs::create_dir_all(dir.join("open/closed")).unwrap();
+    fs::create_dir(dir.join("secret")).unwrap();
+    fs::write(dir.join("secret/s"), "secret").unwrap();
+    fs::write(dir.join("open/closed/q"), "kept").unwrap();
+    symlink("/secret/s", dir.join("open/absolute")).unwrap();
+    symlink("../secret", dir.join("open/relative")).unwrap();
+    assert!(target.stop().success());
+
+    let target = image.serve(&["--export", "/open", "--export", "/open/closed:ro"]);
+    let mut session = target.session();
+    let open = |path: &str, flags| Request {
+        flags,
+        length: 4,
+        ..Request::new(Op::Open, path)
+    };
+    let write = FLAG_WRITE | FLAG_TRUNCATE;
+    for path in ["/open//closed/q", "//open/closed/q", "/open/closed//q"] {
+        refused(&mut session, open(path, write), libc::EINVAL);
+    }
+    refused(&mut session, open("/open/closed/q", write), libc::EROFS);
+    refused(&mut session, open("/open/absolute", 0), libc::EOPNOTSUPP);
+    refused(&mut session, open("/open/relative/s", 0), libc::ELOOP);
+    let make = FLAG_WRITE | FLAG_CREATE;
+    refused(&mut session, open("/open/relative/new", make), libc::ELOOP);
+    refused(&mut session, open("/secret/s", 0), libc::EACCES);
+    session
+        .open(Request::new(Op::Open, "/open/closed/q"))
+        .unwrap();
+    assert!(target.stop().success());
+}
+
+/// EXCLUSIVE means that exactly one of many creators succeeds.
+#[test]
+fn one_creator_wins() {
+    if !can_serve() {
+        return;
+    }
+    let image = Image::new("64MiB");
+    let target = image.serve(&[]);
+    let address = target.address;
+    for round in 0..20 {
+        let wins: usize = thread::scope(|scope| {
+            let tries: Vec<_> = (0..6)
+                .map(|_| {
+                    scope.spawn(move || {
+                        let mut session =
+                            Session::connect(address, SessionOptions::default()).unwrap();
+                        let request = Request {
+                            flags: FLAG_CREATE | FLAG_EXCLUSIVE,
+                            ..Request::new(Op::Open, format!("/one-{round}"))
+                        };
+                        usize::from(session.open(request).is_ok())
+                    })
+                })
+                .collect();
+            tries.into_iter().map(|t| t.join().unwrap()).sum()
+        });
+        assert_eq!(wins, 1);
+    }
+    assert!(target.stop().success());
+}
+
+/// What does not fit is refused, says so, and leaves the file that was there as it was.
+#[test]
+fn a_put_that_does_not_fit_loses_nothing() {
+    if !can_serve() {
+        return;
+    }
+    let image = Image::new("64MiB");
+    let small = image.beside("small");
+    let large = image.beside("large");
+    let back = image.beside("back");
+    fs::write(&small, pattern(1_000_000, 1)).unwrap();
+    fs::write(&large, pattern(100 << 20, 2)).unwrap();
+    let target = image.serve(&[]);
+    good(&["put", small.to_str().unwrap(), &target.url("/file")]);
+    let error = bad(&["put", large.to_str().unwrap(), &target.url("/file")]);
+    assert!(error.contains("room"), "{error}");
+    let mut session = target.session();
+    refused(
+        &mut session,
+        Request {
+            flags: FLAG_WRITE | FLAG_TRUNCATE,
+            length: 1 << 60,
+            ..Request::new(Op::Open, "/file")
+        },
+        libc::ENOSPC,
+    );
+    good(&["get", &target.url("/file"), back.to_str().unwrap()]);
+    assert!(fs::read(&back).unwrap() == pattern(1_000_000, 1));
+    assert!(target.stop().success());
+}
+
+/// Connections that are cut off in the middle of their requests leave no region, no hold and no space behind.
+#[test]
+fn connections_cut_off_leave_nothing() {
+    if !can_serve() {
+        return;
+    }
+    let image = Image::new("64MiB");
+    let target = image.serve(&["--reactors", "2"]);
+    let source = image.beside("source");
+    fs::write(&source, pattern(8 << 20, 3)).unwrap();
+    good(&["put", source.to_str().unwrap(), &target.url("/file")]);
+    let address = target.address;
+    thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(move || {
+                for n in 0..150 {
+                    let mut stream = TcpStream::connect(address).unwrap();
+                    let mut bytes = b"MPA ID Req Frame".to_vec();
+                    bytes.extend([0x40, 1, 0, 0]);
+                    stream.write_all(&bytes).unwrap();
+                    let mut reply = [0; 20];
+                    std::io::Read::read_exact(&mut stream, &mut reply).unwrap();
+                    for msn in 1..=4_u32 {
+                        let request = Request::new(Op::Open, "/file").emit();
+                        let _ = stream.write_all(&send_fpdu(msn, &request));
+                    }
+                    if n % 3 == 0 {
+                        thread::sleep(Duration::from_micros(300));
+                    }
+                    let socket = socket2::Socket::from(stream);
+                    // A reset, not a FIN.
+                    socket.set_linger(Some(Duration::ZERO)).unwrap();
+                }
+            });
+        }
+    });
+    // The file is free to go, and its space with it: what needs most of the volume fits again.
+    let large = image.beside("large");
+    fs::write(&large, pattern(30 << 20, 4)).unwrap();
+    let start = Instant::now();
+    loop {
+        let put = common::flashnet(&["put", large.to_str().unwrap(), &target.url("/file")]);
+        if put.status.success() {
+            break;
+        }
+        let late = start.elapsed() > Duration::from_secs(10);
+        assert!(!late, "{}", String::from_utf8_lossy(&put.stderr));
+        thread::sleep(Duration::from_millis(100));
+    }
+    assert!(target.stop().success());
+    let report = good(&["fsck", image.path().to_str().unwrap()]);
+    assert!(report.contains("0 problems"), "{report}");
+}
+
+/// An FPDU with a SEND of `payload`: DDP untagged, last, queue 0; RDMAP version 1, SEND.
+fn send_fpdu(msn: u32, payload: &[u8]) -> Vec<u8> {
+    let mut ulpdu = vec![0x41, 0x43, 0, 0, 0, 0];
+    ulpdu.extend(0_u32.to_be_bytes());
+    ulpdu.extend(msn.to_be_bytes());
+    ulpdu.extend(0_u32.to_be_bytes());
+    ulpdu.extend(payload);
+    let mut fpdu = (ulpdu.len() as u16).to_be_bytes().to_vec();
+    fpdu.extend(ulpdu);
+    fpdu.resize(fpdu.len().next_multiple_of(4), 0);
+    fpdu.extend(crc32c::crc32c(&fpdu).to_le_bytes());
+    fpdu
+}
+
+/// SIGTERM in the middle of everything, with the least pool there is: the target ends, clean, every time.
+#[test]
+fn sigterm_under_load() {
+    if !can_serve() {
+        return;
+    }
+    let image = Image::new("64MiB");
+    for _ in 0..5 {
+        let target = image.serve(&["--pool", "1MiB"]);
+        let address = target.address;
+        let end = AtomicBool::new(false);
+        thread::scope(|scope| {
+            for n in 0..8 {
+                let end = &end;
+                scope.spawn(move || {
+                    while !end.load(Ordering::Relaxed) {
+                        let Ok(mut session) = Session::connect(address, SessionOptions::default())
+                        else {
+                            continue;
+                        };
+                        for k in 0..20 {
+                            let request = Request {
+                                flags: FLAG_CREATE | FLAG_WRITE | FLAG_TRUNCATE,
+                                length: 50_000,
+                                ..Request::new(Op::Open, format!("/f{n}-{k}"))
+                            };
+                            if session.open(request).is_err() {
+                                break;
+                            }
+                        }
+                    }
+                });
+            }
+            thread::sleep(Duration::from_millis(300));
+            let status = target.stop();
+            end.store(true, Ordering::Relaxed);
+            assert!(status.success());
+        });
+    }
+    let report = good(&["fsck", image.path().to_str().unwrap()]);
+    assert!(report.contains("0 problems"), "{report}");
+}
+
+/// More threads than the pool has room for make progress together (I16).
+#[test]
+fn large_requests_with_a_tiny_pool() {
+    if !can_serve() {
+        return;
+    }
+    if !can_mount() {
+        return;
+    }
+    let image = Image::new("128MiB");
+    let dir = image.beside("mnt");
+    fs::create_dir(&dir).unwrap();
+    let target = image.serve(&["--mount", dir.to_str().unwrap(), "--pool", "1MiB"]);
+    let files: Vec<File> = (0..4)
+        .map(|n| {
+            let path = dir.join(format!("f{n}"));
+            fs::write(&path, pattern(8 << 20, n)).unwrap();
+            File::options().read(true).write(true).open(path).unwrap()
+        })
+        .collect();
+    thread::scope(|scope| {
+        for n in 0..24_u64 {
+            let file = &files[n as usize % 4];
+            scope.spawn(move || {
+                let mut buffer = vec![n as u8; 1 << 20];
+                for k in 0..6 {
+                    let at = ((n * 5 + k * 3) % 8) << 20;
+                    if (n + k) % 2 == 0 {
+                        file.write_all_at(&buffer, at).unwrap();
+                    } else {
+                        file.read_exact_at(&mut buffer, at).unwrap();
+                    }
+                }
+            });
+        }
+    });
+    drop(files);
+    let listing = good(&["ls", &target.url("/")]);
+    assert!(listing.contains("f3"), "{listing}");
+    assert!(target.stop().success());
+}
+
+/// A mount that somebody works in is taken away at the end, not left behind dead.
+#[test]
+fn busy_mount_at_the_end() {
+    if !can_serve() {
+        return;
+    }
+    if !can_mount() {
+        return;
+    }
+    let image = Image::new("64MiB");
+    let dir = image.beside("mnt");
+    fs::create_dir(&dir).unwrap();
+    let target = image.serve(&["--mount", dir.to_str().unwrap()]);
+    fs::write(dir.join("file"), "content").unwrap();
+    let mut squatter = Command::new("sleep")
+        .arg("60")
+        .current_dir(&dir)
+        .spawn()
+        .unwrap();
+    let status = target.stop();
+    squatter.kill().unwrap();
+    squatter.wait().unwrap();
+    assert!(status.success());
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    assert!(!mounts.contains(dir.to_str().unwrap()));
+    let target = image.serve(&["--mount", dir.to_str().unwrap()]);
+    assert_eq!(fs::read(dir.join("file")).unwrap(), b"content");
+    assert!(target.stop().success());
+}
+
+/// Out of descriptors a target waits for some, without spinning, and serves those it has.
+#[test]
+fn out_of_descriptors() {
+    if !can_serve() {
+        return;
+    }
+    let image = Image::new("64MiB");
+    let mut child = Command::new("sh")
+        .args(["-c", "ulimit -n 40; exec \"$0\" \"$@\"", FLASHNET])
+        .args(["--json", "serve", "--listen", "127.0.0.1:0"])
+        .arg(image.path())
+        .env("FLASHNET_LOG", "error")
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let address = served(&mut child);
+    let session = || Session::connect(address, SessionOptions::default()).unwrap();
+    let mut first = session();
+    let crowd: Vec<_> = (0..60)
+        .map(|_| TcpStream::connect(address).unwrap())
+        .collect();
+    let used = || tools::perf::cpu::used(Some(child.id())).unwrap();
+    thread::sleep(Duration::from_millis(500));
+    let before = used();
+    thread::sleep(Duration::from_secs(2));
+    let spent = used() - before;
+    assert!(
+        spent < Duration::from_millis(500),
+        "spins: {spent:?} in 2 s"
+    );
+    first.call(Request::new(Op::Stat, "/")).unwrap();
+    drop(crowd);
+    thread::sleep(Duration::from_millis(300));
+    session().call(Request::new(Op::Stat, "/")).unwrap();
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
+/// A reader that has seen enough ends a command quietly.
+#[test]
+fn output_into_a_closed_pipe() {
+    if !can_serve() {
+        return;
+    }
+    let image = Image::new("64MiB");
+    let target = image.serve(&[]);
+    let mut ls = Command::new(FLASHNET)
+        .args(["ls", &target.url("/")])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(ls.stdout.take());
+    let output = ls.wait_with_output().unwrap();
+    assert!(output.stderr.is_empty(), "{output:?}");
+    assert!(target.stop().success());
+}
