@@ -149,7 +149,7 @@ pub struct Fsck {
 /// Options of `ls` and `stat`.
 #[derive(Clone, Debug, Args)]
 pub struct Remote {
-    /// HOST[:PORT]/PATH
+    /// `HOST[:PORT]/PATH`
     #[arg(value_name = "HOST[:PORT]/PATH")]
     pub target: String,
 }
@@ -157,7 +157,7 @@ pub struct Remote {
 /// Options of `get`.
 #[derive(Clone, Debug, Args)]
 pub struct Get {
-    /// HOST[:PORT]/PATH
+    /// `HOST[:PORT]/PATH`
     #[arg(value_name = "HOST[:PORT]/PATH")]
     pub source: String,
     /// Local file; `-` for standard output [default: the last part of PATH].
@@ -169,7 +169,7 @@ pub struct Get {
 pub struct Put {
     /// Local file.
     pub from: PathBuf,
-    /// HOST[:PORT]/PATH
+    /// `HOST[:PORT]/PATH`
     #[arg(value_name = "HOST[:PORT]/PATH")]
     pub target: String,
 }

@@ -155,8 +155,16 @@ impl<S: PageStore> Net<S> {
     }
 
     /// When the next timer is due.
-    pub fn next_timeout(&self) -> Option<Time> {
-        self.timers.peek().map(|Reverse((at, _))| *at)
+    pub fn next_timeout(&mut self) -> Option<Time> {
+        // Timers that were set for something that has happened meanwhile: a wait without a timeout is cheaper.
+        while let Some(&Reverse((at, tag))) = self.timers.peek() {
+            let link = self.links.get(tag.slot()).filter(|link| link.tag == tag);
+            if link.is_some_and(|link| link.closing || link.timer == Some(at)) {
+                return Some(at);
+            }
+            self.timers.pop();
+        }
+        None
     }
 
     /// Lets every connection act to which something happened, until none has anything to say; notices go to `notice`,

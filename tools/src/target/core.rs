@@ -432,7 +432,7 @@ impl Core {
     }
 
     /// How long nothing will happen unless a completion arrives.
-    fn sleep_time(&self) -> Option<Duration> {
+    fn sleep_time(&mut self) -> Option<Duration> {
         let now = self.now().0;
         let flash = self.parts.pages.ftl.poll_timeout().map(|t| t.0);
         let links = self.net.next_timeout().map(|t| t.0);
