@@ -131,7 +131,7 @@ fn unreadable_file() {
     fs::set_permissions(image.path(), fs::Permissions::from_mode(0o000)).unwrap();
     assert_says(
         &serve_fails(&image.path(), &[]),
-        &["volume.img", "Permission denied"],
+        &["volume.img", "permission denied"],
     );
 }
 

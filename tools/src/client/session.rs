@@ -114,7 +114,7 @@ impl Session {
             ..Config::default()
         };
         let table = RegionTable::new(rand::random());
-        let mut net = Net::new(Ring::new(64, 64 * 1024)?);
+        let mut net = Net::new(Ring::new(32, 64, 64 * 1024)?);
         let link = net
             .add(stream.into(), |_| {
                 Connection::initiator(config, &table, &[], Time(0))

@@ -32,7 +32,7 @@ pub fn run(path: &Path, shape: &Shape) -> io::Result<Figures> {
         .collect::<io::Result<Vec<_>>>()?;
     let mut started = vec![Instant::now(); depth];
     let mut offsets = Offsets::new(shape, 0);
-    let mut ring = Ring::new(1, 4096)?;
+    let mut ring = Ring::new(1024, 1, 4096)?;
     let mut post = |ring: &mut Ring, slot: usize, started: &mut [Instant]| {
         started[slot] = Instant::now();
         let (buffer, at, len) = (&mut buffers[slot], offsets.draw(), shape.size as u32);

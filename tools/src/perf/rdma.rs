@@ -68,7 +68,7 @@ pub fn run(victim: &Victim, shape: &Shape) -> Result<Figures> {
     let epoch = Instant::now();
     let clock = || Time(epoch.elapsed().as_nanos() as u64);
     let table = RegionTable::new(rand::random());
-    let mut net: Net<NoPages> = Net::new(Ring::new(256, 64 * 1024)?);
+    let mut net: Net<NoPages> = Net::new(Ring::new(1024, 256, 64 * 1024)?);
     let mut load = Load {
         shape,
         victim,

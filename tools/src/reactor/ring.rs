@@ -12,10 +12,8 @@ use io_uring::{IoUring, cqueue, opcode, squeue, types};
 
 use super::buffers::RecvBuffers;
 
-/// Entries of the submission queue; more are submitted in several rounds.
-const SUBMISSION_ENTRIES: u32 = 1024;
-/// Entries of the completion queue; multishot operations post many completions per submission.
-const COMPLETION_ENTRIES: u32 = 8192;
+/// Completions per submission that the queues have room for: multishot operations post many.
+const COMPLETIONS_PER_SUBMISSION: u32 = 8;
 
 /// What a completion belongs to; travels through the kernel in the 64 bits of user data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -90,19 +88,23 @@ impl fmt::Debug for Ring {
 }
 
 impl Ring {
-    /// Makes a ring with `recv_buffers` receive buffers (a power of two) of `recv_bytes` each.
-    pub fn new(recv_buffers: u16, recv_bytes: usize) -> io::Result<Self> {
+    /// Makes a ring with a submission queue of `entries` (more are submitted in several rounds) and `recv_buffers`
+    /// receive buffers of `recv_bytes` each; both numbers are powers of two.
+    ///
+    /// The queues count as locked memory of the user, 192 bytes per entry.
+    pub fn new(entries: u32, recv_buffers: u16, recv_bytes: usize) -> io::Result<Self> {
+        let completions = entries * COMPLETIONS_PER_SUBMISSION;
         let full = IoUring::builder()
-            .setup_cqsize(COMPLETION_ENTRIES)
+            .setup_cqsize(completions)
             .setup_single_issuer()
             .setup_defer_taskrun()
-            .build(SUBMISSION_ENTRIES);
+            .build(entries);
         // Single issuer and deferred task work came with Linux 6.1; everything else works without.
         let uring = match full {
             Ok(uring) => uring,
             Err(e) if e.raw_os_error() == Some(libc::EINVAL) => IoUring::builder()
-                .setup_cqsize(COMPLETION_ENTRIES)
-                .build(SUBMISSION_ENTRIES)?,
+                .setup_cqsize(completions)
+                .build(entries)?,
             Err(e) => return Err(e),
         };
         let buffers = RecvBuffers::register(&uring, recv_buffers, recv_bytes)?;

@@ -107,7 +107,7 @@ pub(super) struct Core {
 impl Core {
     /// A reactor, ready to run on the thread that calls this.
     pub(super) fn new(parts: CoreParts) -> io::Result<Self> {
-        let mut ring = Ring::new(256, 64 * 1024)?;
+        let mut ring = Ring::new(1024, 256, 64 * 1024)?;
         ring.poll_wake(parts.inbox.waker().fd());
         Ok(Self {
             net: Net::new(ring),

@@ -23,7 +23,7 @@ pub fn skip(why: &str) {
 
 /// Whether this system lets a target run at all; if not, the test has been skipped.
 pub fn can_serve() -> bool {
-    match tools::reactor::Ring::new(1, 4096) {
+    match tools::reactor::Ring::new(1, 1, 4096) {
         Ok(_) => true,
         Err(error) => {
             skip(&format!("io_uring is not to be had: {error}"));
