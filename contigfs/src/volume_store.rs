@@ -43,6 +43,6 @@ impl<D: Device> BlockStore for Volume<D> {
     }
 
     fn mapped_count(&self, range: LbaRange) -> u64 {
-        self.ftl().mapped_count(range)
+        self.mapped_count(range)
     }
 }

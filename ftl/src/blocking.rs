@@ -299,9 +299,27 @@ impl<D: Device> Volume<D> {
         self.commit(batch)
     }
 
-    /// First mapped grain of a range.
+    /// Brings the map of a range into memory; the engine reads the rest as it is needed.
+    pub fn load(&self, range: LbaRange) -> Result<(), VolumeError> {
+        if self.ftl.is_map_loaded() {
+            return Ok(());
+        }
+        let token = self.token();
+        self.ftl.load(PORT, range, token);
+        self.wait_durable(token)
+    }
+
+    /// First mapped grain of a range. What can not be read of the map seems unmapped; then the volume has failed.
     pub fn next_mapped(&self, range: LbaRange) -> Option<Lba> {
+        // Whatever is wrong with the map, the volume says so to everybody who wants to change something.
+        let _ = self.load(range);
         self.ftl.next_mapped(range)
+    }
+
+    /// Number of mapped grains in a range, with the same restriction.
+    pub fn mapped_count(&self, range: LbaRange) -> u64 {
+        let _ = self.load(range);
+        self.ftl.mapped_count(range)
     }
 
     /// Capacity and use.

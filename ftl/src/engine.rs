@@ -112,7 +112,11 @@ impl Ftl {
         if intent != Intent::Read && shared.closed.load(Ordering::Relaxed) {
             return None;
         }
-        if let Some(leaf) = shared.map.leaf(lba) {
+        let found = shared.map.leaf(lba);
+        if found.is_none() && shared.map_cold.load(Ordering::SeqCst) {
+            return None;
+        }
+        if let Some(leaf) = found {
             if let Some(frame) = leaf.entry(lba).pin() {
                 let writable = intent != Intent::Read;
                 let hold = Hold::Shared { leaf, writable };
@@ -181,7 +185,18 @@ impl Ftl {
             .min(self.shared.pool.frames() / 4)
     }
 
-    /// What a grain holds.
+    /// Brings the map of a range into memory; [`Event::Durable`] when it is there. After opening a large volume the
+    /// map is read as it is needed, and in the background.
+    pub fn load(&self, port: Port, range: LbaRange, token: Token) {
+        self.core(port, |core, cx| core.load(cx, range, token));
+    }
+
+    /// Whether all of the map is in memory.
+    pub fn is_map_loaded(&self) -> bool {
+        !self.shared.map_cold.load(Ordering::SeqCst)
+    }
+
+    /// What a grain holds. The map of it must be in memory, see [`Ftl::load`]; else it seems unmapped.
     pub fn state(&self, lba: Lba) -> GrainState {
         match self.shared.map.state(lba) {
             State::Away(Location::Nowhere) => GrainState::Unmapped,
@@ -195,17 +210,17 @@ impl Ftl {
         }
     }
 
-    /// First mapped grain of a range.
+    /// First mapped grain of a range, of what is in memory (see [`Ftl::load`]).
     pub fn next_mapped(&self, range: LbaRange) -> Option<Lba> {
         self.core(Shared::BACKGROUND, |core, cx| core.next_mapped(cx, range))
     }
 
-    /// Number of mapped grains in a range.
+    /// Number of mapped grains in a range, of what is in memory (see [`Ftl::load`]).
     pub fn mapped_count(&self, range: LbaRange) -> u64 {
         self.core(Shared::BACKGROUND, |core, cx| core.mapped_count(cx, range))
     }
 
-    /// Capacity and use.
+    /// Capacity and use; too much use at most, as long as not all of the map is in memory.
     pub fn space(&self) -> Space {
         let mapped = self.core(Shared::BACKGROUND, |core, _| core.mapped());
         Space {
@@ -288,6 +303,11 @@ impl Ftl {
                     Op::Flush { covers } => core.flush_done(cx, covers, result),
                     Op::Scan { grains } => core.scan_done(grains, result),
                     Op::Superblock => core.superblock_done(cx, result),
+                    Op::SavePages { grains } => core.save_pages_done(cx, grains, result),
+                    Op::SaveFlush => core.save_flush_done(cx, result),
+                    Op::Disown => {}
+                    Op::SaveRoot => core.save_root_done(cx, result),
+                    Op::LoadPage { slot } => core.load_page_done(cx, slot, result),
                 }
                 core.pump(cx);
             }),

@@ -19,6 +19,9 @@ const UNCOUNTED_SEGMENTS: u64 = RESERVED_SEGMENTS as u64 + 3;
 /// Fewest segments of a volume.
 const SEGMENTS_MIN: u64 = UNCOUNTED_SEGMENTS + 2;
 
+/// Smallest area for checkpoints; smaller devices than 16 MiB have none unless asked for.
+const AREA_GRAINS_MIN: u64 = 24;
+
 const _: () = assert!(WRITE_OUT_DATA_MAX <= RECORDS_MAX);
 
 /// Where things lie on a device.
@@ -32,16 +35,19 @@ pub struct Geometry {
     pub segment_count: u32,
     /// Grains that may be mapped at the same time.
     pub capacity_grains: u64,
+    /// Grains behind the segments that checkpoints are kept in; 0: none are taken.
+    pub area_grains: u64,
 }
 
 impl Geometry {
     /// Lays a volume out on `device_grains`. `overprovision_percent` of them stay hidden, or as much more as the
-    /// reserves take; an explicit `capacity` must fit.
+    /// reserves take; an explicit `capacity` must fit. `area` grains are for checkpoints: a 64th when not given.
     pub fn derive(
         device_grains: u64,
         segment_bytes: Option<u64>,
         overprovision_percent: u8,
         capacity: Option<u64>,
+        area: Option<u64>,
     ) -> Result<Self, FormatError> {
         let segment_grains = match segment_bytes {
             None => default_segment_grains(device_grains),
@@ -54,9 +60,16 @@ impl Geometry {
         {
             return Err(FormatError::SegmentSize);
         }
-        let count = device_grains.saturating_sub(FIRST_SEGMENT_GRAIN) / segment_grains;
+        let area_grains = match area {
+            None if device_grains < 4096 => 0,
+            None => (device_grains / 64).max(64),
+            Some(0) => 0,
+            Some(grains) => grains.max(AREA_GRAINS_MIN),
+        };
+        let outside = FIRST_SEGMENT_GRAIN + area_grains;
+        let count = device_grains.saturating_sub(outside) / segment_grains;
         if count < SEGMENTS_MIN {
-            let needed = FIRST_SEGMENT_GRAIN + SEGMENTS_MIN * segment_grains;
+            let needed = outside + SEGMENTS_MIN * segment_grains;
             return Err(FormatError::TooSmall {
                 grains: device_grains,
                 needed,
@@ -67,6 +80,7 @@ impl Geometry {
             segment_grains: segment_grains as u32,
             segment_count: count.min(u64::from(u32::MAX)) as u32,
             capacity_grains: 0,
+            area_grains,
         };
         let max = geometry.capacity_max();
         let share = u64::from(100 - overprovision_percent.min(99));
@@ -98,6 +112,11 @@ impl Geometry {
     /// First grain of a segment.
     pub fn segment_start(&self, segment: SegmentId) -> Pba {
         Pba(FIRST_SEGMENT_GRAIN + u64::from(segment.0) * u64::from(self.segment_grains))
+    }
+
+    /// First grain of the area for checkpoints.
+    pub(crate) fn area_start(&self) -> Pba {
+        self.segment_start(SegmentId(self.segment_count))
     }
 
     /// The segment a grain lies in, and its position there.
@@ -133,7 +152,11 @@ impl Geometry {
             return Err("segment count");
         }
         let used = u64::from(self.segment_count) * u64::from(self.segment_grains);
-        if FIRST_SEGMENT_GRAIN + used > self.device_grains {
+        let area = self.area_grains;
+        if area > self.device_grains || (1..AREA_GRAINS_MIN).contains(&area) {
+            return Err("area for checkpoints");
+        }
+        if FIRST_SEGMENT_GRAIN + used + area > self.device_grains {
             return Err("segments beyond the device");
         }
         if self.capacity_grains == 0 || self.capacity_grains > self.capacity_max() {
@@ -162,15 +185,15 @@ mod tests {
     #[test]
     fn defaults() {
         let gib = (1u64 << 30) / GRAIN_BYTES as u64;
-        let g = Geometry::derive(16 * gib, None, 20, None).expect("16 GiB");
+        let g = Geometry::derive(16 * gib, None, 20, None, None).expect("16 GiB");
         assert_eq!(u64::from(g.segment_grains) * GRAIN_BYTES as u64, 8 << 20);
         assert_eq!(
             g.capacity_grains,
             16 * gib / 100 * 80 + 16 * gib % 100 * 80 / 100
         );
-        let g = Geometry::derive(1024 * gib, None, 20, None).expect("1 TiB");
+        let g = Geometry::derive(1024 * gib, None, 20, None, None).expect("1 TiB");
         assert_eq!(u64::from(g.segment_grains) * GRAIN_BYTES as u64, 64 << 20);
-        let tiny = Geometry::derive(16 + 8 * 16, Some(16 * 4096), 20, None).expect("tiny");
+        let tiny = Geometry::derive(16 + 8 * 16, Some(16 * 4096), 20, None, None).expect("tiny");
         assert_eq!(tiny.capacity_grains, tiny.capacity_max());
         assert!(tiny.sane().is_ok());
     }
@@ -179,18 +202,18 @@ mod tests {
     #[test]
     fn refusals() {
         assert_eq!(
-            Geometry::derive(100, Some(16 * 4096), 20, None),
+            Geometry::derive(100, Some(16 * 4096), 20, None, None),
             Err(FormatError::TooSmall {
                 grains: 100,
                 needed: 144
             })
         );
         assert_eq!(
-            Geometry::derive(1 << 20, Some(5000), 20, None),
+            Geometry::derive(1 << 20, Some(5000), 20, None, None),
             Err(FormatError::SegmentSize)
         );
         assert!(matches!(
-            Geometry::derive(1 << 12, Some(16 * 4096), 20, Some(1 << 12)),
+            Geometry::derive(1 << 12, Some(16 * 4096), 20, Some(1 << 12), Some(0)),
             Err(FormatError::Capacity { .. })
         ));
     }

@@ -49,12 +49,13 @@
 //! | `engine`, `shared`, `core/*` | the face; the lock-free half; the half behind the lock, one file per activity |
 //! | `map`, `page` | entries and leaves; frames, arena, [`PageRef`] |
 //! | [`mod@format`], `log`, `segment`, `records` | bytes on the media; numbers; segments; trims and zeros |
-//! | `recover`, `open` | scan and replay; format and open |
+//! | `checkpoint` | saving the map; the part of it that is not in memory yet |
+//! | `recover`, `open` | checkpoint and tail, or scan and replay; format and open |
 //! | [`mod@check`] | the independent judge |
 //! | [`device`] | the seam to the media, and devices |
 //! | `blocking` | [`Volume`], for programs that just want to read and write |
 //!
-//! The format and the argument why it survives crashes are in `docs/format.md`.
+//! The format and the argument why it survives crashes are in `docs/format.md` and `docs/checkpoint.md`.
 
 #![deny(unsafe_code)]
 
@@ -62,7 +63,10 @@ mod addr;
 mod batch;
 mod blocking;
 pub mod check;
+mod checkpoint;
 mod core;
+#[doc(hidden)]
+pub mod crash_point;
 #[allow(unsafe_code)]
 pub mod device;
 mod dirty;

@@ -14,6 +14,7 @@ use std::collections::VecDeque;
 struct Assembled {
     no: HeaderNo,
     carries: HeaderNo,
+    at: Pba,
     written: bool,
 }
 
@@ -55,6 +56,15 @@ impl Log {
     pub(crate) fn previous(&self) -> Option<Pba> {
         self.previous
     }
+    /// Where the youngest header lies.
+    pub(crate) fn last_at(&self) -> Option<Pba> {
+        self.back
+    }
+    /// Where the headers above `written` lie.
+    pub(crate) fn unwritten(&self) -> impl Iterator<Item = Pba> + '_ {
+        let above = self.tail.iter().filter(|a| a.no > self.written);
+        above.map(|a| a.at)
+    }
     pub(crate) fn written(&self) -> HeaderNo {
         self.written
     }
@@ -80,6 +90,7 @@ impl Log {
         self.tail.push_back(Assembled {
             no: self.last,
             carries: self.durable,
+            at,
             written: false,
         });
         self.last

@@ -1,11 +1,12 @@
 //! Formatting and opening volumes.
 
 use crate::addr::GRAIN_BYTES;
+use crate::checkpoint::UNIT_PAGES;
 use crate::core::Core;
 use crate::device::Device;
 use crate::engine::{Ftl, VolumeInfo};
 use crate::error::{FormatError, OpenError};
-use crate::format::{Sessions, Superblock};
+use crate::format::{ROOT_SLOTS, Sessions, Superblock};
 use crate::geometry::Geometry;
 use crate::ids::{Port, Time};
 use crate::map::MapTable;
@@ -13,7 +14,7 @@ use crate::page::Pool;
 use crate::planted::Bug;
 use crate::port::PortQueue;
 use crate::recover::io::MediaIo;
-use crate::recover::{RecoveryReport, read_superblock, recover, write_superblock};
+use crate::recover::{How, RecoveryReport, read_superblock, recover, write_superblock};
 use crate::shared::{NEVER, Shared};
 use crate::stats::Counters;
 use std::sync::atomic::{AtomicBool, AtomicU64};
@@ -34,6 +35,9 @@ pub struct FormatOptions {
     pub owner: [u8; 16],
     /// Unix time in nanoseconds, information only.
     pub created_ns: u64,
+    /// Grains for checkpoints; a 64th of the device when not given, 0 for none (then every opening reads all
+    /// headers).
+    pub checkpoint_grains: Option<u64>,
 }
 
 impl Default for FormatOptions {
@@ -45,6 +49,7 @@ impl Default for FormatOptions {
             uuid: None,
             owner: [0; 16],
             created_ns: 0,
+            checkpoint_grains: None,
         }
     }
 }
@@ -65,6 +70,15 @@ pub struct OpenOptions {
     /// Bug to have, in tests.
     #[doc(hidden)]
     pub planted: Option<Bug>,
+    /// Read all headers, whatever checkpoints say: the repair path.
+    pub rebuild: bool,
+    /// A checkpoint is due after this many headers; 0: none is taken, except by a shutdown.
+    pub checkpoint_headers: u64,
+    /// Maps of up to this many pages of 4 KiB are read while opening; larger ones when they are needed.
+    pub map_pages_eager: usize,
+    /// Entries of each share of the sweep, and the map read page by page: small volumes behave like large ones.
+    #[doc(hidden)]
+    pub sweep_entries: Option<u64>,
 }
 
 impl Default for OpenOptions {
@@ -76,6 +90,10 @@ impl Default for OpenOptions {
             wall_clock_ns: 0,
             dirty_age_ns: 1_000_000_000,
             planted: None,
+            rebuild: false,
+            checkpoint_headers: 4096,
+            map_pages_eager: 64,
+            sweep_entries: None,
         }
     }
 }
@@ -95,11 +113,13 @@ impl Ftl {
             options.segment_bytes,
             options.overprovision_percent,
             options.capacity_grains,
+            options.checkpoint_grains,
         )?;
         let no_memory = |_| crate::device::MediaError::NoSpace;
         let mut io = MediaIo::new(device).map_err(no_memory)?;
         let blank = [0; GRAIN_BYTES];
-        for at in 0..2 {
+        // Roots of an earlier format of the device go with the superblocks.
+        for at in 0..2 + ROOT_SLOTS {
             io.write(crate::addr::Pba(at), &blank)?;
         }
         io.flush()?;
@@ -114,6 +134,7 @@ impl Ftl {
             clean: true,
             owner: options.owner,
             created_ns: options.created_ns,
+            roots_from: 0,
             sessions: Sessions::default(),
         };
         // Headers of an earlier volume carry another UUID and are not ours.
@@ -143,7 +164,13 @@ impl Ftl {
             return Err(OpenError::Options("a volume has at least one port"));
         }
         let map = MapTable::default();
-        let (found, report) = recover(device, &map, options.planted)?;
+        let how = How {
+            rebuild: options.rebuild,
+            pages_eager: options.map_pages_eager,
+            unit_pages: options.sweep_entries.map_or(UNIT_PAGES, |_| 1),
+            planted: options.planted,
+        };
+        let (found, report) = recover(device, &map, how)?;
         let geometry = found.superblock.geometry;
         let info = VolumeInfo::of(&found.superblock);
         let pool = Pool::new(options.pool_frames, &geometry).map_err(OpenError::Memory)?;
@@ -155,7 +182,13 @@ impl Ftl {
             ports: (0..options.ports)
                 .map(|p| PortQueue::new(Port(p)))
                 .collect(),
-            core: Mutex::new(Core::new(found, options.pool_frames)),
+            map_cold: AtomicBool::new(!found.cold.is_warm()),
+            core: Mutex::new(Core::new(
+                found,
+                options.pool_frames,
+                options.checkpoint_headers,
+                options.sweep_entries,
+            )),
             inbox: Mutex::new(Vec::new()),
             frames_wanted: AtomicBool::new(false),
             closed: AtomicBool::new(false),

@@ -22,11 +22,23 @@ pub enum Bug {
     ChecksumIgnored,
     /// A range is reserved without the grains that are mapped in memory only.
     ReservationDropped,
+    /// The root of a checkpoint is written together with its pages, and nobody waits for the log either.
+    RootBeforePages,
+    /// The log is replayed from the end of a checkpoint instead of from its beginning.
+    ReplayStartsLate,
+    /// Any dump is taken for the last word, whatever has been written since.
+    StaleDumpAccepted,
+    /// Tombstones expire although a checkpoint still needs them.
+    TombstoneForgotten,
+    /// The ring lets go of what the present checkpoint needs.
+    RingOverrun,
+    /// Nobody notes what relocation changed.
+    RelocationUnsaved,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 15] = [
         Self::MappingBeforeData,
         Self::AckBeforeFlush,
         Self::BatchNotAtomic,
@@ -36,5 +48,11 @@ impl Bug {
         Self::GcFreesEarly,
         Self::ChecksumIgnored,
         Self::ReservationDropped,
+        Self::RootBeforePages,
+        Self::ReplayStartsLate,
+        Self::StaleDumpAccepted,
+        Self::TombstoneForgotten,
+        Self::RingOverrun,
+        Self::RelocationUnsaved,
     ];
 }

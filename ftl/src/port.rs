@@ -50,6 +50,16 @@ pub(crate) enum Op {
     Scan { grains: u32 },
     /// A step of the shutdown.
     Superblock,
+    /// Writes pages of a checkpoint.
+    SavePages { grains: usize },
+    /// Makes the pages, or the root, of a checkpoint durable.
+    SaveFlush,
+    /// Writes the root of a checkpoint.
+    SaveRoot,
+    /// Makes roots unreadable; nothing waits for it.
+    Disown,
+    /// Reads a page of the map.
+    LoadPage { slot: usize },
 }
 
 /// Calls the driver of a port.

@@ -60,6 +60,26 @@ impl LiveRecords {
         ZeroId(self.zeros.len() as u32 - 1)
     }
 
+    /// Adds a record that had this id before; no other has it.
+    pub(crate) fn add_zero_as(&mut self, id: ZeroId, range: LbaRange, live: u64) {
+        let index = id.0 as usize;
+        while self.zeros.len() <= index {
+            self.free.push(ZeroId(self.zeros.len() as u32));
+            self.zeros.push(None);
+        }
+        self.free.retain(|&free| free != id);
+        self.zeros[index] = Some(ZeroRecord {
+            range,
+            live,
+            home: None,
+        });
+    }
+
+    /// Whether a record has this id.
+    pub(crate) fn has_zero(&self, id: ZeroId) -> bool {
+        self.zeros.get(id.0 as usize).is_some_and(Option::is_some)
+    }
+
     pub(crate) fn zero(&self, id: ZeroId) -> &ZeroRecord {
         self.zeros[id.0 as usize]
             .as_ref()

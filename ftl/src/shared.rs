@@ -30,6 +30,8 @@ pub(crate) struct Shared {
     pub(crate) inbox: Mutex<Vec<Lba>>,
     /// Somebody waits for a frame: an unpin that frees one must say so.
     pub(crate) frames_wanted: AtomicBool,
+    /// A part of the map is not in memory: what is not there may be anything.
+    pub(crate) map_cold: AtomicBool,
     /// No more changes: failed or shutting down.
     pub(crate) closed: AtomicBool,
     /// Last time a driver told.

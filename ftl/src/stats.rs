@@ -54,6 +54,14 @@ counters! {
     victims,
     /// Headers without records written to let a segment go.
     nudges,
+    /// Checkpoints taken.
+    checkpoints,
+    /// Pages written for checkpoints, roots included.
+    checkpoint_grains,
+    /// Checkpoints that did not fit beside the last two.
+    checkpoints_skipped,
+    /// Pages of the map read.
+    map_pages_read,
     /// Free segments at the time of the call.
     segments_free,
     /// Tombstones at the time of the call.
@@ -65,7 +73,8 @@ counters! {
 impl Stats {
     /// Grains written for each grain the user wrote.
     pub fn write_amplification(&self) -> f64 {
-        let all = self.user_grains + self.relocated_grains + self.header_grains;
+        let all =
+            self.user_grains + self.relocated_grains + self.header_grains + self.checkpoint_grains;
         all as f64 / self.user_grains.max(1) as f64
     }
 }

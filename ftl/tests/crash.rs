@@ -76,6 +76,34 @@ fn busy_volume() {
     }
 }
 
+/// Checkpoints follow each other closely and each writes only a part of the map: recovery puts it together from many
+/// pieces, page by page, as on a large volume.
+#[test]
+fn sweeping_volume() {
+    let options = Options {
+        area: 96,
+        checkpoint_headers: 3,
+        sweep: Some(14),
+        ..Options::tiny()
+    };
+    let tally = enumerate(&options, Effort::USUAL, 12, 4, 60);
+    at_least(tally.states, 8_000);
+    at_least(tally.checkpoints, 100);
+}
+
+/// The area holds hardly three checkpoints, so the ring goes round all the time.
+#[test]
+fn tight_ring() {
+    let options = Options {
+        area: 24,
+        eager: 64,
+        ..Options::tiny()
+    };
+    let tally = enumerate(&options, Effort::USUAL, 6, 4, 60);
+    at_least(tally.states, 3_000);
+    at_least(tally.checkpoints, 60);
+}
+
 /// The volume fills up: NoSpace comes exactly when it must, and the reserves carry collection.
 #[test]
 fn full_volume() {
@@ -144,8 +172,9 @@ fn all_subsets() {
         images: 60,
         nested_one_in: 60,
         nested_images: 2,
+        ..Effort::USUAL
     };
-    let tally = enumerate(&Options::tiny(), effort, 2, 2, 25);
+    let tally = enumerate(&Options::tiny(), effort, 2, 2, 30);
     at_least(tally.states, 3_000);
 }
 

@@ -12,30 +12,54 @@ use harness::world::{World, unobserved};
 /// Seeds to try before the harness counts as blind.
 const SEEDS: u64 = 24;
 
-/// What an engine with `bug` is caught with.
-fn caught(bug: Bug, options: Options) -> Option<String> {
-    let options = Options {
-        bug: Some(bug),
-        ..options
-    };
-    let mut states = 0;
-    for seed in 0..SEEDS {
-        let run = || run_lives(&options, Effort::USUAL, seed, 4, 60);
-        let Ok((tally, result)) = std::panic::catch_unwind(run) else {
-            return Some(format!("seed {seed}: an assertion of the engine"));
-        };
-        states += tally.states;
-        if let Err(violation) = result {
-            return Some(format!("seed {seed}, {states} states: {}", violation.0));
-        }
-    }
-    None
+/// Where and how to look for a bug.
+struct Search {
+    options: Options,
+    effort: Effort,
+    /// Operations of a life.
+    ops: usize,
+    seeds: u64,
 }
 
-fn must_be_caught(bug: Bug, options: Options) {
-    let how = caught(bug, options);
+impl From<Options> for Search {
+    fn from(options: Options) -> Self {
+        Self {
+            options,
+            effort: Effort::USUAL,
+            ops: 60,
+            seeds: SEEDS,
+        }
+    }
+}
+
+impl Search {
+    /// What an engine with `bug` is caught with.
+    fn caught(self, bug: Bug) -> Option<String> {
+        let options = Options {
+            bug: Some(bug),
+            ..self.options
+        };
+        let mut states = 0;
+        for seed in 0..self.seeds {
+            let run = || run_lives(&options, self.effort, seed, 4, self.ops);
+            let Ok((tally, result)) = std::panic::catch_unwind(run) else {
+                return Some(format!("seed {seed}: an assertion of the engine"));
+            };
+            states += tally.states;
+            if let Err(violation) = result {
+                return Some(format!("seed {seed}, {states} states: {}", violation.0));
+            }
+        }
+        None
+    }
+}
+
+fn must_be_caught(bug: Bug, search: impl Into<Search>) {
+    let search = search.into();
+    let seeds = search.seeds;
+    let how = search.caught(bug);
     println!("{bug:?}: {how:?}");
-    assert!(how.is_some(), "{bug:?} was not noticed in {SEEDS} seeds");
+    assert!(how.is_some(), "{bug:?} was not noticed in {seeds} seeds");
 }
 
 #[test]
@@ -55,7 +79,7 @@ fn batch_not_atomic() {
 
 #[test]
 fn stale_header_accepted() {
-    must_be_caught(Bug::StaleHeaderAccepted, Options::tiny());
+    must_be_caught(Bug::StaleHeaderAccepted, scanning());
 }
 
 #[test]
@@ -65,7 +89,7 @@ fn trim_resurrected() {
 
 #[test]
 fn wrong_sequence_wins() {
-    must_be_caught(Bug::WrongSequenceWins, Options::tiny());
+    must_be_caught(Bug::WrongSequenceWins, scanning());
 }
 
 /// Seen only when nobody syncs for so long that a freed segment is filled again.
@@ -73,9 +97,77 @@ fn wrong_sequence_wins() {
 fn gc_frees_early() {
     let options = Options {
         lazy: true,
-        ..Options::tiny()
+        ..scanning()
     };
     must_be_caught(Bug::GcFreesEarly, options);
+}
+
+/// No checkpoints: only the log decides.
+fn scanning() -> Options {
+    Options {
+        area: 0,
+        ..Options::tiny()
+    }
+}
+
+/// Checkpoints one after the other, of parts of the map.
+fn sweeping() -> Options {
+    Options {
+        area: 96,
+        checkpoint_headers: 3,
+        sweep: Some(14),
+        ..Options::tiny()
+    }
+}
+
+#[test]
+fn root_before_pages() {
+    must_be_caught(Bug::RootBeforePages, sweeping());
+}
+
+#[test]
+fn replay_starts_late() {
+    must_be_caught(Bug::ReplayStartsLate, sweeping());
+}
+
+#[test]
+fn stale_dump_accepted() {
+    must_be_caught(Bug::StaleDumpAccepted, sweeping());
+}
+
+/// Seen only when every segment, that of the tombstone among them, is reused between two checkpoints.
+#[test]
+fn tombstone_forgotten() {
+    let options = Options {
+        checkpoint_headers: 120,
+        ..Options::tiny()
+    };
+    let search = Search {
+        effort: Effort {
+            images: 1,
+            moment_one_in: 20,
+            ..Effort::USUAL
+        },
+        ops: 240,
+        seeds: 100,
+        ..options.into()
+    };
+    must_be_caught(Bug::TombstoneForgotten, search);
+}
+
+/// An area that three checkpoints fill.
+#[test]
+fn ring_overrun() {
+    let options = Options {
+        area: 24,
+        ..Options::tiny()
+    };
+    must_be_caught(Bug::RingOverrun, options);
+}
+
+#[test]
+fn relocation_unsaved() {
+    must_be_caught(Bug::RelocationUnsaved, sweeping());
 }
 
 #[test]

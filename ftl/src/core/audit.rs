@@ -13,6 +13,9 @@ impl Core {
     /// # Panics
     /// If one does not agree.
     pub(crate) fn audit(&self, cx: Cx<'_>) {
+        if !self.cold.is_warm() {
+            return;
+        }
         let mut mapped = 0;
         let mut live: HashMap<u32, u32> = HashMap::new();
         let mut zeros: HashMap<u32, u64> = HashMap::new();

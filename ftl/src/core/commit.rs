@@ -168,10 +168,16 @@ impl Core {
                 if head.wanted.iter().any(missing) {
                     break;
                 }
-                if !self.fits_group(head) {
+                if !self.fits_group(head) || !self.is_map_known(cx) {
                     break;
                 }
+                let head = &self.commits[0];
                 if !self.has_space(cx, head) {
+                    if let Some(unit) = self.cold.first_cold(LbaRange::ALL) {
+                        // Counts are too high until all of the map has been read.
+                        self.loader.urge(unit);
+                        break;
+                    }
                     self.commits[0].failed = Some(DurableError::NoSpace);
                 }
             }
@@ -186,6 +192,18 @@ impl Core {
             progress = true;
         }
         progress
+    }
+
+    /// Whether the map of what the batch at the head trims and zeros is in memory; if not, it is asked for.
+    fn is_map_known(&mut self, cx: Cx<'_>) -> bool {
+        let batch = &self.commits[0].batch;
+        let ranges = batch.trims.iter().chain(&batch.zeros);
+        let cold = ranges.filter_map(|&r| self.cold.first_cold(r)).next();
+        if let Some(unit) = cold {
+            self.loader.urge(unit);
+            self.run_loader(cx);
+        }
+        cold.is_none()
     }
 
     fn refusal_of_commit(&self) -> Option<DurableError> {
@@ -381,6 +399,7 @@ impl Core {
             match entry.state() {
                 State::Away(Location::Nowhere) => {
                     entry.replace(State::Away(Location::Zero(id)));
+                    self.checkpointer.changes.note(lba);
                     self.mapped += 1;
                 }
                 State::Resident(r) => {
@@ -390,6 +409,7 @@ impl Core {
                         continue;
                     }
                     known.media = Location::Zero(id);
+                    self.checkpointer.changes.note(lba);
                 }
                 State::Away(_) | State::InFlight(_) => continue,
             }

@@ -2,10 +2,12 @@
 
 use super::{Core, Cx};
 use crate::addr::{Lba, Pba};
+use crate::crash_point::crash_point;
 use crate::device::{MediaError, MediaOp};
 use crate::error::GetError;
 use crate::format::HeaderNo;
 use crate::map::{FrameId, Location, State};
+use crate::planted::Bug;
 use crate::port::Op;
 use crate::stats::count;
 
@@ -53,6 +55,9 @@ impl Core {
         for &(frame, life) in &done.pages {
             self.page_written(cx, frame, life);
         }
+        if !done.moves.is_empty() {
+            crash_point!("gc.moved");
+        }
         for moved in done.moves.drain(..) {
             if self.location(cx, moved.lba) != Location::Media(moved.from) {
                 continue;
@@ -78,6 +83,9 @@ impl Core {
 
     /// The same version of a grain is elsewhere now.
     pub(super) fn relocate_entry(&mut self, cx: Cx<'_>, lba: Lba, to: Location) {
+        if !cx.sh.has_bug(Bug::RelocationUnsaved) {
+            self.checkpointer.changes.note(lba);
+        }
         match cx.sh.map.state(lba) {
             State::Away(_) => {
                 let leaf = self.index.leaf(lba).expect("leaf of a mapped grain");

@@ -8,6 +8,7 @@
 use super::write_out::{Move, WriteOut};
 use super::{Core, Cx};
 use crate::addr::{GRAIN_BYTES, Lba, LbaRange, Pba, SegmentId};
+use crate::crash_point::crash_point;
 use crate::device::{MediaError, MediaOp};
 use crate::format::{Header, HeaderNo, RECORDS_MAX, Record, RecordKind, Stream, Version};
 use crate::geometry::RESERVED_SEGMENTS;
@@ -85,15 +86,16 @@ impl Collector {
 impl Core {
     /// Goes on with the victim, or chooses one if segments run short.
     pub(super) fn collect(&mut self, cx: Cx<'_>) -> bool {
-        if self.failed.is_some() || self.phase.is_sealed() {
+        if self.failed.is_some() || self.phase.is_sealed() || !self.cold.is_warm() {
             return false;
         }
         let Some(victim) = &self.collector.victim else {
-            let Some(id) = self.choose_victim() else {
+            let Some(id) = self.choose_victim(cx) else {
                 return false;
             };
             count(&cx.sh.counters.victims, 1);
-            self.expire_tombstones();
+            crash_point!("gc.victim");
+            self.expire_tombstones(cx);
             self.collector.victim = Some(Victim {
                 id,
                 position: 0,
@@ -138,10 +140,11 @@ impl Core {
         }
     }
 
-    fn expire_tombstones(&mut self) {
+    fn expire_tombstones(&mut self, cx: Cx<'_>) {
         let Some(oldest) = self.segments.oldest_life(self.log.durable()) else {
             return;
         };
+        let oldest = oldest.min(self.tombstone_floor(cx).next());
         for gone in self.records.expire(oldest) {
             self.segments.get_mut(gone.home.segment).records -= 1;
             let freed_at = self.log.last();
@@ -151,7 +154,7 @@ impl Core {
 
     /// A victim if one is needed. When the user stream is stuck, whatever gains most; before that, only segments
     /// with much to gain; and an old one when there are too many tombstones.
-    fn choose_victim(&mut self) -> Option<SegmentId> {
+    fn choose_victim(&mut self, cx: Cx<'_>) -> Option<SegmentId> {
         let grains = self.geometry.segment_grains;
         let coming = self.segments.free_count() + self.segments.pending_count();
         let closed = |s: &crate::segment::Segment| s.usage == SegmentUse::Closed && s.writing == 0;
@@ -159,7 +162,7 @@ impl Core {
         let candidates = all.filter(|(_, s)| closed(s));
         let bound = 198.max(self.geometry.capacity_grains as usize / 8);
         if self.records.trims.len() > bound && self.collector.aging_credit {
-            self.expire_tombstones();
+            self.expire_tombstones(cx);
             if self.records.trims.len() > bound {
                 self.collector.aging_credit = false;
                 let all = self.segments.list.iter().enumerate();
@@ -396,6 +399,7 @@ impl Core {
             });
         }
         count(&cx.sh.counters.relocated_grains, moves.len() as u64);
+        crash_point!("gc.assembled");
         self.stages.list[batch.stage] = WriteOut {
             no,
             segment: Some(id),
@@ -505,6 +509,9 @@ impl Core {
         };
         let freed = self.segments.release(reached);
         count(&cx.sh.counters.segments_freed, freed as u64);
+        if freed > 0 {
+            crash_point!("gc.freed");
+        }
         freed > 0
     }
 
@@ -534,6 +541,7 @@ impl Core {
     /// waits rather than waiting for ever (I18).
     pub(super) fn give_up_if_stuck(&mut self, cx: Cx<'_>) {
         let is_quiet = self.space_wanted
+            && self.cold.is_warm()
             && self.failed.is_none()
             && !self.log.is_flushing()
             && self.segments.pending_next().is_none()
@@ -544,7 +552,7 @@ impl Core {
         let is_stuck = match &self.collector.victim {
             // Loaded and not going on: there is no segment to relocate to.
             Some(victim) => !matches!(victim.scan, Scan::Reading(_)),
-            None => self.choose_victim().is_none(),
+            None => self.choose_victim(cx).is_none(),
         };
         if is_stuck {
             tracing::error!("no segment left that can be collected");

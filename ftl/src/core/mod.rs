@@ -11,19 +11,22 @@
 //!   staging and reserved segments, trims need neither frames nor capacity.
 
 mod audit;
+mod checkpoint;
 mod commit;
 mod done;
 mod gc;
+mod load;
 mod pages;
 mod shutdown;
 mod sync;
 mod write_out;
 
 use crate::addr::{Lba, Pba};
+use crate::checkpoint::ColdMap;
 use crate::device::{MediaError, MediaOp};
 use crate::dirty::Dirty;
 use crate::error::{DurableError, GetError};
-use crate::format::{HeaderNo, Superblock};
+use crate::format::{HeaderNo, Root, Superblock};
 use crate::geometry::Geometry;
 use crate::ids::{Port, Token};
 use crate::log::Log;
@@ -39,8 +42,10 @@ use std::sync::atomic::Ordering;
 
 pub(crate) use commit::PendingCommit;
 
+use checkpoint::Checkpointer;
 use commit::Group;
 use gc::Collector;
+use load::Loader;
 use shutdown::Phase;
 use sync::SyncWaiter;
 use write_out::Stages;
@@ -78,6 +83,10 @@ pub(crate) struct Core {
     /// Ascending by header.
     durable_waiters: VecDeque<(HeaderNo, Port, Token)>,
 
+    cold: ColdMap,
+    loader: Loader,
+    checkpointer: Checkpointer,
+
     stages: Stages,
     collector: Collector,
     /// The user stream wants a segment and may not open one.
@@ -98,11 +107,29 @@ pub(crate) struct Recovered {
     pub(crate) index: LeafIndex,
     pub(crate) crcs: Vec<u32>,
     pub(crate) mapped: u64,
+    /// The highest number of a root on the media.
+    pub(crate) root_number: u64,
+    /// The checkpoint it stands on, and the one before.
+    pub(crate) root: Option<Root>,
+    pub(crate) previous: Option<Root>,
+    /// Grains of which that checkpoint does not say what they are now.
+    pub(crate) changed: Vec<Lba>,
+    /// What of the map is not in memory.
+    pub(crate) cold: ColdMap,
 }
 
 impl Core {
-    pub(crate) fn new(found: Recovered, frames: usize) -> Self {
+    pub(crate) fn new(
+        found: Recovered,
+        frames: usize,
+        checkpoint_headers: u64,
+        sweep_entries: Option<u64>,
+    ) -> Self {
+        let checkpointer = Checkpointer::new(&found, checkpoint_headers, sweep_entries);
         Self {
+            cold: found.cold,
+            loader: Loader::default(),
+            checkpointer,
             geometry: found.superblock.geometry,
             superblock: found.superblock,
             log: found.log,
@@ -166,7 +193,9 @@ impl Core {
         }
         self.resolve_syncs();
         self.answer_durable(cx);
+        self.run_loader(cx);
         self.make_way(cx);
+        self.run_checkpoint(cx);
         self.start_flush(cx);
         self.give_up_if_stuck(cx);
         self.run_shutdown(cx);
@@ -283,5 +312,8 @@ impl Core {
         }
         // Frames can not be cleaned any more; who waits to change something learns it, readers go on waiting.
         self.retry_frame_waiters(cx);
+        if self.loader.is_idle() {
+            self.give_up_loading(cx);
+        }
     }
 }

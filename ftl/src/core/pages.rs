@@ -82,6 +82,14 @@ impl Core {
             return Acquired::Failed(refused);
         }
         let waiter = Waiter { lba, kind };
+        if let Some(unit) = self.cold.cold_unit(lba) {
+            if let Some(error) = self.failed {
+                return Acquired::Failed(GetError::Failed(error));
+            }
+            self.loader.want(unit, waiter);
+            self.run_loader(cx);
+            return Acquired::Pending;
+        }
         let state = cx.sh.map.state(lba);
         let location = match state {
             State::Resident(_) => {
@@ -102,6 +110,12 @@ impl Core {
         }
         let is_new = location == Location::Nowhere;
         if is_new && !for_commit && self.mapped >= self.geometry.capacity_grains {
+            // Counts are too high until all of the map has been read.
+            if let Some(unit) = self.cold.first_cold(LbaRange::ALL) {
+                self.loader.want(unit, waiter);
+                self.run_loader(cx);
+                return Acquired::Pending;
+            }
             return Acquired::Failed(GetError::NoSpace);
         }
         let Some(frame) = self.take_frame(cx) else {
@@ -224,7 +238,7 @@ impl Core {
         self.frames[frame.0 as usize].waiters = waiters;
     }
 
-    fn refuse(&mut self, cx: Cx<'_>, waiter: Waiter, error: GetError) {
+    pub(super) fn refuse(&mut self, cx: Cx<'_>, waiter: Waiter, error: GetError) {
         match waiter.kind {
             WaiterKind::Get { port, token, .. } => {
                 let result = Err(error);
@@ -235,7 +249,7 @@ impl Core {
     }
 
     /// Asks again for somebody whose reason to wait has gone.
-    fn ask_again(&mut self, cx: Cx<'_>, waiter: Waiter) {
+    pub(super) fn ask_again(&mut self, cx: Cx<'_>, waiter: Waiter) {
         let WaiterKind::Get {
             port,
             token,
@@ -308,6 +322,9 @@ impl Core {
                 location
             }
         };
+        if location != Location::Nowhere {
+            self.checkpointer.changes.note(lba);
+        }
         self.leave_with_group(location);
         self.index.prune(&cx.sh.map, lba);
     }

@@ -1,11 +1,12 @@
 //! Shutting down: everything out, then both superblock copies with the clean mark.
 //!
 //! ```text
-//!   Running ──shutdown──► Draining ──all assembled──► Settling ──all durable──► Writing (copy, flush, copy, flush) ──► Closed
+//!   Running ──shutdown──► Draining ──all assembled──► Settling ──all durable, dumped──► Writing (copy, flush, copy, flush) ──► Closed
 //! ```
 
 use super::{Core, Cx};
 use crate::addr::{GRAIN_BYTES, LbaRange};
+use crate::crash_point::crash_point;
 use crate::device::{MediaError, MediaOp};
 use crate::error::DurableError;
 use crate::format::SessionEnd;
@@ -98,7 +99,7 @@ impl Core {
             self.drop_victim();
         }
         if let Phase::Settling { asker } = self.phase {
-            if !self.stages.are_idle() || !self.collector.is_idle() {
+            if !self.stages.are_idle() || !self.collector.is_idle() || !self.loader.is_idle() {
                 return;
             }
             if self.log.durable() < self.log.last() {
@@ -109,6 +110,10 @@ impl Core {
             if self.log.is_flushing() {
                 return;
             }
+            if !self.dump(cx) {
+                return;
+            }
+            crash_point!("shutdown.settled");
             let end = SessionEnd {
                 session: self.superblock.session,
                 first: self.superblock.sessions.last().next(),
@@ -148,7 +153,10 @@ impl Core {
             steps: steps + 1,
         };
         match steps {
-            0 | 2 => self.act(cx, Op::Superblock, MediaOp::Flush),
+            0 | 2 => {
+                crash_point!("shutdown.clean");
+                self.act(cx, Op::Superblock, MediaOp::Flush);
+            }
             1 => self.write_superblock(cx),
             _ => {
                 self.phase = Phase::Closed;

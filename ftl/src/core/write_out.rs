@@ -6,6 +6,7 @@
 
 use super::{Core, Cx};
 use crate::addr::{GRAIN_BYTES, Lba, Pba, SegmentId};
+use crate::crash_point::crash_point;
 use crate::device::MediaOp;
 use crate::format::{Header, HeaderNo, RECORDS_MAX, Record, RecordKind, Stream, Version};
 use crate::geometry::RESERVED_SEGMENTS;
@@ -98,6 +99,7 @@ impl Core {
             }
             let freed_at = self.log.last();
             let id = self.segments.close(stream).expect("open segment");
+            crash_point!("seal");
             self.segments.retire_if_empty(id, freed_at);
         }
         let keep = match stream {
@@ -252,6 +254,7 @@ impl Core {
         known.writing += 1;
         let old = std::mem::replace(&mut known.media, Location::Media(to));
         self.crcs[to.0 as usize] = crc;
+        self.checkpointer.changes.note(lba);
         let segment = self.geometry.segment_of(to);
         self.segments.get_mut(segment).live += 1;
         self.leave(old);

@@ -84,6 +84,16 @@ impl Version {
         Self(no.0 << 8 | index as u64)
     }
 
+    /// As it is on the media, without the kind.
+    pub(crate) const fn raw(self) -> u64 {
+        self.0
+    }
+
+    /// From [`Version::raw`].
+    pub(crate) const fn from_raw(raw: u64) -> Self {
+        Self(raw & ((1 << 56) - 1))
+    }
+
     /// The header that first wrote it.
     pub const fn header(self) -> HeaderNo {
         HeaderNo(self.0 >> 8)

@@ -1,12 +1,19 @@
-//! What is on the media: two superblock copies and header grains. See `docs/format.md` for diagrams and arguments.
+//! What is on the media: superblock copies, header grains, roots and pages of checkpoints. See `docs/format.md` and
+//! `docs/checkpoint.md` for diagrams and arguments.
 //!
 //! Each structure has a raw layer (a `zerocopy` struct, no judgement) and a parsed one that only holds legal
 //! values. `parse` is total on arbitrary bytes, `emit` can not fail.
 
 mod header;
+mod map_page;
+mod root;
 mod superblock;
 
 pub use header::{Header, HeaderFlaw, HeaderNo, RECORDS_MAX, Record, RecordKind, Stream, Version};
+pub(crate) use map_page::{
+    Fence, MapEntry, PageEntry, PageKind, PageName, SavedRecord, SavedSegment,
+};
+pub(crate) use root::{PIECES_MAX, Piece, ROOT_SLOTS, Root, root_slot};
 pub use superblock::{SESSIONS_MAX, SessionEnd, Sessions, Superblock, SuperblockFlaw};
 
 use crate::addr::GRAIN_BYTES;

@@ -38,7 +38,8 @@ struct RawSuperblock {
     device_count: U16,
     array_uuid: [u8; 16],
     owner: [u8; 16],
-    checkpoint_roots: [U64; 2],
+    area_grains: U64,
+    roots_from: U64,
     created_ns: U64,
     base_session: U64,
     base_end: U64,
@@ -132,6 +133,8 @@ pub struct Superblock {
     pub owner: [u8; 16],
     /// When it was formatted, Unix nanoseconds.
     pub created_ns: u64,
+    /// Roots of checkpoints with a lower number do not count.
+    pub roots_from: u64,
     /// The sessions before the present one.
     pub sessions: Sessions,
 }
@@ -174,6 +177,7 @@ impl Superblock {
             segment_grains: raw.segment_grains.get(),
             segment_count: raw.segment_count.get(),
             capacity_grains: raw.capacity_grains.get(),
+            area_grains: raw.area_grains.get(),
         };
         geometry.sane().map_err(SuperblockFlaw::Nonsense)?;
         if raw.first_segment_grain.get() != FIRST_SEGMENT_GRAIN {
@@ -199,6 +203,7 @@ impl Superblock {
             clean: raw.flags.get() & FLAG_CLEAN != 0,
             owner: raw.owner,
             created_ns: raw.created_ns.get(),
+            roots_from: raw.roots_from.get(),
             sessions: Sessions {
                 base_session: raw.base_session.get(),
                 base_end: HeaderNo(raw.base_end.get()),
@@ -240,7 +245,8 @@ impl Superblock {
             device_count: 1.into(),
             array_uuid: self.uuid,
             owner: self.owner,
-            checkpoint_roots: [0.into(); 2],
+            area_grains: self.geometry.area_grains.into(),
+            roots_from: self.roots_from.into(),
             created_ns: self.created_ns.into(),
             base_session: self.sessions.base_session.into(),
             base_end: self.sessions.base_end.0.into(),
@@ -266,10 +272,12 @@ mod tests {
             uuid: *b"0123456789abcdef",
             generation: 7,
             session: 3,
-            geometry: Geometry::derive(4096, Some(65536), 20, Some(1000)).expect("geometry"),
+            geometry: Geometry::derive(4096, Some(65536), 20, Some(1000), Some(32))
+                .expect("geometry"),
             clean: true,
             owner: *b"owner of it all!",
             created_ns: 9,
+            roots_from: 4,
             sessions: Sessions {
                 base_session: 0,
                 base_end: HeaderNo(0),
@@ -292,11 +300,13 @@ mod tests {
         assert_eq!(&bytes[32..40], [7, 0, 0, 0, 0, 0, 0, 0]);
         assert_eq!(&bytes[40..48], [3, 0, 0, 0, 0, 0, 0, 0]);
         assert_eq!(&bytes[48..56], [0, 16, 0, 0, 0, 0, 0, 0]);
-        assert_eq!(&bytes[56..64], [16, 0, 0, 0, 255, 0, 0, 0]);
+        assert_eq!(&bytes[56..64], [16, 0, 0, 0, 253, 0, 0, 0]);
         assert_eq!(&bytes[64..72], [16, 0, 0, 0, 0, 0, 0, 0]);
         assert_eq!(&bytes[72..80], [0xe8, 3, 0, 0, 0, 0, 0, 0]);
         assert_eq!(&bytes[80..88], [1, 0, 0, 0, 0, 0, 1, 0]);
         assert_eq!(&bytes[104..120], b"owner of it all!");
+        assert_eq!(&bytes[120..128], [32, 0, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(&bytes[128..136], [4, 0, 0, 0, 0, 0, 0, 0]);
         assert_eq!(&bytes[136..144], [9, 0, 0, 0, 0, 0, 0, 0]);
         assert_eq!(&bytes[160..162], [1, 0]);
         assert_eq!(&bytes[248..256], [0; 8]);

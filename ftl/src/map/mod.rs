@@ -80,6 +80,11 @@ impl MapTable {
         Some(Arc::clone(&found))
     }
 
+    /// Forgets everything; nobody uses it yet.
+    pub(crate) fn clear(&self) {
+        self.leaves.clear();
+    }
+
     /// What `lba` is now.
     pub(crate) fn state(&self, lba: Lba) -> State {
         match self.leaves.get(&(lba.0 / LEAF_GRAINS)) {

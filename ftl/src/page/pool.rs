@@ -14,6 +14,10 @@ use std::io;
 pub(crate) const USER_STAGES: usize = 8;
 /// Staging buffers reserved for relocation.
 pub(crate) const RELOCATION_STAGES: usize = 2;
+/// Pages of a checkpoint written at a time.
+pub(crate) const SAVE_GRAINS: usize = 64;
+/// Pages of the map read at a time.
+pub(crate) const LOAD_GRAINS: usize = 32;
 
 /// The pool.
 #[derive(Debug)]
@@ -30,7 +34,7 @@ impl Pool {
         let scan_grains = (1 + RECORDS_MAX).min(geometry.segment_grains as usize);
         let stages = (USER_STAGES + RELOCATION_STAGES) * stage_grains;
         Ok(Self {
-            arena: Arena::new(frames + 2 + stages + scan_grains)?,
+            arena: Arena::new(frames + 2 + stages + scan_grains + SAVE_GRAINS + LOAD_GRAINS)?,
             frames,
             stage_grains,
             scan_grains,
@@ -72,6 +76,18 @@ impl Pool {
     pub(crate) fn scan(&self) -> (Slot, usize) {
         let first = self.frames + 2 + (USER_STAGES + RELOCATION_STAGES) * self.stage_grains;
         (Slot(first as u32), self.scan_grains)
+    }
+
+    /// First slot of the buffer that pages of a checkpoint are written from.
+    pub(crate) fn save(&self) -> Slot {
+        let (scan, grains) = self.scan();
+        scan.plus(grains)
+    }
+
+    /// Slot `index` of those that pages of the map are read into.
+    pub(crate) fn load(&self, index: usize) -> Slot {
+        debug_assert!(index < LOAD_GRAINS, "no such slot");
+        self.save().plus(SAVE_GRAINS + index)
     }
 
     /// Lends slots for a media operation; the caller has taken them out of every other use.

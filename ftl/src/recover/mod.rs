@@ -1,4 +1,5 @@
-//! Recovery: from a device to an open volume, by scanning headers. See `docs/format.md` for the crash argument.
+//! Recovery: from a device to an open volume, by a checkpoint and the headers behind it, or by scanning all headers.
+//! See `docs/checkpoint.md` and `docs/format.md` for the arguments.
 //!
 //! | found | done |
 //! |---|---|
@@ -8,6 +9,8 @@
 //! | above D: consecutive, intact, all data checksums fit | counts |
 //! | above D: behind the first gap, damage or misfit | cut tail |
 //! | number missing, at most D | its segment was reused (or the header is damaged, then it is reported) |
+//! | root of a checkpoint, tables intact, no header missing behind it | only headers above it are looked for |
+//! | none such | all headers; the roots are disowned |
 //!
 //! Nothing is written before all of that has been decided. Then: flush (what counts must be durable before anything
 //! says so), the superblock with the session's end and the next session's number in both copies, and only then the
@@ -15,17 +18,26 @@
 
 pub(crate) mod io;
 mod replay;
+mod saved;
 mod scan;
+mod tail;
 
-use crate::addr::{GRAIN_BYTES, Pba};
+use crate::addr::{GRAIN_BYTES, Pba, SegmentId};
 use crate::core::Recovered;
+use crate::crash_point::crash_point;
 use crate::device::{Device, MediaError};
 use crate::error::OpenError;
-use crate::format::{HeaderNo, RecordKind, SessionEnd, Superblock, SuperblockFlaw};
+use crate::format::{
+    HeaderNo, RecordKind, Root, SavedSegment, SessionEnd, Superblock, SuperblockFlaw,
+};
+use crate::geometry::Geometry;
 use crate::map::MapTable;
 use crate::planted::Bug;
 use io::MediaIo;
-use scan::{Scan, Scope, scan};
+use replay::Replayed;
+use saved::Saved;
+use scan::{Behind, Scan, Scope, scan};
+use std::collections::HashMap;
 
 /// What recovery found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -44,8 +56,13 @@ pub struct RecoveryReport {
     pub headers_lost: u64,
     /// Superblock copies that were damaged (and are whole again now).
     pub superblocks_damaged: u32,
-    /// Grains mapped.
+    /// Grains mapped; too high at most as long as a part of the map is cold.
     pub mapped: u64,
+    /// The checkpoint that the volume stands on; none: all headers were read. Then the headers counted above are
+    /// only those behind it.
+    pub checkpoint: Option<u64>,
+    /// Pages of the map that are read later, as they are needed.
+    pub map_pages_cold: u64,
 }
 
 /// Reads the superblock copies and chooses the younger.
@@ -90,16 +107,38 @@ pub(crate) fn write_superblock(
     for _ in 0..2 {
         superblock.generation += 1;
         io.write(Pba(superblock.generation % 2), &superblock.emit())?;
+        crash_point!("superblock.copy");
         io.flush()?;
     }
     Ok(())
+}
+
+/// How to recover.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct How {
+    /// Scan everything, whatever checkpoints say.
+    pub(crate) rebuild: bool,
+    /// Maps of up to so many pages are read at once.
+    pub(crate) pages_eager: usize,
+    /// Pages that are read together when one is needed.
+    pub(crate) unit_pages: usize,
+    pub(crate) planted: Option<Bug>,
+}
+
+/// The log as far as it was looked at, decided.
+struct Decided {
+    found: Scan,
+    end: HeaderNo,
+    replayed: Replayed,
+    /// The checkpoint it stands on, and what of it is still cold.
+    saved: Option<Saved>,
 }
 
 /// Recovers the volume on `device` into `table` and begins a new session.
 pub(crate) fn recover(
     device: &mut dyn Device,
     table: &MapTable,
-    planted: Option<Bug>,
+    how: How,
 ) -> Result<(Recovered, RecoveryReport), OpenError> {
     let mut io = MediaIo::new(device).map_err(OpenError::Memory)?;
     let (mut superblock, superblocks_damaged) = read_superblock(&mut io)?;
@@ -110,30 +149,67 @@ pub(crate) fn recover(
             actual: io.device_grains(),
         });
     }
-    let scope = Scope {
-        geometry,
-        volume: superblock.volume_tag(),
-        session: superblock.session,
-        sessions: &superblock.sessions,
-        planted,
+    let (roots, highest) = saved::roots(&mut io, &superblock);
+    let mut decided = None;
+    let mut previous = None;
+    if !how.rebuild {
+        for (index, root) in roots.iter().enumerate() {
+            decided = from_root(&mut io, &superblock, table, root.clone(), how);
+            previous = roots.get(index + 1).cloned();
+            if decided.is_some() {
+                break;
+            }
+            tracing::warn!(number = root.number, "checkpoint passed over");
+            table.clear();
+        }
+    }
+    let decided = match decided {
+        Some(decided) => decided,
+        None => {
+            if !roots.is_empty() {
+                tracing::info!("scanning all headers");
+            }
+            superblock.roots_from = highest + 1;
+            previous = None;
+            from_scan(&mut io, &superblock, table, how.planted)
+        }
     };
-    let mut found = scan(&mut io, &scope);
-    let end = find_end(&mut io, &superblock, &mut found, planted)?;
-    let mut report = RecoveryReport {
+    let Decided {
+        found,
+        end,
+        mut replayed,
+        saved,
+    } = decided;
+    let floor = previous.as_ref().or(saved.as_ref().map(|s| &s.root));
+    let floor = floor.map_or(HeaderNo(u64::MAX - 1), |root| root.replay_from);
+    if saved.is_some() {
+        replayed.finish_tail(floor);
+    }
+    let report = RecoveryReport {
         clean: superblock.clean,
         session: superblock.session + 1,
         headers: found.headers.len() as u64,
         headers_cut: found.cut.len() as u64,
         headers_damaged: found.damaged,
-        headers_lost: count_lost(&found, &superblock),
+        headers_lost: if saved.is_some() {
+            0
+        } else {
+            count_lost(&found, &geometry, HeaderNo(0), &[])
+        },
         superblocks_damaged,
-        mapped: 0,
+        mapped: replayed.mapped,
+        checkpoint: saved.as_ref().map(|s| s.root.number),
+        map_pages_cold: saved.as_ref().map_or(0, |s| {
+            if s.cold.is_warm() {
+                0
+            } else {
+                s.cold.pages() as u64
+            }
+        }),
     };
-    let mut replayed = replay::replay(&geometry, &found.headers, end, table, planted);
-    replayed.keep_checksums(&found.headers);
-    report.mapped = replayed.mapped;
 
     // Everything is decided; from here on the media is changed.
+    crash_point!("recover.decided");
     io.flush()?;
     let ended = superblock.session;
     let known = superblock.sessions.ends.iter().any(|s| s.session == ended);
@@ -150,10 +226,12 @@ pub(crate) fn recover(
     superblock.session += 1;
     superblock.clean = false;
     write_superblock(&mut io, &mut superblock)?;
+    crash_point!("recover.session");
     for &at in &found.cut {
         io.write(at, &[0; GRAIN_BYTES])?;
     }
     if !found.cut.is_empty() {
+        crash_point!("recover.cut");
         io.flush()?;
     }
     let recovered = Recovered {
@@ -164,25 +242,127 @@ pub(crate) fn recover(
         index: replayed.index,
         crcs: replayed.crcs,
         mapped: replayed.mapped,
+        root_number: highest,
+        previous,
+        root: saved.as_ref().map(|s| s.root.clone()),
+        changed: replayed.changed,
+        cold: saved.map(|s| s.cold).unwrap_or_default(),
     };
     Ok((recovered, report))
 }
 
-/// Finds the last header that counts and moves those above it to the cut.
+/// The judge of everything else: all headers.
+fn from_scan(
+    io: &mut MediaIo<'_>,
+    superblock: &Superblock,
+    table: &MapTable,
+    planted: Option<Bug>,
+) -> Decided {
+    let scope = Scope {
+        geometry: superblock.geometry,
+        volume: superblock.volume_tag(),
+        session: superblock.session,
+        sessions: &superblock.sessions,
+        planted,
+        tail: None,
+    };
+    let mut found = scan(io, &scope);
+    let end = find_end(io, superblock, &mut found, HeaderNo(0), planted);
+    let mut replayed = replay::replay(&superblock.geometry, &found.headers, end, table, planted);
+    replayed.keep_checksums(&found.headers);
+    Decided {
+        found,
+        end,
+        replayed,
+        saved: None,
+    }
+}
+
+/// A checkpoint and the log behind it. None: something does not fit, and the next best has to do.
+fn from_root(
+    io: &mut MediaIo<'_>,
+    superblock: &Superblock,
+    table: &MapTable,
+    root: Root,
+    how: How,
+) -> Option<Decided> {
+    let geometry = superblock.geometry;
+    let mut saved = saved::load(io, superblock, root, how.unit_pages)?;
+    let root = &saved.root;
+    let is_dump = superblock.clean
+        && root.dump
+        && root.session == superblock.session
+        && root.replay_from == root.last
+        && root.last == superblock.sessions.last();
+    let is_dump = is_dump || (root.dump && how.planted == Some(Bug::StaleDumpAccepted));
+    let scope = Scope {
+        geometry,
+        volume: superblock.volume_tag(),
+        session: superblock.session,
+        sessions: &superblock.sessions,
+        planted: how.planted,
+        tail: Some(Behind {
+            after: root.replay_from,
+            session: root.session,
+            segments: &saved.segments,
+        }),
+    };
+    let mut found = if is_dump {
+        Scan::default()
+    } else {
+        scan(io, &scope)
+    };
+    let end = find_end(io, superblock, &mut found, root.last, how.planted);
+    if count_lost(&found, &geometry, root.replay_from, &saved.segments) > 0 {
+        return None;
+    }
+    for end in &superblock.sessions.ends {
+        let of_session = |s: &SavedSegment| end.first <= s.epoch && s.epoch <= end.end;
+        if saved.segments.iter().any(of_session) {
+            found.sessions.insert(end.session);
+        }
+    }
+    let mut replayed = tail::replay_tail(&geometry, &mut saved, &found.headers, end, table);
+    if saved.cold.pages() <= how.pages_eager {
+        let cold = &mut saved.cold;
+        let warm = saved::warm_all(io, superblock, cold, |content| {
+            let mut books = replayed.books(&geometry, table);
+            let sane = books.are_sane(content);
+            if sane {
+                books.install(content);
+                replayed.changed.extend(content.changed());
+            }
+            sane
+        });
+        if !warm {
+            return None;
+        }
+    }
+    Some(Decided {
+        found,
+        end,
+        replayed,
+        saved: Some(saved),
+    })
+}
+
+/// Finds the last header that counts and moves those above it to the cut. `known_durable` is
+/// a header that is durable for sure.
 fn find_end(
     io: &mut MediaIo<'_>,
     superblock: &Superblock,
     found: &mut Scan,
+    known_durable: HeaderNo,
     planted: Option<Bug>,
-) -> Result<HeaderNo, OpenError> {
+) -> HeaderNo {
     let past = superblock.sessions.last();
     let ended = superblock.session;
     let is_known = superblock.sessions.ends.iter().any(|s| s.session == ended);
-    let mut end = past;
+    let mut end = past.max(known_durable);
     if !is_known {
         let last_session = found.headers.range(past.next()..);
         let durable = last_session.map(|(_, f)| f.header.durable).max();
-        end = past.max(durable.unwrap_or(past));
+        end = end.max(durable.unwrap_or(past));
         while let Some(next) = found.headers.get(&end.next()) {
             let trusted = planted == Some(Bug::MappingBeforeData);
             if !trusted && !data_fits(io, next) {
@@ -192,11 +372,11 @@ fn find_end(
         }
     }
     if planted == Some(Bug::StaleHeaderAccepted) {
-        return Ok(found.headers.keys().last().copied().unwrap_or(end).max(end));
+        return found.headers.keys().last().copied().unwrap_or(end).max(end);
     }
     let beyond = found.headers.split_off(&end.next());
     found.cut.extend(beyond.values().map(|f| f.at));
-    Ok(end)
+    end
 }
 
 /// Whether every data grain of a write-out is on the media as its header says.
@@ -217,18 +397,21 @@ fn data_fits(io: &mut MediaIo<'_>, found: &scan::Found) -> bool {
 }
 
 /// Headers that a present header points back to, that lie in a segment that has not been reused since, and that are
-/// not there.
-fn count_lost(found: &Scan, superblock: &Superblock) -> u64 {
-    let mut lives = std::collections::HashMap::new();
+/// not there. `saved` are the lives at a checkpoint that covers everything up to `after`.
+fn count_lost(found: &Scan, geometry: &Geometry, after: HeaderNo, saved: &[SavedSegment]) -> u64 {
+    let mut lives = HashMap::new();
+    for (index, segment) in saved.iter().enumerate() {
+        lives.insert(SegmentId(index as u32), segment.epoch);
+    }
     for f in found.headers.values() {
         lives.insert(f.header.segment, f.header.epoch);
     }
     let lost = found.headers.values().filter(|f| {
         let before = HeaderNo(f.header.no.0 - 1);
-        let at = f.header.back.and_then(|at| superblock.geometry.locate(at));
+        let at = f.header.back.and_then(|at| geometry.locate(at));
         let Some((segment, _)) = at else { return false };
         let life = lives.get(&segment);
-        before.0 > 0
+        before > after
             && !found.headers.contains_key(&before)
             && life.is_some_and(|&epoch| epoch <= before)
     });

@@ -25,6 +25,8 @@ pub(crate) struct Replayed {
     pub(crate) crcs: Vec<u32>,
     pub(crate) mapped: u64,
     pub(crate) log: Log,
+    /// Grains of which a checkpoint says something else.
+    pub(crate) changed: Vec<Lba>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -99,6 +101,7 @@ pub(crate) fn replay(
         crcs: vec![0; geometry.device_grains as usize],
         mapped: 0,
         log: Log::new(last, headers.get(&last).map(|f| f.at)),
+        changed: Vec::new(),
     };
     replayed.install(table, &best);
     replayed.kill(table, &best, &ranged);
@@ -189,6 +192,11 @@ impl Replayed {
                 self.segments.get_mut(home.segment).records += 1;
             }
         }
+        self.free_empty();
+    }
+
+    /// Frees the segments in which nothing is needed.
+    pub(super) fn free_empty(&mut self) {
         for segment in &mut self.segments.list {
             if segment.usage == SegmentUse::Closed && segment.live == 0 && segment.records == 0 {
                 segment.usage = SegmentUse::Free;

@@ -6,7 +6,7 @@
 
 use super::io::MediaIo;
 use crate::addr::{Pba, SegmentId};
-use crate::format::{Header, HeaderFlaw, HeaderNo, Sessions};
+use crate::format::{Header, HeaderFlaw, HeaderNo, SavedSegment, Sessions};
 use crate::geometry::Geometry;
 use crate::planted::Bug;
 use std::collections::{BTreeMap, HashSet};
@@ -39,6 +39,18 @@ pub(crate) struct Scope<'a> {
     pub(crate) session: u64,
     pub(crate) sessions: &'a Sessions,
     pub(crate) planted: Option<Bug>,
+    /// Only what lies behind a checkpoint is wanted.
+    pub(crate) tail: Option<Behind<'a>>,
+}
+
+/// Where the tail of the log begins.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Behind<'a> {
+    /// Headers up to this one are not wanted.
+    pub(crate) after: HeaderNo,
+    /// Session that took the checkpoint: whoever was being appended to belongs to it.
+    pub(crate) session: u64,
+    pub(crate) segments: &'a [SavedSegment],
 }
 
 /// What is known of a segment while it is walked.
@@ -51,7 +63,13 @@ struct Walk {
     last: HeaderNo,
 }
 
-/// Walks all segments.
+impl Scope<'_> {
+    fn is_wanted(&self, no: HeaderNo) -> bool {
+        self.tail.is_none_or(|tail| no > tail.after)
+    }
+}
+
+/// Walks all segments, or of each what lies behind a checkpoint.
 pub(crate) fn scan(io: &mut MediaIo<'_>, scope: &Scope<'_>) -> Scan {
     let mut scan = Scan::default();
     let mut walks = vec![Walk::default(); scope.geometry.segment_count as usize];
@@ -60,6 +78,22 @@ pub(crate) fn scan(io: &mut MediaIo<'_>, scope: &Scope<'_>) -> Scan {
         io.want(at.0, at);
     }
     walk(io, scope, &mut scan, &mut walks);
+    if let Some(tail) = scope.tail {
+        for (index, segment) in tail.segments.iter().enumerate() {
+            let walk = &mut walks[index];
+            let same = walk.life.is_none_or(|(epoch, _)| epoch == segment.epoch);
+            let from = segment.walk_from.filter(|&from| {
+                from > 0 && from < scope.geometry.segment_grains && same && !walk.blank
+            });
+            if let Some(from) = from {
+                walk.life = Some((segment.epoch, tail.session));
+                let start = scope.geometry.segment_start(SegmentId(index as u32));
+                let at = Pba(start.0 + u64::from(from));
+                io.want(at.0, at);
+            }
+        }
+        walk(io, scope, &mut scan, &mut walks);
+    }
     // Follow the back-pointers to what the chains missed, until nothing new turns up.
     let mut tried = HashSet::new();
     loop {
@@ -67,7 +101,9 @@ pub(crate) fn scan(io: &mut MediaIo<'_>, scope: &Scope<'_>) -> Scan {
             .headers
             .values()
             .filter_map(|f| Some((HeaderNo(f.header.no.0 - 1), f.header.back?)))
-            .filter(|(no, at)| !scan.headers.contains_key(no) && tried.insert(*at))
+            .filter(|(no, at)| {
+                scope.is_wanted(*no) && !scan.headers.contains_key(no) && tried.insert(*at)
+            })
             .collect();
         let mut wanted = false;
         for (no, at) in lost {
@@ -130,6 +166,9 @@ fn walk(io: &mut MediaIo<'_>, scope: &Scope<'_>, scan: &mut Scan, walks: &mut [W
             .ends
             .iter()
             .any(|s| s.session == header.session);
+        if !scope.is_wanted(header.no) {
+            continue;
+        }
         let counts = stale_wanted
             || if past || known {
                 scope.sessions.admits(header.session, header.no)

@@ -20,6 +20,8 @@ pub(crate) struct Effort {
     pub(crate) nested_one_in: u64,
     /// Images of each moment of a recovery.
     pub(crate) nested_images: usize,
+    /// One moment in so many is looked at.
+    pub(crate) moment_one_in: u64,
 }
 
 impl Effort {
@@ -27,6 +29,7 @@ impl Effort {
         images: 6,
         nested_one_in: 50,
         nested_images: 3,
+        moment_one_in: 1,
     };
 }
 
@@ -63,7 +66,16 @@ pub(crate) struct Tally {
     pub(crate) batches: u64,
     pub(crate) trims: u64,
     pub(crate) no_space: u64,
+    /// Checkpoints taken, those that did not fit, and recoveries from one.
+    pub(crate) checkpoints: u64,
+    pub(crate) skipped: u64,
+    pub(crate) from_checkpoint: u64,
+    /// How often each crash point was passed.
+    pub(crate) points: Points,
 }
+
+/// Counts by the order of [`ftl::crash_point::ALL`].
+pub(crate) type Points = [u64; ftl::crash_point::ALL.len()];
 
 impl Tally {
     pub(crate) fn add(&mut self, other: &Self) {
@@ -85,6 +97,12 @@ impl Tally {
         self.batches += other.batches;
         self.trims += other.trims;
         self.no_space += other.no_space;
+        self.checkpoints += other.checkpoints;
+        self.skipped += other.skipped;
+        self.from_checkpoint += other.from_checkpoint;
+        for (sum, more) in self.points.iter_mut().zip(other.points) {
+            *sum += more;
+        }
     }
 }
 
@@ -122,6 +140,9 @@ impl Examiner {
     pub(crate) fn observe(&mut self, view: &View) -> Result<(), Violation> {
         self.note_rare_places(view);
         self.acknowledged += u64::from(view.moment == Moment::Acknowledged);
+        if self.effort.moment_one_in > 1 && !self.rng.one_in(self.effort.moment_one_in) {
+            return Ok(());
+        }
         self.tally.moments += 1;
         let point = view.device.crash_point();
         self.tally.changes_max = self.tally.changes_max.max(point.changes());
@@ -176,6 +197,7 @@ impl Examiner {
             .inspect_err(|_| keep_for_diagnosis(&image.bytes))?;
         self.tally.cut += u64::from(report.headers_cut > 0);
         self.tally.torn += u64::from(report.headers_damaged > 0);
+        self.tally.from_checkpoint += u64::from(report.checkpoint.is_some());
         if nest {
             self.cut_recovery(&mut device, &found)?;
         }
@@ -292,7 +314,13 @@ pub(crate) fn run_lives(
     ops: usize,
 ) -> (Tally, Result<(), Violation>) {
     let mut examiner = Examiner::new(options, effort, seed);
+    ftl::crash_point::watch();
+    ftl::crash_point::take();
     let result = lives_of(options, &mut examiner, seed, lives, ops);
+    let hits = ftl::crash_point::take();
+    for (sum, name) in examiner.tally.points.iter_mut().zip(ftl::crash_point::ALL) {
+        *sum += hits.get(name).copied().unwrap_or(0);
+    }
     (examiner.tally, result)
 }
 
@@ -348,6 +376,8 @@ fn note_engine(tally: &mut Tally, world: &World) {
     tally.batches += world.stats.batches;
     tally.trims += world.stats.trims;
     tally.no_space += world.stats.no_space;
+    tally.checkpoints += stats.checkpoints;
+    tally.skipped += stats.checkpoints_skipped;
 }
 
 /// With `FLASHNET_DUMP` set, writes down what a failing image holds.

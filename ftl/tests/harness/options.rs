@@ -22,6 +22,16 @@ pub(crate) struct Options {
     pub(crate) lazy: bool,
     /// Every batch reserves a range.
     pub(crate) reserving: bool,
+    /// Grains for checkpoints.
+    pub(crate) area: u64,
+    /// Headers between checkpoints.
+    pub(crate) checkpoint_headers: u64,
+    /// Pages of the map that are read while opening, at most.
+    pub(crate) eager: usize,
+    /// Entries of a share of the sweep; none: small maps are written whole.
+    pub(crate) sweep: Option<u64>,
+    /// Openings read all headers.
+    pub(crate) rebuild: bool,
     pub(crate) bug: Option<Bug>,
 }
 
@@ -39,12 +49,17 @@ impl Options {
             universe_percent: 90,
             lazy: false,
             reserving: false,
+            area: 32,
+            checkpoint_headers: 1,
+            eager: 0,
+            sweep: None,
+            rebuild: false,
             bug: None,
         }
     }
 
     pub(crate) fn device_bytes(&self) -> usize {
-        (16 + self.segments * self.segment_grains) as usize * GRAIN_BYTES
+        (16 + self.segments * self.segment_grains + self.area) as usize * GRAIN_BYTES
     }
 
     pub(crate) fn format(&self) -> FormatOptions {
@@ -52,6 +67,7 @@ impl Options {
             segment_bytes: Some(self.segment_grains * GRAIN_BYTES as u64),
             capacity_grains: Some(self.capacity),
             uuid: Some(*b"crash-test-image"),
+            checkpoint_grains: Some(self.area),
             ..FormatOptions::default()
         }
     }
@@ -62,6 +78,10 @@ impl Options {
             ports: self.ports,
             now: Time(1),
             planted: self.bug,
+            checkpoint_headers: self.checkpoint_headers,
+            map_pages_eager: self.eager,
+            rebuild: self.rebuild,
+            sweep_entries: self.sweep,
             ..OpenOptions::default()
         }
     }

@@ -228,6 +228,10 @@ impl Core {
                     let token = pages.wait(Waiting::Durable(waiter));
                     pages.ftl.sync(pages.port, range, token);
                 }
+                Job::Load(range, waiter) => {
+                    let token = pages.wait(Waiting::Durable(waiter));
+                    pages.ftl.load(pages.port, range, token);
+                }
                 Job::Commit(batch, waiter) => {
                     let token = pages.wait(Waiting::Durable(waiter.clone()));
                     if let Err(error) = pages.ftl.commit(pages.port, batch, token) {

@@ -24,6 +24,8 @@ pub(super) enum Job {
     Pages(Arc<PagesJob>),
     /// Make a range durable.
     Sync(LbaRange, Waiter<Result<(), StoreError>>),
+    /// Bring the map of a range into memory.
+    Load(LbaRange, Waiter<Result<(), StoreError>>),
     /// Commit a batch.
     Commit(AtomicBatch, Waiter<Result<(), StoreError>>),
     /// Accept connections from this listening socket on.

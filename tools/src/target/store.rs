@@ -63,6 +63,18 @@ impl TargetStore {
         Ok(pages.into_iter().flatten().collect())
     }
 
+    /// Waits until the map of a range is in memory. If it can not be read, the volume has failed: it seems unmapped
+    /// then, and whoever wants to change or read something is refused.
+    fn load(&self, range: LbaRange) {
+        if self.ftl.is_map_loaded() {
+            return;
+        }
+        let (done, answer) = waiter();
+        if self.send(Job::Load(range, done)).is_ok() {
+            let _ = answer.recv();
+        }
+    }
+
     fn send(&self, job: Job) -> Result<(), StoreError> {
         self.inbox.send(job).map_err(|_| StoreError::Failed)
     }
@@ -155,6 +167,7 @@ impl BlockStore for TargetStore {
     }
 
     fn next_mapped(&self, range: LbaRange) -> Option<Lba> {
+        self.load(range);
         self.ftl.next_mapped(range)
     }
 
@@ -163,6 +176,7 @@ impl BlockStore for TargetStore {
     }
 
     fn mapped_count(&self, range: LbaRange) -> u64 {
+        self.load(range);
         self.ftl.mapped_count(range)
     }
 }

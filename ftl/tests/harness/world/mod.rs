@@ -433,6 +433,7 @@ pub(crate) fn read_out(
     device: &mut SimDevice,
     universe: &[u64],
 ) -> Result<BTreeMap<u64, Content>, Violation> {
+    load_map(ftl, device)?;
     let mut found = BTreeMap::new();
     let mut next = Lba(0);
     while let Some(lba) = ftl.next_mapped(LbaRange::new(next, Lba::END.0 - next.0)) {
@@ -462,6 +463,25 @@ pub(crate) fn read_out(
         };
     }
     Ok(found)
+}
+
+/// Waits until all of the map is in memory.
+fn load_map(ftl: &Ftl, device: &mut SimDevice) -> Result<(), Violation> {
+    ftl.load(Port(0), LbaRange::ALL, Token(u64::MAX));
+    for _ in 0..ROUNDS_MAX {
+        while let Some(action) = ftl.poll_action(Port(0)) {
+            device.submit(action);
+        }
+        match ftl.poll_event(Port(0)) {
+            Some(Event::Durable { result: Ok(()), .. }) => return Ok(()),
+            Some(event) => return violation(format!("the map: {event:?}")),
+            None => {}
+        }
+        if let Some((id, result)) = device.poll(true) {
+            ftl.handle_done(Port(0), Time(1), id, result);
+        }
+    }
+    violation("I18: the map never came")
 }
 
 /// Reads one grain of an idle volume through port 0.

@@ -233,7 +233,8 @@ impl World {
             return violation(format!("trim refused: {error}"));
         }
         // It may wait behind a batch that waits for pages.
-        let took_effect = |lba| self.ftl.state(Lba(lba)) == GrainState::Unmapped;
+        let took_effect =
+            |lba| self.ftl.is_map_loaded() && self.ftl.state(Lba(lba)) == GrainState::Unmapped;
         if mapped.is_some_and(took_effect) {
             self.promises
                 .insert(token.0, (self.promises[&token.0].0.clone(), Vec::new()));

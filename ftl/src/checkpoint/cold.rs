@@ -1,0 +1,377 @@
+//! The cold map: entries that lie in a checkpoint and are not in memory yet, and what the tail of the log says of them.
+//!
+//! The LBA space is cut into *units* along the fences of the pages, about 48 pages each. A unit is read as a whole
+//! when something in it is first needed; after that it is warm and none of this is asked again. Units begin at leaf
+//! boundaries, so that a leaf is wholly cold or wholly warm.
+
+use crate::addr::{Lba, LbaRange};
+use crate::format::{Fence, MapEntry, PageKind, PageName, Piece};
+use crate::map::{LEAF_GRAINS, Location, ZeroId};
+use std::collections::{BTreeMap, HashMap};
+
+/// Pages of a unit, roughly.
+pub(crate) const UNIT_PAGES: usize = 48;
+
+/// A piece with the fences of its run and base pages.
+#[derive(Debug)]
+pub(crate) struct Sheet {
+    pub(crate) piece: Piece,
+    pub(crate) fences: Vec<Fence>,
+}
+
+/// Something that a header above the checkpoint says; changes take effect in their order.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Change {
+    /// The grain is here now, with this checksum.
+    Set { lba: Lba, at: Location, crc: u32 },
+    /// All of it is unmapped.
+    Unmap(LbaRange),
+    /// What is unmapped in it reads as zeros because of this record.
+    Reserve(LbaRange, ZeroId),
+    /// What reads as zeros in it does so because of this record.
+    Rehome(LbaRange, ZeroId),
+}
+
+/// A page that a unit needs.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PageWanted {
+    pub(crate) name: PageName,
+    sheet: usize,
+}
+
+/// What a unit held at the checkpoint and holds now.
+#[derive(Debug, Default)]
+pub(crate) struct UnitContent {
+    pub(crate) before: BTreeMap<Lba, (Location, u32)>,
+    pub(crate) after: BTreeMap<Lba, (Location, u32)>,
+    /// The changes between, cut to the unit.
+    pub(crate) changes: Vec<Change>,
+}
+
+impl UnitContent {
+    /// Grains that are not what they were at the checkpoint.
+    pub(crate) fn changed(&self) -> impl Iterator<Item = Lba> + '_ {
+        let differs = |(lba, now): &(&Lba, &(Location, u32))| {
+            // The same place with another checksum is another life of its segment.
+            self.before.get(lba).is_none_or(|was| was != *now)
+        };
+        let set = self.after.iter().filter(differs).map(|(&lba, _)| lba);
+        let gone = self.before.keys().copied();
+        set.chain(gone.filter(|lba| !self.after.contains_key(lba)))
+    }
+}
+
+/// The part of the map that is not in memory.
+#[derive(Debug, Default)]
+pub(crate) struct ColdMap {
+    volume: u64,
+    sheets: Vec<Sheet>,
+    /// First LBA of each unit.
+    starts: Vec<Lba>,
+    warm: Vec<bool>,
+    cold: usize,
+    changes: HashMap<usize, Vec<Change>>,
+}
+
+impl ColdMap {
+    /// All of what `sheets` (oldest first) describe.
+    pub(crate) fn new(volume: u64, sheets: Vec<Sheet>, unit_pages: usize) -> Self {
+        let mut firsts: Vec<u64> = sheets
+            .iter()
+            .flat_map(|s| s.fences.iter().map(|f| f.first.0 / LEAF_GRAINS))
+            .collect();
+        firsts.sort_unstable();
+        let mut leaves: Vec<u64> = firsts.into_iter().step_by(unit_pages).collect();
+        leaves.insert(0, 0);
+        leaves.dedup();
+        let starts: Vec<Lba> = leaves.into_iter().map(|l| Lba(l * LEAF_GRAINS)).collect();
+        Self {
+            volume,
+            sheets,
+            warm: vec![false; starts.len()],
+            cold: starts.len(),
+            starts,
+            changes: HashMap::new(),
+        }
+    }
+
+    /// Whether everything is in memory.
+    pub(crate) fn is_warm(&self) -> bool {
+        self.cold == 0
+    }
+
+    /// Pages that are not read yet, if nothing is.
+    pub(crate) fn pages(&self) -> usize {
+        self.sheets.iter().map(|s| s.fences.len()).sum()
+    }
+
+    fn unit_of(&self, lba: Lba) -> usize {
+        self.starts.partition_point(|&start| start <= lba) - 1
+    }
+
+    fn range_of(&self, unit: usize) -> LbaRange {
+        let start = self.starts[unit];
+        let end = self.starts.get(unit + 1).copied().unwrap_or(Lba::END);
+        LbaRange::new(start, end.0 - start.0)
+    }
+
+    /// The cold unit of an LBA, if it is cold.
+    pub(crate) fn cold_unit(&self, lba: Lba) -> Option<usize> {
+        if self.is_warm() {
+            return None;
+        }
+        Some(self.unit_of(lba)).filter(|&unit| !self.warm[unit])
+    }
+
+    /// The first cold unit that has to do with a range.
+    pub(crate) fn first_cold(&self, range: LbaRange) -> Option<usize> {
+        if self.is_warm() || range.count == 0 {
+            return None;
+        }
+        let last = self.unit_of(Lba(range.end().0 - 1));
+        (self.unit_of(range.start)..=last).find(|&unit| !self.warm[unit])
+    }
+
+    /// Whether a unit is still cold.
+    pub(crate) fn is_cold(&self, unit: usize) -> bool {
+        !self.warm[unit]
+    }
+
+    /// The tail of the log says something.
+    pub(crate) fn change(&mut self, change: Change) {
+        let range = match change {
+            Change::Set { lba, .. } => LbaRange::new(lba, 1),
+            Change::Unmap(range) | Change::Reserve(range, _) | Change::Rehome(range, _) => range,
+        };
+        let last = self.unit_of(Lba(range.end().0 - 1));
+        for unit in self.unit_of(range.start)..=last {
+            let cut = |range| cut(range, self.range_of(unit));
+            let change = match change {
+                Change::Set { .. } => change,
+                Change::Unmap(range) => Change::Unmap(cut(range)),
+                Change::Reserve(range, id) => Change::Reserve(cut(range), id),
+                Change::Rehome(range, id) => Change::Rehome(cut(range), id),
+            };
+            self.changes.entry(unit).or_default().push(change);
+        }
+    }
+
+    /// The pages that `unit` needs, in the order in which they speak.
+    pub(crate) fn pages_of(&self, unit: usize) -> Vec<PageWanted> {
+        let range = self.range_of(unit);
+        let (first, last) = (range.start, Lba(range.end().0 - 1));
+        let of_unit = |p: &Piece| p.lo <= last && first < p.hi;
+        let oldest = self
+            .sheets
+            .iter()
+            .map(|s| &s.piece)
+            .filter(|p| of_unit(p))
+            .map(|p| p.number)
+            .min();
+        let mut pages = Vec::new();
+        for (index, sheet) in self.sheets.iter().enumerate() {
+            let piece = &sheet.piece;
+            // An older run speaks of nothing that the base pages do not.
+            if oldest.is_some_and(|oldest| piece.number < oldest) {
+                continue;
+            }
+            let (run, base) = sheet.fences.split_at(piece.run as usize);
+            for (offset, fences) in [(0, run), (piece.run, base)] {
+                let from = fences.partition_point(|f| f.last < first);
+                let inside = fences[from..].iter().take_while(|f| f.first <= last);
+                for at in from..from + inside.count() {
+                    let position = piece.position + u64::from(offset) + at as u64;
+                    let name = PageName {
+                        kind: PageKind::Map,
+                        volume: self.volume,
+                        session: piece.session,
+                        position,
+                    };
+                    let sheet = index;
+                    pages.push(PageWanted { name, sheet });
+                }
+            }
+        }
+        pages
+    }
+
+    /// Puts a unit together from its pages, in the order of [`ColdMap::pages_of`]; it counts as warm from now on.
+    pub(crate) fn assemble(
+        &mut self,
+        unit: usize,
+        pages: &[(PageWanted, Vec<MapEntry>)],
+    ) -> UnitContent {
+        let range = self.range_of(unit);
+        let mut before: BTreeMap<Lba, (Location, u32)> = BTreeMap::new();
+        let mut pages = pages.iter().peekable();
+        for (index, sheet) in self.sheets.iter().enumerate() {
+            let piece = &sheet.piece;
+            let base = LbaRange::new(piece.lo, piece.hi.0 - piece.lo.0);
+            remove(&mut before, cut(base, range));
+            while let Some((_, entries)) = pages.next_if(|(page, _)| page.sheet == index) {
+                for entry in entries {
+                    match *entry {
+                        MapEntry::Set { lba, at, crc } if range.contains(lba) => {
+                            before.insert(lba, (at, crc));
+                        }
+                        MapEntry::Set { .. } => {}
+                        MapEntry::Unmapped(gone) => remove(&mut before, cut(gone, range)),
+                    }
+                }
+            }
+        }
+        if !std::mem::replace(&mut self.warm[unit], true) {
+            self.cold -= 1;
+        }
+        let changes = self.changes.remove(&unit).unwrap_or_default();
+        let mut after = before.clone();
+        for change in &changes {
+            carry_out(*change, &mut after);
+        }
+        if self.is_warm() {
+            self.sheets.clear();
+        }
+        UnitContent {
+            before,
+            after,
+            changes,
+        }
+    }
+}
+
+fn carry_out(change: Change, map: &mut BTreeMap<Lba, (Location, u32)>) {
+    match change {
+        Change::Set { lba, at, crc } => {
+            map.insert(lba, (at, crc));
+        }
+        Change::Unmap(range) => remove(map, range),
+        Change::Reserve(range, id) => {
+            for lba in (range.start.0..range.end().0).map(Lba) {
+                map.entry(lba).or_insert((Location::Zero(id), 0));
+            }
+        }
+        Change::Rehome(range, id) => {
+            for (_, (at, _)) in map.range_mut(range.start..range.end()) {
+                if let Location::Zero(_) = at {
+                    *at = Location::Zero(id);
+                }
+            }
+        }
+    }
+}
+
+fn remove(map: &mut BTreeMap<Lba, (Location, u32)>, range: LbaRange) {
+    if range.count == 0 || map.is_empty() {
+        return;
+    }
+    let gone: Vec<Lba> = map
+        .range(range.start..range.end())
+        .map(|(&l, _)| l)
+        .collect();
+    for lba in gone {
+        map.remove(&lba);
+    }
+}
+
+/// What two ranges have in common.
+fn cut(a: LbaRange, b: LbaRange) -> LbaRange {
+    let start = a.start.max(b.start);
+    let end = a.end().min(b.end());
+    LbaRange::new(start, end.0.saturating_sub(start.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::addr::Pba;
+
+    fn set(lba: u64, pba: u64) -> MapEntry {
+        MapEntry::Set {
+            lba: Lba(lba),
+            at: Location::Media(Pba(pba)),
+            crc: pba as u32,
+        }
+    }
+
+    fn sheet(number: u64, run: &[(u64, u64)], base: &[(u64, u64)], lo: u64, hi: u64) -> Sheet {
+        let fence = |&(first, last): &(u64, u64)| Fence {
+            first: Lba(first),
+            last: Lba(last),
+        };
+        Sheet {
+            piece: Piece {
+                number,
+                session: 1,
+                position: number * 10,
+                run: run.len() as u32,
+                base: base.len() as u32,
+                fence: 1,
+                lo: Lba(lo),
+                hi: Lba(hi),
+            },
+            fences: run.iter().chain(base).map(fence).collect(),
+        }
+    }
+
+    /// The last word counts: base pages clear what is older, runs change it, the tail of the log changes that.
+    #[test]
+    fn last_word() {
+        let sheets = vec![
+            sheet(1, &[], &[(1, 9)], 0, Lba::END.0),
+            sheet(2, &[(2, 7)], &[(5, 5)], 5, 6),
+            sheet(3, &[(8, 8)], &[], 6, 6),
+        ];
+        let mut cold = ColdMap::new(7, sheets, UNIT_PAGES);
+        cold.change(Change::Unmap(LbaRange::new(Lba(0), 2)));
+        cold.change(Change::Reserve(LbaRange::new(Lba(0), 3), ZeroId(4)));
+        let (at, crc) = (Location::Media(Pba(900)), 9);
+        let lba = Lba(9);
+        cold.change(Change::Set { lba, at, crc });
+        let unit = cold.cold_unit(Lba(5)).expect("cold");
+        let pages = cold.pages_of(unit);
+        let positions: Vec<u64> = pages.iter().map(|p| p.name.position).collect();
+        assert_eq!(positions, [10, 20, 21, 30]);
+        let entries = [
+            vec![set(1, 101), set(2, 102), set(5, 105), set(8, 108)],
+            vec![set(2, 202), MapEntry::Unmapped(LbaRange::new(Lba(6), 2))],
+            vec![set(5, 205)],
+            vec![MapEntry::Unmapped(LbaRange::new(Lba(8), 1))],
+        ];
+        let read: Vec<_> = pages.into_iter().zip(entries).collect();
+        let content = cold.assemble(unit, &read);
+        assert!(cold.is_warm());
+        let places = |map: &BTreeMap<Lba, (Location, u32)>| -> Vec<(u64, Location)> {
+            map.iter().map(|(l, (at, _))| (l.0, *at)).collect()
+        };
+        let media = |pba| Location::Media(Pba(pba));
+        let before = [(1, media(101)), (2, media(202)), (5, media(205))];
+        assert_eq!(places(&content.before), before);
+        let zero = Location::Zero(ZeroId(4));
+        let after = [
+            (0, zero),
+            (1, zero),
+            (2, media(202)),
+            (5, media(205)),
+            (9, media(900)),
+        ];
+        assert_eq!(places(&content.after), after);
+    }
+
+    /// Units cover every LBA, begin at leaves, and get what a change says of them.
+    #[test]
+    fn units() {
+        let base: Vec<(u64, u64)> = (0..100).map(|n| (n * 203 + 5, n * 203 + 207)).collect();
+        let mut cold = ColdMap::new(7, vec![sheet(1, &[], &base, 0, Lba::END.0)], UNIT_PAGES);
+        assert!(cold.starts.len() >= 3 && cold.starts.iter().all(|s| s.0 % LEAF_GRAINS == 0));
+        cold.change(Change::Unmap(LbaRange::ALL));
+        for unit in 0..cold.starts.len() {
+            let range = cold.range_of(unit);
+            assert_eq!(cold.first_cold(LbaRange::ALL), Some(unit));
+            let pages = cold.pages_of(unit);
+            let read: Vec<_> = pages.into_iter().map(|p| (p, Vec::new())).collect();
+            let content = cold.assemble(unit, &read);
+            assert!(matches!(content.changes[..], [Change::Unmap(r)] if r == range));
+        }
+        assert!(cold.is_warm());
+    }
+}

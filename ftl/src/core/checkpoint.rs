@@ -1,0 +1,486 @@
+//! Taking checkpoints. See `docs/checkpoint.md`.
+//!
+//! ```text
+//!   Idle ──due: capture──► Writing ──pages written, log durable──► Flushing ──► Root ──► Sealing (flush) ──► Idle
+//! ```
+
+use super::{Core, Cx, Recovered};
+use crate::addr::{GRAIN_BYTES, Lba, LbaRange};
+use crate::checkpoint::{Changes, needed_pieces, share};
+use crate::crash_point::crash_point;
+use crate::device::{MediaError, MediaOp};
+use crate::format::{
+    Fence, HeaderNo, MapEntry, PIECES_MAX, PageEntry, PageKind, PageName, Piece, Root, SavedRecord,
+    SavedSegment, root_slot,
+};
+use crate::map::Location;
+use crate::page::SAVE_GRAINS;
+use crate::planted::Bug;
+use crate::port::Op;
+use crate::segment::SegmentUse;
+use crate::stats::count;
+
+/// A checkpoint waits until the log has grown by this many times what it writes.
+const WORTH: u64 = 50;
+/// But not longer than this many times the usual number of headers.
+const LATEST: u64 = 8;
+
+/// What has been captured and is on its way to the media.
+#[derive(Debug)]
+struct Taken {
+    root: Root,
+    pages: Vec<u8>,
+    position: u64,
+}
+
+#[derive(Debug)]
+enum Phase {
+    Idle,
+    /// So many pages are written; `busy`: some are being written.
+    Writing {
+        taken: Box<Taken>,
+        written: usize,
+        busy: bool,
+    },
+    /// All pages are written and the log is durable; a flush is in flight.
+    Flushing(Box<Taken>),
+    /// The root is being written.
+    Root(Box<Taken>),
+    /// The root is written; a flush is in flight.
+    Sealing(Box<Taken>),
+}
+
+/// The checkpointer.
+#[derive(Debug)]
+pub(super) struct Checkpointer {
+    /// What changed since the last capture.
+    pub(super) changes: Changes,
+    /// The youngest root that is durable, and the one before: both must stay whole.
+    root: Option<Root>,
+    previous: Option<Root>,
+    number: u64,
+    phase: Phase,
+    headers_due: u64,
+    /// Entries of a share of the sweep, if not what is best.
+    share: Option<u64>,
+    /// None is taken before this header: the last one did not fit.
+    not_before: HeaderNo,
+    /// Grains of the log when the last one was captured, and what it wrote.
+    log_grains: u64,
+    cost: u64,
+    dumped: bool,
+}
+
+impl Checkpointer {
+    pub(super) fn new(found: &Recovered, headers_due: u64, share: Option<u64>) -> Self {
+        let mut changes = Changes::new(found.superblock.geometry.area_grains == 0);
+        for &lba in &found.changed {
+            changes.note(lba);
+        }
+        Self {
+            changes,
+            root: found.root.clone(),
+            previous: found.previous.clone(),
+            number: found.root_number.max(found.superblock.roots_from),
+            phase: Phase::Idle,
+            headers_due,
+            share,
+            not_before: HeaderNo(0),
+            log_grains: 0,
+            cost: 0,
+            dumped: false,
+        }
+    }
+
+    fn is_idle(&self) -> bool {
+        matches!(self.phase, Phase::Idle)
+    }
+
+    /// First position that must not be overwritten, and the first free one.
+    fn ring(&self) -> (u64, u64) {
+        let head = self.root.as_ref().map_or(0, Root::head);
+        let oldest = self.previous.as_ref().or(self.root.as_ref());
+        (oldest.map_or(head, Root::tail), head)
+    }
+}
+
+impl Core {
+    /// Tombstones born above this header are needed by a checkpoint.
+    pub(super) fn tombstone_floor(&self, cx: Cx<'_>) -> HeaderNo {
+        let ends = HeaderNo(u64::MAX - 1);
+        if cx.sh.has_bug(Bug::TombstoneForgotten) {
+            return ends;
+        }
+        let this = &self.checkpointer;
+        let taken = match &this.phase {
+            Phase::Idle => None,
+            Phase::Writing { taken, .. }
+            | Phase::Flushing(taken)
+            | Phase::Root(taken)
+            | Phase::Sealing(taken) => Some(&taken.root),
+        };
+        let oldest = this.previous.as_ref().or(this.root.as_ref()).or(taken);
+        oldest.map_or(ends, |root| root.replay_from)
+    }
+
+    /// Whether a checkpoint can be taken at this moment.
+    fn can_capture(&self) -> bool {
+        self.geometry.area_grains > 0
+            && self.failed.is_none()
+            && self.checkpointer.is_idle()
+            && self.cold.is_warm()
+            && self.group.is_empty()
+    }
+
+    fn is_due(&self, cx: Cx<'_>) -> bool {
+        let this = &self.checkpointer;
+        if this.headers_due == 0 || !self.can_capture() || !self.phase.is_running() {
+            return false;
+        }
+        let written = self.log.written();
+        let from = this.root.as_ref().map_or(HeaderNo(0), |r| r.replay_from);
+        let headers = written.0.saturating_sub(from.0.max(this.not_before.0));
+        if headers < this.headers_due {
+            return false;
+        }
+        let grown = self.grown(cx).saturating_sub(this.log_grains);
+        let is_worth = this.share.is_some() || grown >= WORTH * this.cost;
+        is_worth || headers >= LATEST * this.headers_due
+    }
+
+    /// Grains that the log has grown by since the volume was opened.
+    fn grown(&self, cx: Cx<'_>) -> u64 {
+        let stats = cx.sh.counters.snapshot();
+        stats.user_grains + stats.relocated_grains + stats.header_grains
+    }
+
+    /// Takes the checkpoint of a shutdown. True when that is over, or can not be done.
+    pub(super) fn dump(&mut self, cx: Cx<'_>) -> bool {
+        if !self.checkpointer.is_idle() {
+            return false;
+        }
+        if self.checkpointer.dumped || !self.can_capture() {
+            return true;
+        }
+        self.checkpointer.dumped = true;
+        self.capture(cx, true);
+        self.run_checkpoint(cx);
+        self.checkpointer.is_idle()
+    }
+
+    /// Goes on with a checkpoint, or begins one that is due.
+    pub(super) fn run_checkpoint(&mut self, cx: Cx<'_>) {
+        if self.failed.is_some() {
+            return;
+        }
+        if self.is_due(cx) {
+            self.capture(cx, false);
+        }
+        let hasty = cx.sh.has_bug(Bug::RootBeforePages);
+        let durable = self.log.durable();
+        let Phase::Writing {
+            taken,
+            written,
+            busy: busy @ false,
+        } = &mut self.checkpointer.phase
+        else {
+            return;
+        };
+        let left = taken.pages.len() / GRAIN_BYTES - *written;
+        let position = taken.position + *written as u64;
+        let area = self.geometry.area_grains;
+        let grains = left.min(SAVE_GRAINS).min((area - position % area) as usize);
+        if grains > 0 {
+            let start = *written * GRAIN_BYTES;
+            let bytes = &taken.pages[start..start + grains * GRAIN_BYTES];
+            let slot = cx.sh.pool.save();
+            for (index, page) in bytes.chunks_exact(GRAIN_BYTES).enumerate() {
+                cx.sh.pool.arena.copy_in(slot.plus(index), 0, page);
+            }
+            *busy = true;
+            let buf = cx.sh.pool.lend(slot, grains);
+            let offset = self.area_place(position).0 * GRAIN_BYTES as u64;
+            self.act(cx, Op::SavePages { grains }, MediaOp::Write { offset, buf });
+            crash_point!("checkpoint.page");
+            return;
+        }
+        let last = taken.root.last;
+        if durable < last && !hasty {
+            self.flush_wanted = self.flush_wanted.max(last);
+            self.start_flush(cx);
+            return;
+        }
+        let phase = std::mem::replace(&mut self.checkpointer.phase, Phase::Idle);
+        let Phase::Writing { taken, .. } = phase else {
+            unreachable!("checked above");
+        };
+        if hasty {
+            self.write_root(cx, taken);
+            return;
+        }
+        self.checkpointer.phase = Phase::Flushing(taken);
+        self.act(cx, Op::SaveFlush, MediaOp::Flush);
+        crash_point!("checkpoint.flush");
+    }
+
+    /// Pages have been written.
+    pub(crate) fn save_pages_done(
+        &mut self,
+        cx: Cx<'_>,
+        grains: usize,
+        result: Result<(), MediaError>,
+    ) {
+        if let Err(error) = result {
+            self.fail(cx, error);
+        }
+        if let Phase::Writing { written, busy, .. } = &mut self.checkpointer.phase {
+            *written += grains;
+            *busy = false;
+        }
+        count(&cx.sh.counters.checkpoint_grains, grains as u64);
+    }
+
+    /// A flush of the checkpointer has ended.
+    pub(crate) fn save_flush_done(&mut self, cx: Cx<'_>, result: Result<(), MediaError>) {
+        if let Err(error) = result {
+            self.fail(cx, error);
+            return;
+        }
+        match std::mem::replace(&mut self.checkpointer.phase, Phase::Idle) {
+            Phase::Flushing(taken) => self.write_root(cx, taken),
+            Phase::Sealing(taken) => {
+                let this = &mut self.checkpointer;
+                this.previous = this.root.replace(taken.root);
+                count(&cx.sh.counters.checkpoints, 1);
+                crash_point!("checkpoint.done");
+            }
+            other => self.checkpointer.phase = other,
+        }
+    }
+
+    fn write_root(&mut self, cx: Cx<'_>, taken: Box<Taken>) {
+        let slot = cx.sh.pool.save();
+        cx.sh.pool.arena.copy_in(slot, 0, &taken.root.emit()[..]);
+        let buf = cx.sh.pool.lend(slot, 1);
+        let offset = root_slot(taken.root.number).0 * GRAIN_BYTES as u64;
+        self.checkpointer.phase = Phase::Root(taken);
+        self.act(cx, Op::SaveRoot, MediaOp::Write { offset, buf });
+        count(&cx.sh.counters.checkpoint_grains, 1);
+        crash_point!("checkpoint.root");
+    }
+
+    /// The root has been written.
+    pub(crate) fn save_root_done(&mut self, cx: Cx<'_>, result: Result<(), MediaError>) {
+        if let Err(error) = result {
+            self.fail(cx, error);
+            return;
+        }
+        if let Phase::Root(taken) = std::mem::replace(&mut self.checkpointer.phase, Phase::Idle) {
+            self.checkpointer.phase = Phase::Sealing(taken);
+            self.act(cx, Op::SaveFlush, MediaOp::Flush);
+        }
+    }
+
+    /// Puts everything that a checkpoint says into pages, as it is at this moment.
+    fn capture(&mut self, cx: Cx<'_>, dump: bool) {
+        let (mut tail, mut head) = self.checkpointer.ring();
+        if cx.sh.has_bug(Bug::RingOverrun) && tail < head {
+            head = tail + self.geometry.area_grains;
+            tail = head;
+        }
+        let number = self.checkpointer.number + 1;
+        let session = self.superblock.session;
+        let alive = self.checkpointer.root.as_ref();
+        let alive = alive.map_or_else(Vec::new, |r| r.pieces.clone());
+        let changed = self.checkpointer.changes.count();
+        let share = match self.checkpointer.share {
+            Some(entries) if !alive.is_empty() && alive.len() < PIECES_MAX - 1 => Some(entries),
+            _ => share(&alive, self.mapped, changed),
+        };
+        let lo = match share {
+            Some(_) => self.checkpointer.root.as_ref().map_or(Lba(0), |r| r.cursor),
+            None => Lba(0),
+        };
+        let (base, hi) = self.base(cx, lo, share);
+        let changes = self.checkpointer.changes.take();
+        let run = self.run(cx, &changes, lo, hi);
+
+        let mut pages = Vec::new();
+        let mut name = PageName {
+            kind: PageKind::Map,
+            volume: self.superblock.volume_tag(),
+            session,
+            position: head,
+        };
+        let put = |name: &mut PageName, count: u32| {
+            name.position += u64::from(count);
+            count
+        };
+        let run_pages = name.emit(&run, &mut pages);
+        put(&mut name, run_pages);
+        let base_pages = name.emit(&base, &mut pages);
+        put(&mut name, base_pages);
+        let fences: Vec<Fence> = fences(&run).chain(fences(&base)).collect();
+        name.kind = PageKind::Fence;
+        let fence_pages = name.emit(&fences, &mut pages);
+        put(&mut name, fence_pages);
+        name.kind = PageKind::Segment;
+        let segment_pages = name.emit(&self.saved_segments(), &mut pages);
+        put(&mut name, segment_pages);
+        name.kind = PageKind::Record;
+        let record_pages = name.emit(&self.saved_records(), &mut pages);
+        put(&mut name, record_pages);
+
+        if name.position - tail > self.geometry.area_grains {
+            for lba in changes {
+                self.checkpointer.changes.note(lba);
+            }
+            self.checkpointer.not_before = self.log.written();
+            count(&cx.sh.counters.checkpoints_skipped, 1);
+            return;
+        }
+        let mut pieces = alive;
+        pieces.push(Piece {
+            number,
+            session,
+            position: head,
+            run: run_pages,
+            base: base_pages,
+            fence: fence_pages,
+            lo,
+            hi,
+        });
+        let late = cx.sh.has_bug(Bug::ReplayStartsLate);
+        let root = Root {
+            uuid: self.superblock.uuid,
+            number,
+            session,
+            replay_from: if late {
+                self.log.last()
+            } else {
+                self.log.written()
+            },
+            last: self.log.last(),
+            last_at: self.log.last_at(),
+            mapped: self.mapped_on_media(),
+            cursor: if hi == Lba::END { Lba(0) } else { hi },
+            segment_pages,
+            record_pages,
+            dump,
+            pieces: needed_pieces(pieces),
+        };
+        self.checkpointer.number = number;
+        self.checkpointer.log_grains = self.grown(cx);
+        self.checkpointer.cost = (pages.len() / GRAIN_BYTES) as u64 + 1;
+        self.checkpointer.phase = Phase::Writing {
+            taken: Box::new(Taken {
+                root,
+                pages,
+                position: head,
+            }),
+            written: 0,
+            busy: false,
+        };
+        crash_point!("checkpoint.captured");
+    }
+
+    /// Grains that are mapped on the media, whatever is in memory only.
+    fn mapped_on_media(&self) -> u64 {
+        let frames = self.frames.iter();
+        let only_here = frames
+            .filter(|f| f.usage == crate::page::FrameUse::Resident && f.media == Location::Nowhere);
+        self.mapped - only_here.count() as u64
+    }
+
+    /// What is mapped from `lo` on, `share` entries of it, and where they end.
+    fn base(&self, cx: Cx<'_>, lo: Lba, share: Option<u64>) -> (Vec<MapEntry>, Lba) {
+        let rest = LbaRange::new(lo, Lba::END.0 - lo.0);
+        let mut entries = Vec::new();
+        for (lba, _) in self.index.mapped(rest) {
+            let Some(entry) = self.entry_of(cx, lba) else {
+                continue;
+            };
+            if share.is_some_and(|share| entries.len() as u64 == share) {
+                return (entries, lba);
+            }
+            entries.push(entry);
+        }
+        (entries, Lba::END)
+    }
+
+    /// What has changed outside of what the base pages say.
+    fn run(&self, cx: Cx<'_>, changes: &[Lba], lo: Lba, hi: Lba) -> Vec<MapEntry> {
+        let mut entries: Vec<MapEntry> = Vec::new();
+        for &lba in changes.iter().filter(|&&lba| lba < lo || lba >= hi) {
+            if let Some(entry) = self.entry_of(cx, lba) {
+                entries.push(entry);
+                continue;
+            }
+            match entries.last_mut() {
+                Some(MapEntry::Unmapped(run)) if run.end() == lba && run.count < 1 << 31 => {
+                    run.count += 1;
+                }
+                _ => entries.push(MapEntry::Unmapped(LbaRange::new(lba, 1))),
+            }
+        }
+        entries
+    }
+
+    fn entry_of(&self, cx: Cx<'_>, lba: Lba) -> Option<MapEntry> {
+        let at = self.location(cx, lba);
+        let crc = match at {
+            Location::Nowhere => return None,
+            Location::Zero(_) => 0,
+            Location::Media(pba) => self.crc(pba),
+        };
+        Some(MapEntry::Set { lba, at, crc })
+    }
+
+    fn saved_segments(&self) -> Vec<SavedSegment> {
+        let last = self.log.last();
+        let saved = |s: &crate::segment::Segment| SavedSegment {
+            epoch: s.visible_epoch(last),
+            used: s.used,
+            live: s.live,
+            walk_from: matches!(s.usage, SegmentUse::Open(_)).then_some(s.used),
+        };
+        let mut all: Vec<SavedSegment> = self.segments.list.iter().map(saved).collect();
+        for at in self.log.unwritten() {
+            let (id, position) = self.geometry.locate(at).expect("a header of ours");
+            let from = &mut all[id.0 as usize].walk_from;
+            *from = Some(from.map_or(position, |from| from.min(position)));
+        }
+        all
+    }
+
+    fn saved_records(&self) -> Vec<SavedRecord> {
+        let trims = self.records.trims.iter().map(|(&version, t)| SavedRecord {
+            zero: None,
+            version,
+            range: t.range,
+            home_header: t.home.header,
+            home_segment: t.home.segment,
+            live: 0,
+        });
+        let zeros = self.records.zeros().filter_map(|(id, z)| {
+            let (version, home) = z.home?;
+            Some(SavedRecord {
+                zero: Some(id),
+                version,
+                range: z.range,
+                home_header: home.header,
+                home_segment: home.segment,
+                live: z.live,
+            })
+        });
+        trims.chain(zeros).collect()
+    }
+}
+
+/// The fences of the pages that these entries fill.
+fn fences(entries: &[MapEntry]) -> impl Iterator<Item = Fence> + '_ {
+    entries.chunks(MapEntry::PER_PAGE).map(|page| Fence {
+        first: page[0].range().start,
+        last: Lba(page[page.len() - 1].range().end().0 - 1),
+    })
+}

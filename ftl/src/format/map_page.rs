@@ -1,0 +1,414 @@
+//! Pages of the checkpoint area: a small head that says which page it is, and entries of one kind.
+
+use super::{GrainBytes, HeaderNo, Version};
+use crate::addr::{GRAIN_BYTES, Lba, LbaRange, Pba, SegmentId};
+use crate::map::{Location, ZeroId};
+use zerocopy::little_endian::{U16, U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+const HEAD_BYTES: usize = 32;
+
+/// Little-endian.
+#[repr(C)]
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+struct RawHead {
+    crc: U32,
+    kind: U16,
+    count: U16,
+    volume: U64,
+    session: U64,
+    position: U64,
+}
+const _: () = assert!(size_of::<RawHead>() == HEAD_BYTES);
+
+/// Little-endian.
+#[repr(C)]
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+struct RawMapEntry {
+    lba: U64,
+    word: U64,
+    value: U32,
+}
+const _: () = assert!(size_of::<RawMapEntry>() == 20);
+
+/// Little-endian.
+#[repr(C)]
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+struct RawFence {
+    first: U64,
+    last: U64,
+}
+const _: () = assert!(size_of::<RawFence>() == 16);
+
+/// Little-endian.
+#[repr(C)]
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+struct RawSegment {
+    epoch: U64,
+    used: U32,
+    live: U32,
+    walk_from: U32,
+    reserved: U32,
+}
+const _: () = assert!(size_of::<RawSegment>() == 24);
+
+/// Little-endian.
+#[repr(C)]
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+struct RawRecord {
+    kind: U32,
+    id: U32,
+    version: U64,
+    lba: U64,
+    count: U64,
+    home_header: U64,
+    home_segment: U32,
+    reserved: U32,
+    live: U64,
+}
+const _: () = assert!(size_of::<RawRecord>() == 56);
+
+/// What a page holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PageKind {
+    Map = 1,
+    Fence = 2,
+    Segment = 3,
+    Record = 4,
+}
+
+/// Which page it is. A page that says otherwise is somebody else's, or of another time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PageName {
+    pub(crate) kind: PageKind,
+    pub(crate) volume: u64,
+    pub(crate) session: u64,
+    /// Place in the ring, counted from the format on.
+    pub(crate) position: u64,
+}
+
+/// What a checkpoint says about an LBA, or, of unmapped ones, about several.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum MapEntry {
+    Set {
+        lba: Lba,
+        at: Location,
+        /// CRC-32 of the grain, if it is on the media.
+        crc: u32,
+    },
+    Unmapped(LbaRange),
+}
+
+/// First and last LBA that a page speaks of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Fence {
+    pub(crate) first: Lba,
+    pub(crate) last: Lba,
+}
+
+/// A segment at the time of the checkpoint.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SavedSegment {
+    /// Life that a scan would find; 0: none.
+    pub(crate) epoch: HeaderNo,
+    pub(crate) used: u32,
+    pub(crate) live: u32,
+    /// Position from which on headers may lie that the checkpoint does not cover.
+    pub(crate) walk_from: Option<u32>,
+}
+
+/// A tombstone or a zero record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct SavedRecord {
+    /// Id of a zero record; none for tombstones.
+    pub(crate) zero: Option<ZeroId>,
+    pub(crate) version: Version,
+    pub(crate) range: LbaRange,
+    pub(crate) home_header: HeaderNo,
+    pub(crate) home_segment: SegmentId,
+    /// Grains that read as zeros because of it.
+    pub(crate) live: u64,
+}
+
+/// An entry of a page.
+pub(crate) trait PageEntry: Sized {
+    const KIND: PageKind;
+    const BYTES: usize;
+    /// Entries of a full page.
+    const PER_PAGE: usize = (GRAIN_BYTES - HEAD_BYTES) / Self::BYTES;
+
+    fn emit(&self, to: &mut [u8]);
+    /// None: nonsense.
+    fn parse(bytes: &[u8]) -> Option<Self>;
+}
+
+const MEDIA: u64 = 1 << 62;
+const ZERO: u64 = 1 << 61;
+const NEVER: u32 = u32::MAX;
+
+impl PageEntry for MapEntry {
+    const KIND: PageKind = PageKind::Map;
+    const BYTES: usize = 20;
+
+    fn emit(&self, to: &mut [u8]) {
+        let (lba, word, value) = match *self {
+            Self::Set { lba, at, crc } => match at {
+                Location::Media(pba) => (lba, MEDIA | pba.0, crc),
+                Location::Zero(id) => (lba, MEDIA | ZERO | u64::from(id.0), 0),
+                Location::Nowhere => (lba, 0, 1),
+            },
+            Self::Unmapped(range) => (range.start, 0, range.count as u32),
+        };
+        let raw = RawMapEntry {
+            lba: lba.0.into(),
+            word: word.into(),
+            value: value.into(),
+        };
+        to.copy_from_slice(raw.as_bytes());
+    }
+
+    fn parse(bytes: &[u8]) -> Option<Self> {
+        let raw = RawMapEntry::ref_from_bytes(bytes).ok()?;
+        let (lba, word, value) = (Lba(raw.lba.get()), raw.word.get(), raw.value.get());
+        if lba >= Lba::END {
+            return None;
+        }
+        if word == 0 {
+            let range = LbaRange::new(lba, u64::from(value));
+            return (value > 0 && range.end() <= Lba::END).then_some(Self::Unmapped(range));
+        }
+        if word & MEDIA == 0 {
+            return None;
+        }
+        let rest = word & !MEDIA;
+        let at = if rest & ZERO != 0 {
+            Location::Zero(ZeroId((rest & !ZERO).try_into().ok()?))
+        } else if rest < 1 << 48 {
+            Location::Media(Pba(rest))
+        } else {
+            return None;
+        };
+        Some(Self::Set {
+            lba,
+            at,
+            crc: value,
+        })
+    }
+}
+
+impl MapEntry {
+    /// What it speaks of.
+    pub(crate) fn range(&self) -> LbaRange {
+        match *self {
+            Self::Set { lba, .. } => LbaRange::new(lba, 1),
+            Self::Unmapped(range) => range,
+        }
+    }
+}
+
+impl PageEntry for Fence {
+    const KIND: PageKind = PageKind::Fence;
+    const BYTES: usize = 16;
+
+    fn emit(&self, to: &mut [u8]) {
+        let raw = RawFence {
+            first: self.first.0.into(),
+            last: self.last.0.into(),
+        };
+        to.copy_from_slice(raw.as_bytes());
+    }
+
+    fn parse(bytes: &[u8]) -> Option<Self> {
+        let raw = RawFence::ref_from_bytes(bytes).ok()?;
+        let (first, last) = (Lba(raw.first.get()), Lba(raw.last.get()));
+        (first <= last && last < Lba::END).then_some(Self { first, last })
+    }
+}
+
+impl PageEntry for SavedSegment {
+    const KIND: PageKind = PageKind::Segment;
+    const BYTES: usize = 24;
+
+    fn emit(&self, to: &mut [u8]) {
+        let raw = RawSegment {
+            epoch: self.epoch.0.into(),
+            used: self.used.into(),
+            live: self.live.into(),
+            walk_from: self.walk_from.unwrap_or(NEVER).into(),
+            reserved: 0.into(),
+        };
+        to.copy_from_slice(raw.as_bytes());
+    }
+
+    fn parse(bytes: &[u8]) -> Option<Self> {
+        let raw = RawSegment::ref_from_bytes(bytes).ok()?;
+        let walk_from = raw.walk_from.get();
+        Some(Self {
+            epoch: HeaderNo(raw.epoch.get()),
+            used: raw.used.get(),
+            live: raw.live.get(),
+            walk_from: (walk_from != NEVER).then_some(walk_from),
+        })
+    }
+}
+
+impl PageEntry for SavedRecord {
+    const KIND: PageKind = PageKind::Record;
+    const BYTES: usize = 56;
+
+    fn emit(&self, to: &mut [u8]) {
+        let raw = RawRecord {
+            kind: if self.zero.is_some() { 1 } else { 0 }.into(),
+            id: self.zero.map_or(0, |id| id.0).into(),
+            version: self.version.raw().into(),
+            lba: self.range.start.0.into(),
+            count: self.range.count.into(),
+            home_header: self.home_header.0.into(),
+            home_segment: self.home_segment.0.into(),
+            reserved: 0.into(),
+            live: self.live.into(),
+        };
+        to.copy_from_slice(raw.as_bytes());
+    }
+
+    fn parse(bytes: &[u8]) -> Option<Self> {
+        let raw = RawRecord::ref_from_bytes(bytes).ok()?;
+        let (lba, count) = (raw.lba.get(), raw.count.get());
+        if lba.checked_add(count)? > Lba::END.0 || count == 0 {
+            return None;
+        }
+        Some(Self {
+            zero: (raw.kind.get() == 1).then_some(ZeroId(raw.id.get())),
+            version: Version::from_raw(raw.version.get()),
+            range: LbaRange::new(Lba(lba), count),
+            home_header: HeaderNo(raw.home_header.get()),
+            home_segment: SegmentId(raw.home_segment.get()),
+            live: raw.live.get(),
+        })
+    }
+}
+
+impl PageName {
+    /// Appends pages with these entries to `out`, the first at `self.position`; returns how many.
+    pub(crate) fn emit<E: PageEntry>(mut self, entries: &[E], out: &mut Vec<u8>) -> u32 {
+        debug_assert_eq!(self.kind, E::KIND, "one kind to a page");
+        let mut pages = 0;
+        for chunk in entries.chunks(E::PER_PAGE) {
+            let start = out.len();
+            out.resize(start + GRAIN_BYTES, 0);
+            let page = &mut out[start..];
+            let head = RawHead {
+                crc: 0.into(),
+                kind: (self.kind as u16).into(),
+                count: (chunk.len() as u16).into(),
+                volume: self.volume.into(),
+                session: self.session.into(),
+                position: self.position.into(),
+            };
+            page[..HEAD_BYTES].copy_from_slice(head.as_bytes());
+            let places = page[HEAD_BYTES..].chunks_exact_mut(E::BYTES);
+            for (entry, to) in chunk.iter().zip(places) {
+                entry.emit(to);
+            }
+            let crc = crc32fast::hash(&page[4..]);
+            page[..4].copy_from_slice(&crc.to_le_bytes());
+            self.position += 1;
+            pages += 1;
+        }
+        pages
+    }
+
+    /// Reads the entries of a page, if it is this one, intact, and makes sense.
+    pub(crate) fn parse<E: PageEntry>(&self, page: &GrainBytes) -> Option<Vec<E>> {
+        let (head, rest) = RawHead::ref_from_prefix(page).ok()?;
+        let count = usize::from(head.count.get());
+        let is_it = head.crc.get() == crc32fast::hash(&page[4..])
+            && head.kind.get() == self.kind as u16
+            && head.volume.get() == self.volume
+            && head.session.get() == self.session
+            && head.position.get() == self.position
+            && count <= E::PER_PAGE;
+        if !is_it {
+            return None;
+        }
+        let entries = rest.chunks_exact(E::BYTES).take(count);
+        entries.map(E::parse).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NAME: PageName = PageName {
+        kind: PageKind::Map,
+        volume: 0x1122_3344_5566_7788,
+        session: 3,
+        position: 9,
+    };
+
+    fn entries() -> Vec<MapEntry> {
+        vec![
+            MapEntry::Set {
+                lba: Lba(0x10),
+                at: Location::Media(Pba(0x20)),
+                crc: 0xdead_beef,
+            },
+            MapEntry::Set {
+                lba: Lba(0x11),
+                at: Location::Zero(ZeroId(7)),
+                crc: 0,
+            },
+            MapEntry::Unmapped(LbaRange::new(Lba(0x12), 5)),
+        ]
+    }
+
+    /// The layout on the media, byte by byte: a change of it is a change of the format.
+    #[test]
+    fn golden_bytes() {
+        let mut page = Vec::new();
+        assert_eq!(NAME.emit(&entries(), &mut page), 1);
+        assert_eq!(&page[4..8], [1, 0, 3, 0]);
+        assert_eq!(
+            &page[8..16],
+            [0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11]
+        );
+        assert_eq!(
+            &page[16..32],
+            [3, 0, 0, 0, 0, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0]
+        );
+        assert_eq!(
+            &page[32..52],
+            [
+                0x10, 0, 0, 0, 0, 0, 0, 0, 0x20, 0, 0, 0, 0, 0, 0, 0x40, 0xef, 0xbe, 0xad, 0xde
+            ]
+        );
+        assert_eq!(&page[60..72], [7, 0, 0, 0, 0, 0, 0, 0x60, 0, 0, 0, 0]);
+        assert_eq!(&page[80..92], [0, 0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0]);
+        assert!(page[92..].iter().all(|&b| b == 0));
+    }
+
+    /// What is written is read back; any damaged byte, and any other name, is noticed (I4, I7).
+    #[test]
+    fn round_trip_and_cover() {
+        let mut page = Vec::new();
+        NAME.emit(&entries(), &mut page);
+        let good: GrainBytes = page.try_into().expect("one page");
+        assert_eq!(NAME.parse(&good), Some(entries()));
+        for at in 0..GRAIN_BYTES {
+            let mut bad = good;
+            bad[at] ^= 0x10;
+            assert_eq!(NAME.parse::<MapEntry>(&bad), None, "byte {at}");
+        }
+        for other in [
+            PageName { session: 4, ..NAME },
+            PageName {
+                position: 8,
+                ..NAME
+            },
+            PageName { volume: 1, ..NAME },
+        ] {
+            assert_eq!(other.parse::<MapEntry>(&good), None);
+        }
+    }
+}

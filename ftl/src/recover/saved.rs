@@ -1,0 +1,178 @@
+//! Finding checkpoints: roots, and the tables that the mount needs.
+
+use super::io::MediaIo;
+use crate::addr::{LbaRange, Pba};
+use crate::checkpoint::{ColdMap, Sheet};
+use crate::format::{
+    Fence, GrainBytes, PageEntry, PageKind, PageName, Piece, ROOT_SLOTS, Root, SavedRecord,
+    SavedSegment, Superblock, root_slot,
+};
+use crate::map::ZeroId;
+use std::collections::HashSet;
+
+/// A checkpoint, ready to be replayed on.
+#[derive(Debug)]
+pub(crate) struct Saved {
+    pub(crate) root: Root,
+    pub(crate) segments: Vec<SavedSegment>,
+    pub(crate) records: Vec<SavedRecord>,
+    pub(crate) cold: ColdMap,
+}
+
+/// The intact roots of a volume, youngest first, and the highest number of any.
+pub(crate) fn roots(io: &mut MediaIo<'_>, superblock: &Superblock) -> (Vec<Root>, u64) {
+    let area = superblock.geometry.area_grains;
+    let mut found = Vec::new();
+    if area == 0 {
+        return (found, 0);
+    }
+    for slot in 0..ROOT_SLOTS {
+        let root = io
+            .read(root_slot(slot))
+            .ok()
+            .and_then(|b| Root::parse(&b, area));
+        found.extend(root.filter(|r| r.uuid == superblock.uuid));
+    }
+    let highest = found.iter().map(|r| r.number).max().unwrap_or(0);
+    found.retain(|r| r.number >= superblock.roots_from && r.session <= superblock.session);
+    found.sort_by_key(|r| std::cmp::Reverse(r.number));
+    (found, highest)
+}
+
+/// Reads what a root names, except the map itself. None: something of it is damaged or makes no sense.
+pub(crate) fn load(
+    io: &mut MediaIo<'_>,
+    superblock: &Superblock,
+    root: Root,
+    unit_pages: usize,
+) -> Option<Saved> {
+    let mut wanted = Vec::new();
+    let volume = superblock.volume_tag();
+    let mut ask = |kind, session, from: u64, count: u32| {
+        let positions = from..from + u64::from(count);
+        wanted.extend(positions.map(|position| PageName {
+            kind,
+            volume,
+            session,
+            position,
+        }));
+    };
+    for piece in &root.pieces {
+        let from = piece.end() - u64::from(piece.fence);
+        ask(PageKind::Fence, piece.session, from, piece.fence);
+    }
+    let tables = root.pieces.last()?.end();
+    ask(PageKind::Segment, root.session, tables, root.segment_pages);
+    let records = tables + u64::from(root.segment_pages);
+    ask(PageKind::Record, root.session, records, root.record_pages);
+    let pages = read_pages(io, superblock, &wanted)?;
+    let mut pages = pages.into_iter();
+
+    let mut sheets = Vec::new();
+    for piece in &root.pieces {
+        let fences = entries::<Fence>(&mut pages, piece.fence)?;
+        if !orderly(piece, &fences) {
+            return None;
+        }
+        let piece = *piece;
+        sheets.push(Sheet { piece, fences });
+    }
+    let segments = entries::<SavedSegment>(&mut pages, root.segment_pages)?;
+    let records = entries::<SavedRecord>(&mut pages, root.record_pages)?;
+    let geometry = &superblock.geometry;
+    let sane = segments.len() == geometry.segment_count as usize
+        && segments
+            .iter()
+            .all(|s| s.used <= geometry.segment_grains && s.epoch <= root.last)
+        && records
+            .iter()
+            .all(|r| r.home_segment.0 < geometry.segment_count);
+    let mut ids = HashSet::new();
+    let unique = records.iter().filter_map(|r| r.zero).all(|z| ids.insert(z));
+    if !sane || !unique {
+        return None;
+    }
+    Some(Saved {
+        cold: ColdMap::new(volume, sheets, unit_pages),
+        root,
+        segments,
+        records,
+    })
+}
+
+/// Fences of run and base ascend and are as many as there are pages.
+fn orderly(piece: &Piece, fences: &[Fence]) -> bool {
+    if fences.len() != (piece.run + piece.base) as usize {
+        return false;
+    }
+    let (run, base) = fences.split_at(piece.run as usize);
+    [run, base]
+        .iter()
+        .all(|part| part.windows(2).all(|w| w[0].last < w[1].first))
+}
+
+type Page = (PageName, Box<GrainBytes>);
+
+/// Reads pages, all of them or nothing. They come in the order of `names`.
+pub(super) fn read_pages(
+    io: &mut MediaIo<'_>,
+    superblock: &Superblock,
+    names: &[PageName],
+) -> Option<Vec<Page>> {
+    let (start, area) = (
+        superblock.geometry.area_start(),
+        superblock.geometry.area_grains,
+    );
+    for (index, name) in names.iter().enumerate() {
+        io.want(index as u64, Pba(start.0 + name.position % area));
+    }
+    let mut pages: Vec<Option<Page>> = names.iter().map(|_| None).collect();
+    while let Some((index, bytes)) = io.next() {
+        let index = index as usize;
+        pages[index] = bytes.ok().map(|b| (names[index], b));
+    }
+    pages.into_iter().collect()
+}
+
+/// The entries of the next `count` pages.
+fn entries<E: PageEntry>(pages: &mut impl Iterator<Item = Page>, count: u32) -> Option<Vec<E>> {
+    let mut all = Vec::new();
+    for _ in 0..count {
+        let (name, bytes) = pages.next()?;
+        all.extend(name.parse::<E>(&bytes)?);
+    }
+    Some(all)
+}
+
+/// Reads the whole map of a checkpoint. False: a page is damaged.
+pub(super) fn warm_all(
+    io: &mut MediaIo<'_>,
+    superblock: &Superblock,
+    cold: &mut ColdMap,
+    mut install: impl FnMut(&crate::checkpoint::UnitContent) -> bool,
+) -> bool {
+    while let Some(unit) = cold.first_cold(LbaRange::ALL) {
+        let wanted = cold.pages_of(unit);
+        let names: Vec<PageName> = wanted.iter().map(|w| w.name).collect();
+        let Some(pages) = read_pages(io, superblock, &names) else {
+            return false;
+        };
+        let mut read = Vec::with_capacity(pages.len());
+        for (wanted, (name, bytes)) in wanted.into_iter().zip(pages) {
+            let Some(entries) = name.parse(&bytes) else {
+                return false;
+            };
+            read.push((wanted, entries));
+        }
+        let content = cold.assemble(unit, &read);
+        if !install(&content) {
+            return false;
+        }
+    }
+    true
+}
+
+/// The zero records of a checkpoint, and the places that tombstones and they keep.
+pub(super) fn zero_ids(records: &[SavedRecord]) -> impl Iterator<Item = (ZeroId, &SavedRecord)> {
+    records.iter().filter_map(|r| Some((r.zero?, r)))
+}

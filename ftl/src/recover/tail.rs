@@ -1,0 +1,168 @@
+//! Replay of the tail: what the headers above a checkpoint say, in the order of their numbers.
+//!
+//! Order of numbers is order of effect (`docs/checkpoint.md`, C1), so no versions are compared: every record sets an
+//! absolute state. Trims and zero records take effect where they were born, also when only a relocated copy is left.
+
+use super::replay::Replayed;
+use super::saved::{Saved, zero_ids};
+use super::scan::Found;
+use crate::addr::{LbaRange, Pba};
+use crate::checkpoint::{Books, Change};
+use crate::format::{HeaderNo, RecordKind, Version};
+use crate::geometry::Geometry;
+use crate::log::Log;
+use crate::map::{LeafIndex, Location, MapTable};
+use crate::records::{Home, LiveRecords, Tombstone};
+use crate::segment::{SegmentUse, Segments};
+use std::collections::BTreeMap;
+
+/// Replays the headers above the checkpoint, all of which count. The map stays cold; counts are estimates.
+pub(super) fn replay_tail(
+    geometry: &Geometry,
+    saved: &mut Saved,
+    headers: &BTreeMap<HeaderNo, Found>,
+    end: HeaderNo,
+    table: &MapTable,
+) -> Replayed {
+    let root = &saved.root;
+    let last_at = headers.get(&end).map(|f| f.at);
+    let last_at = last_at.or_else(|| root.last_at.filter(|_| root.last == end));
+    let mut replayed = Replayed {
+        segments: Segments::new(geometry.segment_count),
+        records: LiveRecords::default(),
+        index: LeafIndex::default(),
+        crcs: vec![0; geometry.device_grains as usize],
+        mapped: root.mapped,
+        log: Log::new(end, last_at),
+        changed: Vec::new(),
+    };
+    replayed.restore(saved);
+    let after = root.replay_from;
+    let mut changes: Vec<(Version, Change)> = Vec::new();
+    for found in headers.values() {
+        let header = &found.header;
+        let segment = replayed.segments.get_mut(header.segment);
+        if segment.epoch != header.epoch {
+            segment.epoch = header.epoch;
+            segment.used = 0;
+        }
+        segment.usage = SegmentUse::Closed;
+        segment.used = segment.used.max(header.position + header.grains());
+        let home = Home {
+            header: header.no,
+            segment: header.segment,
+        };
+        let mut pba = found.at;
+        for (index, record) in header.records.iter().enumerate() {
+            let place = Version::new(header.no, index);
+            let is_known = record.version.header() <= after;
+            let range = |count| LbaRange::new(record.lba, u64::from(count));
+            match record.kind {
+                RecordKind::Data { crc } => {
+                    pba = Pba(pba.0 + 1);
+                    let (lba, at) = (record.lba, Location::Media(pba));
+                    changes.push((place, Change::Set { lba, at, crc }));
+                }
+                RecordKind::Trim { count } => {
+                    let range = range(count);
+                    let trims = &mut replayed.records.trims;
+                    trims.insert(record.version, Tombstone { range, home });
+                    if !is_known {
+                        changes.push((record.version, Change::Unmap(range)));
+                    }
+                }
+                RecordKind::Zero { count } => {
+                    let range = range(count);
+                    let records = &mut replayed.records;
+                    let known = records.zero_at(record.version, record.lba, header.no);
+                    let id = known.unwrap_or_else(|| {
+                        let id = records.add_zero(range);
+                        records.settle_zero(id, record.version, home);
+                        id
+                    });
+                    if !is_known {
+                        changes.push((record.version, Change::Reserve(range, id)));
+                    }
+                    if record.version != place {
+                        changes.push((place, Change::Rehome(range, id)));
+                    }
+                }
+            }
+        }
+    }
+    changes.sort_by_key(|&(place, _)| place);
+    for (_, change) in changes {
+        replayed.books(geometry, table).estimate(&change, 1);
+        saved.cold.change(change);
+    }
+    replayed
+}
+
+impl Replayed {
+    /// Takes over the tables of a checkpoint.
+    fn restore(&mut self, saved: &Saved) {
+        for (segment, known) in self.segments.list.iter_mut().zip(&saved.segments) {
+            segment.epoch = known.epoch;
+            segment.live = known.live;
+            segment.used = known.walk_from.unwrap_or(known.used);
+            if known.epoch != HeaderNo(0) {
+                segment.usage = SegmentUse::Closed;
+            }
+        }
+        for (id, known) in zero_ids(&saved.records) {
+            let home = Home {
+                header: known.home_header,
+                segment: known.home_segment,
+            };
+            self.records.add_zero_as(id, known.range, known.live);
+            self.records.settle_zero(id, known.version, home);
+        }
+        for known in saved.records.iter().filter(|r| r.zero.is_none()) {
+            let home = Home {
+                header: known.home_header,
+                segment: known.home_segment,
+            };
+            let range = known.range;
+            self.records
+                .trims
+                .insert(known.version, Tombstone { range, home });
+        }
+    }
+
+    pub(super) fn books<'a>(
+        &'a mut self,
+        geometry: &'a Geometry,
+        table: &'a MapTable,
+    ) -> Books<'a> {
+        Books {
+            geometry,
+            table,
+            index: &mut self.index,
+            segments: &mut self.segments,
+            records: &mut self.records,
+            crcs: &mut self.crcs,
+            mapped: &mut self.mapped,
+        }
+    }
+
+    /// Lets go of the records that nothing needs, and frees the segments that are certainly empty. Tombstones above
+    /// `floor` are needed by a checkpoint.
+    pub(super) fn finish_tail(&mut self, floor: HeaderNo) {
+        let oldest = self.segments.oldest_life(self.log.durable());
+        let oldest = oldest.unwrap_or(HeaderNo(u64::MAX)).min(floor.next());
+        self.records.expire(oldest);
+        let homes: Vec<Home> = self.records.trims.values().map(|t| t.home).collect();
+        for home in homes {
+            self.segments.get_mut(home.segment).records += 1;
+        }
+        let zeros: Vec<_> = self.records.zeros().map(|(id, z)| (id, *z)).collect();
+        for (id, zero) in zeros {
+            if zero.live == 0 {
+                self.records.remove_zero(id);
+            } else if let Some((_, home)) = zero.home {
+                self.segments.get_mut(home.segment).records += 1;
+            }
+        }
+        self.free_empty();
+    }
+}
