@@ -37,7 +37,9 @@ pub enum Command {
     )]
     Serve(Serve),
     /// Check a volume that is not in use.
-    #[command(after_help = "Example: flashnet fsck volume.img")]
+    #[command(
+        after_help = "Example: flashnet fsck volume.img\n         flashnet fsck --rebuild volume.img"
+    )]
     Fsck(Fsck),
     /// List a remote directory.
     #[command(after_help = "Example: flashnet ls localhost/photos")]
@@ -141,6 +143,9 @@ pub struct Serve {
 /// Options of `fsck`.
 #[derive(Clone, Debug, Args)]
 pub struct Fsck {
+    /// Find the map again from the headers of the log, whatever the checkpoints say.
+    #[arg(long)]
+    pub rebuild: bool,
     /// Device or image file.
     #[arg(required = true, value_name = "DEV")]
     pub devices: Vec<PathBuf>,

@@ -22,6 +22,7 @@ pub(super) fn run(options: &cli::Fsck, json: bool) -> Result<()> {
         ftl::check(&mut device).with_context(|| format!("cannot check {}", path.display()))?;
     let open = OpenOptions {
         pool_frames: POOL_FRAMES,
+        rebuild: options.rebuild,
         ..OpenOptions::default()
     };
     let (volume, recovery) = Volume::open(device, open)
