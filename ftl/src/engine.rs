@@ -347,6 +347,12 @@ impl Ftl {
         self.core(port, |core, cx| core.shutdown(cx, token));
     }
 
+    /// A checksum of the map on the media. For tests; all of the map must be in memory, see [`Ftl::load`].
+    #[doc(hidden)]
+    pub fn map_digest(&self) -> u32 {
+        self.core(Shared::BACKGROUND, |core, cx| core.map_digest(cx))
+    }
+
     /// Counts everything again and compares (I5). For tests.
     ///
     /// # Panics

@@ -10,8 +10,8 @@ pub(crate) const FIRST_SEGMENT_GRAIN: u64 = 16;
 pub(crate) const SEGMENT_GRAINS_MIN: u32 = 16;
 /// Largest segment (64 MiB).
 pub(crate) const SEGMENT_GRAINS_MAX: u32 = (64 << 20) / GRAIN_BYTES as u32;
-/// Most data grains in one write-out: 512 KiB with its header.
-pub(crate) const WRITE_OUT_DATA_MAX: usize = 127;
+/// Most data grains in one write-out: 768 KiB with its header, 21.4 bytes of header for each grain.
+pub(crate) const WRITE_OUT_DATA_MAX: usize = 191;
 /// Free segments that only relocation may open (I17).
 pub(crate) const RESERVED_SEGMENTS: usize = 3;
 /// Segments that the capacity does not count on: reserved, one open per stream, one on its way to freedom.

@@ -1,6 +1,6 @@
 //! The cold map: entries that lie in a checkpoint and are not in memory yet, and what the tail of the log says of them.
 //!
-//! The LBA space is cut into *units* along the fences of the pages, about 48 pages each. A unit is read as a whole
+//! The LBA space is cut into *units* along the fences of the pages, about 24 pages each. A unit is read as a whole
 //! when something in it is first needed; after that it is warm and none of this is asked again. Units begin at leaf
 //! boundaries, so that a leaf is wholly cold or wholly warm.
 
@@ -10,7 +10,7 @@ use crate::map::{LEAF_GRAINS, Location, ZeroId};
 use std::collections::{BTreeMap, HashMap};
 
 /// Pages of a unit, roughly.
-pub(crate) const UNIT_PAGES: usize = 48;
+pub(crate) const UNIT_PAGES: usize = 24;
 
 /// A piece with the fences of its run and base pages.
 #[derive(Debug)]

@@ -13,7 +13,6 @@ pub(crate) struct Books<'a> {
     pub(crate) index: &'a mut LeafIndex,
     pub(crate) segments: &'a mut Segments,
     pub(crate) records: &'a mut LiveRecords,
-    pub(crate) crcs: &'a mut [u32],
     pub(crate) mapped: &'a mut u64,
 }
 
@@ -63,10 +62,8 @@ impl Books<'_> {
         }
         for (&lba, &(at, crc)) in &content.after {
             self.count(at, 1);
-            if let Location::Media(pba) = at {
-                self.crcs[pba.0 as usize] = crc;
-            }
             let leaf = self.index.leaf_or_new(self.table, lba);
+            leaf.set_crc(lba, crc);
             leaf.entry(lba).replace(State::Away(at));
         }
         left

@@ -5,14 +5,12 @@ use crate::format::{PIECES_MAX, Piece};
 
 /// Entries of the map to write in full, of `mapped`, after `changed` entries have changed; none: all of them.
 ///
-/// At least a 56th, so that a round takes fewer checkpoints than a root can name. At least 0.8 % of what was written,
-/// because a round that is over soon leaves few runs to look into.
+/// At least a 56th, so that a round takes fewer checkpoints than a root can name. At least as much as has changed,
+/// because a round that is over soon leaves few runs to look into, and to keep.
 pub(crate) fn share(alive: &[Piece], mapped: u64, changed: u64) -> Option<u64> {
-    const PER_PAGE: u64 = 203;
-    let pages = mapped / PER_PAGE;
-    let wanted = (pages / 56 + 1).max(changed / 125);
+    let wanted = (mapped / 56 + 1).max(changed);
     let must = alive.is_empty() || alive.len() >= PIECES_MAX - 1;
-    (!must && wanted < pages).then_some(wanted * PER_PAGE)
+    (!must && wanted < mapped).then_some(wanted)
 }
 
 /// Of the pieces of a root, oldest first, those that say something that no younger base pages repeat.
@@ -76,10 +74,10 @@ mod tests {
     fn shares() {
         let alive = vec![piece(1, 0, Lba::END.0)];
         assert_eq!(share(&[], 1 << 26, 9), None);
-        assert_eq!(share(&alive, 100, 9), None);
+        assert_eq!(share(&alive, 100, 99), Some(99));
         assert_eq!(share(&alive, 262_144, 520_000), None);
         let part = share(&alive, 1 << 26, 520_000).expect("a part");
-        assert!(part * 60 > 1 << 26 && part * 40 < 1 << 26);
+        assert!(part * 56 > 1 << 26 && part * 50 < 1 << 26);
         let many = vec![piece(1, 0, 1); PIECES_MAX - 1];
         assert_eq!(share(&many, 1 << 26, 9), None);
     }

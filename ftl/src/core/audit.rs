@@ -8,6 +8,26 @@ use crate::segment::SegmentUse;
 use std::collections::HashMap;
 
 impl Core {
+    /// A checksum of the map: what is mapped, where it lies, and with which checksum.
+    pub(crate) fn map_digest(&self, cx: Cx<'_>) -> u32 {
+        let mut hasher = crc32fast::Hasher::new();
+        for (lba, _) in self.index.mapped(LbaRange::ALL) {
+            let (place, crc) = match self.location(cx, lba) {
+                Location::Nowhere => continue,
+                Location::Media(pba) => {
+                    let leaf = self.index.leaf(lba).expect("leaf of a mapped grain");
+                    (pba.0, leaf.crc(lba))
+                }
+                // Which record reserves it may differ from one recovery to the next.
+                Location::Zero(_) => (u64::MAX, 0),
+            };
+            hasher.update(&lba.0.to_le_bytes());
+            hasher.update(&place.to_le_bytes());
+            hasher.update(&crc.to_le_bytes());
+        }
+        hasher.finalize()
+    }
+
     /// Compares every count with the map.
     ///
     /// # Panics

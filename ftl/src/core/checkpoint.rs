@@ -10,8 +10,8 @@ use crate::checkpoint::{Changes, needed_pieces, share};
 use crate::crash_point::crash_point;
 use crate::device::{MediaError, MediaOp};
 use crate::format::{
-    Fence, HeaderNo, MapEntry, PIECES_MAX, PageEntry, PageKind, PageName, Piece, Root, SavedRecord,
-    SavedSegment, root_slot,
+    HeaderNo, MapEntry, PIECES_MAX, PageKind, PageName, Piece, Root, SavedRecord, SavedSegment,
+    root_slot,
 };
 use crate::map::Location;
 use crate::page::SAVE_GRAINS;
@@ -316,11 +316,12 @@ impl Core {
             name.position += u64::from(count);
             count
         };
-        let run_pages = name.emit(&run, &mut pages);
+        let mut fences = name.emit_map(&run, &mut pages);
+        let run_pages = fences.len() as u32;
         put(&mut name, run_pages);
-        let base_pages = name.emit(&base, &mut pages);
+        fences.extend(name.emit_map(&base, &mut pages));
+        let base_pages = fences.len() as u32 - run_pages;
         put(&mut name, base_pages);
-        let fences: Vec<Fence> = fences(&run).chain(fences(&base)).collect();
         name.kind = PageKind::Fence;
         let fence_pages = name.emit(&fences, &mut pages);
         put(&mut name, fence_pages);
@@ -431,7 +432,7 @@ impl Core {
         let crc = match at {
             Location::Nowhere => return None,
             Location::Zero(_) => 0,
-            Location::Media(pba) => self.crc(pba),
+            Location::Media(_) => self.index.leaf(lba).map_or(0, |leaf| leaf.crc(lba)),
         };
         Some(MapEntry::Set { lba, at, crc })
     }
@@ -475,12 +476,4 @@ impl Core {
         });
         trims.chain(zeros).collect()
     }
-}
-
-/// The fences of the pages that these entries fill.
-fn fences(entries: &[MapEntry]) -> impl Iterator<Item = Fence> + '_ {
-    entries.chunks(MapEntry::PER_PAGE).map(|page| Fence {
-        first: page[0].range().start,
-        last: Lba(page[page.len() - 1].range().end().0 - 1),
-    })
 }

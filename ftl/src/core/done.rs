@@ -63,7 +63,6 @@ impl Core {
                 continue;
             }
             self.relocate_entry(cx, moved.lba, Location::Media(moved.to));
-            self.crcs[moved.to.0 as usize] = moved.crc;
             let target = self.geometry.segment_of(moved.to);
             self.segments.get_mut(target).live += 1;
             self.leave(Location::Media(moved.from));

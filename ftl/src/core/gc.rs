@@ -387,15 +387,11 @@ impl Core {
         }
         let mut moves = Vec::with_capacity(kept.len());
         for (index, &(record, from)) in kept.iter().enumerate() {
-            let RecordKind::Data { crc } = record.kind else {
-                unreachable!("data records only");
-            };
             header.records.push(record);
             moves.push(Move {
                 lba: record.lba,
                 from,
                 to: Pba(at.0 + 1 + index as u64),
-                crc,
             });
         }
         count(&cx.sh.counters.relocated_grains, moves.len() as u64);

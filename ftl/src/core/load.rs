@@ -163,7 +163,7 @@ impl Core {
         let (page, tried) = active.slots[slot].take().expect("a page is being read");
         let name = active.wanted[page].name;
         let bytes = cx.sh.pool.arena.bytes(cx.sh.pool.load(slot));
-        let entries = result.ok().and_then(|()| name.parse::<MapEntry>(&bytes));
+        let entries = result.ok().and_then(|()| name.parse_map(&bytes));
         if entries.is_none() && tried < TRIES {
             active.slots[slot] = Some((page, tried + 1));
             self.read_page(cx, slot, name.position);
@@ -202,7 +202,6 @@ impl Core {
             index: &mut self.index,
             segments: &mut self.segments,
             records: &mut self.records,
-            crcs: &mut self.crcs,
             mapped: &mut self.mapped,
         };
         if !books.are_sane(&content) {

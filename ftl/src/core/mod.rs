@@ -21,7 +21,7 @@ mod shutdown;
 mod sync;
 mod write_out;
 
-use crate::addr::{Lba, Pba};
+use crate::addr::Lba;
 use crate::checkpoint::ColdMap;
 use crate::device::{MediaError, MediaOp};
 use crate::dirty::Dirty;
@@ -66,8 +66,6 @@ pub(crate) struct Core {
     segments: Segments,
     records: LiveRecords,
     index: LeafIndex,
-    /// CRC-32 of each grain of the device that holds live data.
-    crcs: Vec<u32>,
     mapped: u64,
 
     frames: Vec<Frame>,
@@ -105,7 +103,6 @@ pub(crate) struct Recovered {
     pub(crate) segments: Segments,
     pub(crate) records: LiveRecords,
     pub(crate) index: LeafIndex,
-    pub(crate) crcs: Vec<u32>,
     pub(crate) mapped: u64,
     /// The highest number of a root on the media.
     pub(crate) root_number: u64,
@@ -136,7 +133,6 @@ impl Core {
             segments: found.segments,
             records: found.records,
             index: found.index,
-            crcs: found.crcs,
             mapped: found.mapped,
             frames: (0..frames).map(|_| Frame::new()).collect(),
             frames_free: (0..frames as u32).rev().map(FrameId).collect(),
@@ -249,10 +245,6 @@ impl Core {
                 }
             }
         }
-    }
-
-    fn crc(&self, pba: Pba) -> u32 {
-        self.crcs[pba.0 as usize]
     }
 
     fn act(&mut self, cx: Cx<'_>, purpose: Op, op: MediaOp) {

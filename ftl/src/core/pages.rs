@@ -141,7 +141,7 @@ impl Core {
                 entry.replace(State::InFlight(frame));
                 let id = self.geometry.segment_of(pba);
                 self.segments.get_mut(id).readers += 1;
-                let crc = self.crc(pba);
+                let crc = leaf.crc(lba);
                 let purpose = Op::Fill {
                     frame,
                     life,

@@ -33,7 +33,6 @@ pub(super) struct Move {
     pub(super) lba: Lba,
     pub(super) from: Pba,
     pub(super) to: Pba,
-    pub(super) crc: u32,
 }
 
 /// A write-out in flight.
@@ -253,7 +252,7 @@ impl Core {
         let known = &mut self.frames[frame.0 as usize];
         known.writing += 1;
         let old = std::mem::replace(&mut known.media, Location::Media(to));
-        self.crcs[to.0 as usize] = crc;
+        known.leaf().set_crc(lba, crc);
         self.checkpointer.changes.note(lba);
         let segment = self.geometry.segment_of(to);
         self.segments.get_mut(segment).live += 1;

@@ -1,8 +1,10 @@
-//! Pages of the checkpoint area: a small head that says which page it is, and entries of one kind.
+//! Pages of the checkpoint area: a small head that says which page it is, and entries of one kind. Those of the map are
+//! packed (`map_entry.rs`), the others have one size.
 
+use super::map_entry::{self, MapEntry};
 use super::{GrainBytes, HeaderNo, Version};
-use crate::addr::{GRAIN_BYTES, Lba, LbaRange, Pba, SegmentId};
-use crate::map::{Location, ZeroId};
+use crate::addr::{GRAIN_BYTES, Lba, LbaRange, SegmentId};
+use crate::map::ZeroId;
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -20,16 +22,6 @@ struct RawHead {
     position: U64,
 }
 const _: () = assert!(size_of::<RawHead>() == HEAD_BYTES);
-
-/// Little-endian.
-#[repr(C)]
-#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
-struct RawMapEntry {
-    lba: U64,
-    word: U64,
-    value: U32,
-}
-const _: () = assert!(size_of::<RawMapEntry>() == 20);
 
 /// Little-endian.
 #[repr(C)]
@@ -87,18 +79,6 @@ pub(crate) struct PageName {
     pub(crate) position: u64,
 }
 
-/// What a checkpoint says about an LBA, or, of unmapped ones, about several.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum MapEntry {
-    Set {
-        lba: Lba,
-        at: Location,
-        /// CRC-32 of the grain, if it is on the media.
-        crc: u32,
-    },
-    Unmapped(LbaRange),
-}
-
 /// First and last LBA that a page speaks of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Fence {
@@ -142,69 +122,7 @@ pub(crate) trait PageEntry: Sized {
     fn parse(bytes: &[u8]) -> Option<Self>;
 }
 
-const MEDIA: u64 = 1 << 62;
-const ZERO: u64 = 1 << 61;
 const NEVER: u32 = u32::MAX;
-
-impl PageEntry for MapEntry {
-    const KIND: PageKind = PageKind::Map;
-    const BYTES: usize = 20;
-
-    fn emit(&self, to: &mut [u8]) {
-        let (lba, word, value) = match *self {
-            Self::Set { lba, at, crc } => match at {
-                Location::Media(pba) => (lba, MEDIA | pba.0, crc),
-                Location::Zero(id) => (lba, MEDIA | ZERO | u64::from(id.0), 0),
-                Location::Nowhere => (lba, 0, 1),
-            },
-            Self::Unmapped(range) => (range.start, 0, range.count as u32),
-        };
-        let raw = RawMapEntry {
-            lba: lba.0.into(),
-            word: word.into(),
-            value: value.into(),
-        };
-        to.copy_from_slice(raw.as_bytes());
-    }
-
-    fn parse(bytes: &[u8]) -> Option<Self> {
-        let raw = RawMapEntry::ref_from_bytes(bytes).ok()?;
-        let (lba, word, value) = (Lba(raw.lba.get()), raw.word.get(), raw.value.get());
-        if lba >= Lba::END {
-            return None;
-        }
-        if word == 0 {
-            let range = LbaRange::new(lba, u64::from(value));
-            return (value > 0 && range.end() <= Lba::END).then_some(Self::Unmapped(range));
-        }
-        if word & MEDIA == 0 {
-            return None;
-        }
-        let rest = word & !MEDIA;
-        let at = if rest & ZERO != 0 {
-            Location::Zero(ZeroId((rest & !ZERO).try_into().ok()?))
-        } else if rest < 1 << 48 {
-            Location::Media(Pba(rest))
-        } else {
-            return None;
-        };
-        Some(Self::Set {
-            lba,
-            at,
-            crc: value,
-        })
-    }
-}
-
-impl MapEntry {
-    /// What it speaks of.
-    pub(crate) fn range(&self) -> LbaRange {
-        match *self {
-            Self::Set { lba, .. } => LbaRange::new(lba, 1),
-            Self::Unmapped(range) => range,
-        }
-    }
-}
 
 impl PageEntry for Fence {
     const KIND: PageKind = PageKind::Fence;
@@ -294,51 +212,89 @@ impl PageName {
         debug_assert_eq!(self.kind, E::KIND, "one kind to a page");
         let mut pages = 0;
         for chunk in entries.chunks(E::PER_PAGE) {
-            let start = out.len();
-            out.resize(start + GRAIN_BYTES, 0);
-            let page = &mut out[start..];
-            let head = RawHead {
-                crc: 0.into(),
-                kind: (self.kind as u16).into(),
-                count: (chunk.len() as u16).into(),
-                volume: self.volume.into(),
-                session: self.session.into(),
-                position: self.position.into(),
-            };
-            page[..HEAD_BYTES].copy_from_slice(head.as_bytes());
-            let places = page[HEAD_BYTES..].chunks_exact_mut(E::BYTES);
-            for (entry, to) in chunk.iter().zip(places) {
-                entry.emit(to);
-            }
-            let crc = crc32fast::hash(&page[4..]);
-            page[..4].copy_from_slice(&crc.to_le_bytes());
+            self.emit_page(chunk.len(), out, |page| {
+                let places = page.chunks_exact_mut(E::BYTES);
+                for (entry, to) in chunk.iter().zip(places) {
+                    entry.emit(to);
+                }
+            });
             self.position += 1;
             pages += 1;
         }
         pages
     }
 
+    /// The same for entries of the map; returns a fence for each page.
+    pub(crate) fn emit_map(mut self, entries: &[MapEntry], out: &mut Vec<u8>) -> Vec<Fence> {
+        debug_assert_eq!(self.kind, PageKind::Map, "one kind to a page");
+        let mut fences = Vec::new();
+        let mut rest = entries;
+        while let Some(first) = rest.first() {
+            let (packed, count) = map_entry::pack(rest, GRAIN_BYTES - HEAD_BYTES);
+            self.emit_page(count, out, |page| {
+                page[..packed.len()].copy_from_slice(&packed);
+            });
+            fences.push(Fence {
+                first: first.range().start,
+                last: Lba(rest[count - 1].range().end().0 - 1),
+            });
+            self.position += 1;
+            rest = &rest[count..];
+        }
+        fences
+    }
+
+    fn emit_page(&self, count: usize, out: &mut Vec<u8>, fill: impl FnOnce(&mut [u8])) {
+        let start = out.len();
+        out.resize(start + GRAIN_BYTES, 0);
+        let page = &mut out[start..];
+        let head = RawHead {
+            crc: 0.into(),
+            kind: (self.kind as u16).into(),
+            count: (count as u16).into(),
+            volume: self.volume.into(),
+            session: self.session.into(),
+            position: self.position.into(),
+        };
+        page[..HEAD_BYTES].copy_from_slice(head.as_bytes());
+        fill(&mut page[HEAD_BYTES..]);
+        let crc = crc32fast::hash(&page[4..]);
+        page[..4].copy_from_slice(&crc.to_le_bytes());
+    }
+
     /// Reads the entries of a page, if it is this one, intact, and makes sense.
     pub(crate) fn parse<E: PageEntry>(&self, page: &GrainBytes) -> Option<Vec<E>> {
-        let (head, rest) = RawHead::ref_from_prefix(page).ok()?;
-        let count = usize::from(head.count.get());
-        let is_it = head.crc.get() == crc32fast::hash(&page[4..])
-            && head.kind.get() == self.kind as u16
-            && head.volume.get() == self.volume
-            && head.session.get() == self.session
-            && head.position.get() == self.position
-            && count <= E::PER_PAGE;
-        if !is_it {
+        let (count, rest) = self.content(page)?;
+        if count > E::PER_PAGE {
             return None;
         }
         let entries = rest.chunks_exact(E::BYTES).take(count);
         entries.map(E::parse).collect()
+    }
+
+    /// The same for entries of the map.
+    pub(crate) fn parse_map(&self, page: &GrainBytes) -> Option<Vec<MapEntry>> {
+        let (count, rest) = self.content(page)?;
+        map_entry::unpack(rest, count)
+    }
+
+    /// Number of entries, and where they are.
+    fn content<'p>(&self, page: &'p GrainBytes) -> Option<(usize, &'p [u8])> {
+        let (head, rest) = RawHead::ref_from_prefix(page).ok()?;
+        let is_it = head.crc.get() == crc32fast::hash(&page[4..])
+            && head.kind.get() == self.kind as u16
+            && head.volume.get() == self.volume
+            && head.session.get() == self.session
+            && head.position.get() == self.position;
+        is_it.then(|| (usize::from(head.count.get()), rest))
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::addr::Pba;
+    use crate::map::Location;
 
     const NAME: PageName = PageName {
         kind: PageKind::Map,
@@ -348,27 +304,22 @@ mod tests {
     };
 
     fn entries() -> Vec<MapEntry> {
-        vec![
-            MapEntry::Set {
-                lba: Lba(0x10),
-                at: Location::Media(Pba(0x20)),
-                crc: 0xdead_beef,
-            },
-            MapEntry::Set {
-                lba: Lba(0x11),
-                at: Location::Zero(ZeroId(7)),
-                crc: 0,
-            },
-            MapEntry::Unmapped(LbaRange::new(Lba(0x12), 5)),
-        ]
+        let at = Location::Media(Pba(0x20));
+        let (lba, crc) = (Lba(0x10), 0xdead_beef);
+        let unmapped = MapEntry::Unmapped(LbaRange::new(Lba(0x12), 5));
+        vec![MapEntry::Set { lba, at, crc }, unmapped]
     }
 
     /// The layout on the media, byte by byte: a change of it is a change of the format.
     #[test]
     fn golden_bytes() {
         let mut page = Vec::new();
-        assert_eq!(NAME.emit(&entries(), &mut page), 1);
-        assert_eq!(&page[4..8], [1, 0, 3, 0]);
+        let (first, last) = (Lba(0x10), Lba(0x16));
+        assert_eq!(
+            NAME.emit_map(&entries(), &mut page),
+            [Fence { first, last }]
+        );
+        assert_eq!(&page[4..8], [1, 0, 2, 0]);
         assert_eq!(
             &page[8..16],
             [0x88, 0x77, 0x66, 0x55, 0x44, 0x33, 0x22, 0x11]
@@ -378,27 +329,23 @@ mod tests {
             [3, 0, 0, 0, 0, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0]
         );
         assert_eq!(
-            &page[32..52],
-            [
-                0x10, 0, 0, 0, 0, 0, 0, 0, 0x20, 0, 0, 0, 0, 0, 0, 0x40, 0xef, 0xbe, 0xad, 0xde
-            ]
+            &page[32..40],
+            [0x40, 0x40, 0xef, 0xbe, 0xad, 0xde, 0x06, 0x05]
         );
-        assert_eq!(&page[60..72], [7, 0, 0, 0, 0, 0, 0, 0x60, 0, 0, 0, 0]);
-        assert_eq!(&page[80..92], [0, 0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0]);
-        assert!(page[92..].iter().all(|&b| b == 0));
+        assert!(page[40..].iter().all(|&b| b == 0));
     }
 
     /// What is written is read back; any damaged byte, and any other name, is noticed (I4, I7).
     #[test]
     fn round_trip_and_cover() {
         let mut page = Vec::new();
-        NAME.emit(&entries(), &mut page);
+        NAME.emit_map(&entries(), &mut page);
         let good: GrainBytes = page.try_into().expect("one page");
-        assert_eq!(NAME.parse(&good), Some(entries()));
+        assert_eq!(NAME.parse_map(&good), Some(entries()));
         for at in 0..GRAIN_BYTES {
             let mut bad = good;
             bad[at] ^= 0x10;
-            assert_eq!(NAME.parse::<MapEntry>(&bad), None, "byte {at}");
+            assert_eq!(NAME.parse_map(&bad), None, "byte {at}");
         }
         for other in [
             PageName { session: 4, ..NAME },
@@ -408,7 +355,32 @@ mod tests {
             },
             PageName { volume: 1, ..NAME },
         ] {
-            assert_eq!(other.parse::<MapEntry>(&good), None);
+            assert_eq!(other.parse_map(&good), None);
         }
+    }
+
+    /// Pages are filled as far as they go, and the fences say what each speaks of.
+    #[test]
+    fn many_pages() {
+        let entry = |n: u64| MapEntry::Set {
+            lba: Lba(n * 3),
+            at: Location::Media(Pba(n * 7919 % (1 << 28))),
+            crc: n as u32,
+        };
+        let entries: Vec<MapEntry> = (0..2000).map(entry).collect();
+        let mut pages = Vec::new();
+        let fences = NAME.emit_map(&entries, &mut pages);
+        assert_eq!(fences.len() * GRAIN_BYTES, pages.len());
+        let mut read = Vec::new();
+        for (index, page) in pages.chunks_exact(GRAIN_BYTES).enumerate() {
+            let position = NAME.position + index as u64;
+            let name = PageName { position, ..NAME };
+            let found = name.parse_map(page.try_into().expect("a page"));
+            let found = found.expect("intact");
+            assert_eq!(found[0].range().start, fences[index].first);
+            assert_eq!(found[found.len() - 1].range().start, fences[index].last);
+            read.extend(found);
+        }
+        assert_eq!(read, entries);
     }
 }

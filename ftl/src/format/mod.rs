@@ -5,14 +5,14 @@
 //! values. `parse` is total on arbitrary bytes, `emit` can not fail.
 
 mod header;
+mod map_entry;
 mod map_page;
 mod root;
 mod superblock;
 
 pub use header::{Header, HeaderFlaw, HeaderNo, RECORDS_MAX, Record, RecordKind, Stream, Version};
-pub(crate) use map_page::{
-    Fence, MapEntry, PageEntry, PageKind, PageName, SavedRecord, SavedSegment,
-};
+pub(crate) use map_entry::MapEntry;
+pub(crate) use map_page::{Fence, PageEntry, PageKind, PageName, SavedRecord, SavedSegment};
 pub(crate) use root::{PIECES_MAX, Piece, ROOT_SLOTS, Root, root_slot};
 pub use superblock::{SESSIONS_MAX, SessionEnd, Sessions, Superblock, SuperblockFlaw};
 

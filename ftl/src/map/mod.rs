@@ -13,26 +13,41 @@ use dashmap::DashMap;
 use std::collections::BTreeMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Entries of one leaf.
 pub(crate) const LEAF_GRAINS: u64 = 64;
 
-/// 64 neighbouring entries.
+/// 64 neighbouring entries, and of each the CRC-32 of the grain where it lies on the media: 12 bytes to a grain.
+///
+/// Checksums are read and written by the holder of the core's lock only.
 #[derive(Debug)]
 pub(crate) struct Leaf {
     entries: [Entry; LEAF_GRAINS as usize],
+    crcs: [AtomicU32; LEAF_GRAINS as usize],
 }
 
 impl Leaf {
     fn new() -> Self {
         Self {
             entries: std::array::from_fn(|_| Entry::default()),
+            crcs: std::array::from_fn(|_| AtomicU32::new(0)),
         }
     }
 
     /// The entry of `lba`, which belongs to this leaf.
     pub(crate) fn entry(&self, lba: Lba) -> &Entry {
         &self.entries[(lba.0 % LEAF_GRAINS) as usize]
+    }
+
+    /// Checksum of the grain of `lba` on the media. Lock held.
+    pub(crate) fn crc(&self, lba: Lba) -> u32 {
+        self.crcs[(lba.0 % LEAF_GRAINS) as usize].load(Ordering::Relaxed)
+    }
+
+    /// The grain of `lba` on the media is another one. Lock held.
+    pub(crate) fn set_crc(&self, lba: Lba, crc: u32) {
+        self.crcs[(lba.0 % LEAF_GRAINS) as usize].store(crc, Ordering::Relaxed);
     }
 
     fn is_empty(&self) -> bool {

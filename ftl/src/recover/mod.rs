@@ -240,7 +240,6 @@ pub(crate) fn recover(
         segments: replayed.segments,
         records: replayed.records,
         index: replayed.index,
-        crcs: replayed.crcs,
         mapped: replayed.mapped,
         root_number: highest,
         previous,
@@ -268,8 +267,7 @@ fn from_scan(
     };
     let mut found = scan(io, &scope);
     let end = find_end(io, superblock, &mut found, HeaderNo(0), planted);
-    let mut replayed = replay::replay(&superblock.geometry, &found.headers, end, table, planted);
-    replayed.keep_checksums(&found.headers);
+    let replayed = replay::replay(&superblock.geometry, &found.headers, end, table, planted);
     Decided {
         found,
         end,

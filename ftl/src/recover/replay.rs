@@ -22,7 +22,6 @@ pub(crate) struct Replayed {
     pub(crate) segments: Segments,
     pub(crate) records: LiveRecords,
     pub(crate) index: LeafIndex,
-    pub(crate) crcs: Vec<u32>,
     pub(crate) mapped: u64,
     pub(crate) log: Log,
     /// Grains of which a checkpoint says something else.
@@ -34,6 +33,7 @@ struct Best {
     version: Version,
     header: HeaderNo,
     pba: Pba,
+    crc: u32,
 }
 
 /// Trims and zero records by version; of the copies of one version the youngest comes first.
@@ -69,12 +69,13 @@ pub(crate) fn replay(
         let mut pba = found.at;
         for record in &header.records {
             let (kind, count) = match record.kind {
-                RecordKind::Data { .. } => {
+                RecordKind::Data { crc } => {
                     pba = Pba(pba.0 + 1);
                     let new = Best {
                         version: record.version,
                         header: header.no,
                         pba,
+                        crc,
                     };
                     let old = best.entry(record.lba).or_insert(new);
                     let mut wins = (new.version, new.header) > (old.version, old.header);
@@ -98,7 +99,6 @@ pub(crate) fn replay(
         segments,
         records: LiveRecords::default(),
         index: LeafIndex::default(),
-        crcs: vec![0; geometry.device_grains as usize],
         mapped: 0,
         log: Log::new(last, headers.get(&last).map(|f| f.at)),
         changed: Vec::new(),
@@ -116,6 +116,7 @@ impl Replayed {
             let leaf = self.index.leaf_or_new(table, lba);
             let there = Location::Media(found.pba);
             leaf.entry(lba).replace(State::Away(there));
+            leaf.set_crc(lba, found.crc);
         }
     }
 
@@ -204,18 +205,5 @@ impl Replayed {
             }
         }
         self.segments.rebuild_free();
-    }
-
-    /// Notes the checksums of what is live.
-    pub(crate) fn keep_checksums(&mut self, headers: &BTreeMap<HeaderNo, Found>) {
-        for found in headers.values() {
-            let mut pba = found.at;
-            for record in &found.header.records {
-                if let RecordKind::Data { crc } = record.kind {
-                    pba = Pba(pba.0 + 1);
-                    self.crcs[pba.0 as usize] = crc;
-                }
-            }
-        }
     }
 }

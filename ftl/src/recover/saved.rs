@@ -159,7 +159,7 @@ pub(super) fn warm_all(
         };
         let mut read = Vec::with_capacity(pages.len());
         for (wanted, (name, bytes)) in wanted.into_iter().zip(pages) {
-            let Some(entries) = name.parse(&bytes) else {
+            let Some(entries) = name.parse_map(&bytes) else {
                 return false;
             };
             read.push((wanted, entries));

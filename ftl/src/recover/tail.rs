@@ -31,7 +31,6 @@ pub(super) fn replay_tail(
         segments: Segments::new(geometry.segment_count),
         records: LiveRecords::default(),
         index: LeafIndex::default(),
-        crcs: vec![0; geometry.device_grains as usize],
         mapped: root.mapped,
         log: Log::new(end, last_at),
         changed: Vec::new(),
@@ -140,7 +139,6 @@ impl Replayed {
             index: &mut self.index,
             segments: &mut self.segments,
             records: &mut self.records,
-            crcs: &mut self.crcs,
             mapped: &mut self.mapped,
         }
     }
