@@ -34,6 +34,14 @@ fn at_least(reached: u64, wanted: u64) {
     assert!(is_shard || reached >= wanted, "{reached} of {wanted}");
 }
 
+/// Every named crash point was passed often by an engine that was cut at each of its media operations.
+fn every_point(tally: &Tally) {
+    for (name, hits) in ftl::crash_point::ALL.iter().zip(tally.points) {
+        println!("{name}: {hits}");
+        at_least(hits, 10);
+    }
+}
+
 /// Runs lives for every seed and reports all that failed.
 fn enumerate(options: &Options, effort: Effort, usual: u64, lives: usize, ops: usize) -> Tally {
     let mut tally = Tally::default();
@@ -71,9 +79,14 @@ fn busy_volume() {
     ] {
         at_least(rare, 1);
     }
-    for rare in [tally.cut, tally.torn, tally.nudges, tally.nested] {
+    for rare in [tally.cut, tally.torn, tally.nudges] {
         at_least(rare, 1);
     }
+    at_least(tally.rebuilt, 1_000);
+    for cut_again in tally.nested {
+        at_least(cut_again, 10);
+    }
+    every_point(&tally);
 }
 
 /// Checkpoints follow each other closely and each writes only a part of the map: recovery puts it together from many

@@ -11,6 +11,14 @@ use super::options::Options;
 use super::oracle::{Content, Oracle, Violation};
 use super::world::{Moment, View, World, read_out, unobserved};
 
+/// One image in so many is also recovered by reading all headers (the judge reads all of each).
+const REBUILT_ONE_IN: u64 = 6;
+/// One recovery in so many of a cut one is cut in turn, at one of its moments in so many.
+const DEEPER_ONE_IN: u64 = 6;
+const DEEPER_MOMENT_ONE_IN: u64 = 4;
+/// How often recovery is cut inside itself: the recovery of a crash, the recovery of that cut, and once more.
+pub(crate) const DEPTH: usize = 3;
+
 /// How much to look at.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Effort {
@@ -18,7 +26,7 @@ pub(crate) struct Effort {
     pub(crate) images: usize,
     /// One image in so many is also cut during its own recovery.
     pub(crate) nested_one_in: u64,
-    /// Images of each moment of a recovery.
+    /// Images of each moment of a recovery. Of deeper recoveries one image is taken, and of few moments.
     pub(crate) nested_images: usize,
     /// One moment in so many is looked at.
     pub(crate) moment_one_in: u64,
@@ -38,8 +46,10 @@ impl Effort {
 pub(crate) struct Tally {
     /// Images recovered and judged, those of cut recoveries included.
     pub(crate) states: u64,
-    /// Those of cut recoveries.
-    pub(crate) nested: u64,
+    /// Those of recoveries that were cut once, of recoveries of these cut again, and so on.
+    pub(crate) nested: [u64; DEPTH],
+    /// Images that the engine also recovered by reading all headers.
+    pub(crate) rebuilt: u64,
     /// Moments at which images were taken.
     pub(crate) moments: u64,
     /// Images left out because the same one was judged by the same promises before.
@@ -70,7 +80,7 @@ pub(crate) struct Tally {
     pub(crate) checkpoints: u64,
     pub(crate) skipped: u64,
     pub(crate) from_checkpoint: u64,
-    /// How often each crash point was passed.
+    /// How often each crash point was passed by somebody who was cut at every media operation.
     pub(crate) points: Points,
 }
 
@@ -80,7 +90,10 @@ pub(crate) type Points = [u64; ftl::crash_point::ALL.len()];
 impl Tally {
     pub(crate) fn add(&mut self, other: &Self) {
         self.states += other.states;
-        self.nested += other.nested;
+        for (sum, more) in self.nested.iter_mut().zip(other.nested) {
+            *sum += more;
+        }
+        self.rebuilt += other.rebuilt;
         self.moments += other.moments;
         self.repeated += other.repeated;
         self.changes_max = self.changes_max.max(other.changes_max);
@@ -138,6 +151,21 @@ impl Examiner {
 
     /// Takes the images of a moment and judges them.
     pub(crate) fn observe(&mut self, view: &View) -> Result<(), Violation> {
+        self.note_points();
+        let result = self.observe_images(view);
+        // What the recoveries passed was not cut, except where that was noted.
+        ftl::crash_point::take();
+        result
+    }
+
+    fn note_points(&mut self) {
+        let hits = ftl::crash_point::take();
+        for (sum, name) in self.tally.points.iter_mut().zip(ftl::crash_point::ALL) {
+            *sum += hits.get(name).copied().unwrap_or(0);
+        }
+    }
+
+    fn observe_images(&mut self, view: &View) -> Result<(), Violation> {
         self.note_rare_places(view);
         self.acknowledged += u64::from(view.moment == Moment::Acknowledged);
         if self.effort.moment_one_in > 1 && !self.rng.one_in(self.effort.moment_one_in) {
@@ -187,6 +215,7 @@ impl Examiner {
         let mut device = SimDevice::from_image(image.bytes.clone(), seed);
         if nest {
             device.record(1);
+            ftl::crash_point::take();
         }
         let (found, report) = recover(&mut device, &self.options, &self.universe)
             .and_then(|(found, report)| {
@@ -199,33 +228,70 @@ impl Examiner {
         self.tally.torn += u64::from(report.headers_damaged > 0);
         self.tally.from_checkpoint += u64::from(report.checkpoint.is_some());
         if nest {
-            self.cut_recovery(&mut device, &found)?;
+            self.note_points();
+            self.cut_recovery(&mut device, &found, 0)?;
+        }
+        if report.checkpoint.is_some() && self.rng.one_in(REBUILT_ONE_IN) {
+            self.rebuild(image, &found)?;
         }
         Ok(())
     }
 
-    /// Cuts the recovery that `device` has recorded: whatever is left must recover to the same content (I6).
+    /// The engine's own full scan reaches the same content as the checkpoint.
+    fn rebuild(
+        &mut self,
+        image: &CrashImage,
+        found: &BTreeMap<u64, Content>,
+    ) -> Result<(), Violation> {
+        self.tally.rebuilt += 1;
+        let options = Options {
+            rebuild: true,
+            ..self.options.clone()
+        };
+        let mut device = SimDevice::from_image(image.bytes.clone(), self.rng.bits());
+        let again = recover(&mut device, &options, &self.universe)
+            .and_then(|(again, _)| compare(found, &again));
+        again.map_err(|Violation(what)| Violation(format!("I5: by scanning: {what}")))
+    }
+
+    /// Cuts the recovery that `device` has recorded: whatever is left must recover to the same content (I6). Some of
+    /// these recoveries are cut in turn.
     fn cut_recovery(
         &mut self,
         device: &mut SimDevice,
         found: &BTreeMap<u64, Content>,
+        depth: usize,
     ) -> Result<(), Violation> {
         let mut points = device.recorded();
         points.push((u64::MAX, device.crash_point()));
+        let (images, moment_one_in) = match depth {
+            0 => (self.effort.nested_images, 1),
+            _ => (1, DEEPER_MOMENT_ONE_IN),
+        };
         for (no, point) in points {
-            let plan = CrashPlan::sampled(self.effort.nested_images);
-            for image in point.images(plan, self.rng.bits()) {
+            if !self.rng.one_in(moment_one_in) {
+                continue;
+            }
+            for image in point.images(CrashPlan::sampled(images), self.rng.bits()) {
                 self.tally.states += 1;
-                self.tally.nested += 1;
+                self.tally.nested[depth] += 1;
                 let mut device = SimDevice::from_image(image.bytes, self.rng.bits());
-                let again = recover(&mut device, &self.options, &self.universe)
-                    .and_then(|(again, _)| compare(found, &again));
-                again.map_err(|Violation(what)| {
-                    Violation(format!(
-                        "I6: recovery cut after its operation {no}: {what}\n  inner fates {:?}",
-                        image.choice
-                    ))
-                })?;
+                let deeper = depth + 1 < DEPTH && self.rng.one_in(DEEPER_ONE_IN);
+                if deeper {
+                    device.record(1);
+                }
+                recover(&mut device, &self.options, &self.universe)
+                    .and_then(|(again, _)| compare(found, &again))
+                    .and_then(|()| match deeper {
+                        true => self.cut_recovery(&mut device, found, depth + 1),
+                        false => Ok(()),
+                    })
+                    .map_err(|Violation(what)| {
+                        Violation(format!(
+                            "I6: recovery cut after its operation {no}: {what}\n  inner fates {:?}",
+                            image.choice
+                        ))
+                    })?;
             }
         }
         Ok(())
@@ -317,10 +383,6 @@ pub(crate) fn run_lives(
     ftl::crash_point::watch();
     ftl::crash_point::take();
     let result = lives_of(options, &mut examiner, seed, lives, ops);
-    let hits = ftl::crash_point::take();
-    for (sum, name) in examiner.tally.points.iter_mut().zip(ftl::crash_point::ALL) {
-        *sum += hits.get(name).copied().unwrap_or(0);
-    }
     (examiner.tally, result)
 }
 
@@ -336,6 +398,7 @@ fn lives_of(
     // Fill the device first: what is interesting happens in a volume that is in use.
     world.run(ops, &mut unobserved)?;
     for life in 0..lives {
+        ftl::crash_point::take();
         world.run(ops, &mut |view| examiner.observe(view))?;
         let image = if rng.one_in(4) {
             world.shutdown(&mut |view| examiner.observe(view))?;

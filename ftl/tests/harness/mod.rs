@@ -3,6 +3,8 @@
 #![allow(dead_code, reason = "each test program uses a part")]
 
 pub(crate) mod crash;
+pub(crate) mod memory;
 pub(crate) mod options;
 pub(crate) mod oracle;
+pub(crate) mod shard;
 pub(crate) mod world;

@@ -14,6 +14,7 @@ use ftl::{
     Intent, Lba, LbaRange, MediaError, MediaOp, PageRef, Port, Time, Token,
 };
 
+use super::memory;
 use super::options::Options;
 use super::oracle::{Content, Oracle, Promise, Violation};
 
@@ -137,6 +138,7 @@ impl World {
         options: &Options,
         rng: SimRng,
     ) -> Result<Self, Violation> {
+        memory::keep();
         let opened = Ftl::open(&mut device, options.open());
         let (ftl, _report) = opened.map_err(|error| Violation(format!("open: {error}")))?;
         Ok(Self {

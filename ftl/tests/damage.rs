@@ -1,0 +1,278 @@
+//! Every byte of all metadata of a volume of 16 MiB, flipped one at a time (M5).
+//!
+//! Defends I7 (any single bad sector of metadata leaves the volume mountable) and I4 (never wrong bytes): whatever is
+//! flipped, the volume opens, and comes either to the very same map, or says that something is damaged, and then shows
+//! of each grain a version that was written there.
+//!
+//! `FLASHNET_DAMAGE` chooses the shard: `all`, or `INDEX/COUNT`.
+
+mod common;
+#[path = "harness/memory.rs"]
+mod memory;
+#[path = "harness/shard.rs"]
+mod shard;
+
+use common::{Rng, at, grain};
+use ftl::{
+    Action, ActionId, Device, FormatOptions, Ftl, GRAIN_BYTES, Lba, LbaRange, MediaError, MediaOp,
+    MemDevice, OpenOptions, Volume,
+};
+use shard::Shard;
+use std::collections::{BTreeMap, HashMap, VecDeque};
+
+const DEVICE_BYTES: usize = 16 << 20;
+const GRAINS: u64 = 1200;
+const SEGMENT_GRAINS: usize = 64;
+const AREA_GRAINS: usize = 64;
+/// First grain of the pages of checkpoints: they lie behind the segments.
+const AREA: usize =
+    16 + (DEVICE_BYTES / GRAIN_BYTES - 16 - AREA_GRAINS) / SEGMENT_GRAINS * SEGMENT_GRAINS;
+/// Shards of which one runs by default.
+const SHARDS: u64 = 127;
+
+/// An image that many devices share; each keeps what is written to it, and one damaged byte, to itself.
+#[derive(Debug)]
+struct Damaged<'a> {
+    image: &'a [u8],
+    changed: HashMap<u64, Box<[u8; GRAIN_BYTES]>>,
+    done: VecDeque<(ActionId, Result<(), MediaError>)>,
+}
+
+impl<'a> Damaged<'a> {
+    fn new(image: &'a [u8]) -> Self {
+        Self {
+            image,
+            changed: HashMap::new(),
+            done: VecDeque::new(),
+        }
+    }
+
+    fn flip(&mut self, byte: usize, mask: u8) {
+        let grain = byte / GRAIN_BYTES;
+        let bytes = &self.image[grain * GRAIN_BYTES..][..GRAIN_BYTES];
+        let mut bytes: Box<[u8; GRAIN_BYTES]> = Box::new(bytes.try_into().expect("a grain"));
+        bytes[byte % GRAIN_BYTES] ^= mask;
+        self.changed.insert(grain as u64, bytes);
+    }
+
+    fn carry_out(&mut self, op: MediaOp) {
+        match op {
+            MediaOp::Read { offset, mut buf } => {
+                // SAFETY: the completion is queued only after this function has returned.
+                let bytes = unsafe { buf.bytes_mut() };
+                let first = offset / GRAIN_BYTES as u64;
+                for (no, to) in (first..).zip(bytes.chunks_exact_mut(GRAIN_BYTES)) {
+                    let from = no as usize * GRAIN_BYTES;
+                    let old = &self.image[from..from + GRAIN_BYTES];
+                    to.copy_from_slice(self.changed.get(&no).map_or(old, |b| &b[..]));
+                }
+            }
+            MediaOp::Write { offset, buf } => {
+                // SAFETY: as above.
+                let bytes = unsafe { buf.bytes() };
+                let first = offset / GRAIN_BYTES as u64;
+                for (no, from) in (first..).zip(bytes.chunks_exact(GRAIN_BYTES)) {
+                    let from: [u8; GRAIN_BYTES] = from.try_into().expect("a grain");
+                    self.changed.insert(no, Box::new(from));
+                }
+            }
+            MediaOp::Flush | MediaOp::Discard { .. } => {}
+        }
+    }
+}
+
+impl Device for Damaged<'_> {
+    fn len_bytes(&self) -> u64 {
+        self.image.len() as u64
+    }
+    fn submit(&mut self, action: Action) {
+        self.carry_out(action.op);
+        self.done.push_back((action.id, Ok(())));
+    }
+    fn poll(&mut self, _wait: bool) -> Option<(ActionId, Result<(), MediaError>)> {
+        self.done.pop_front()
+    }
+}
+
+/// The image, and every version that was written of each grain (0: unmapped or zeros).
+struct Subject {
+    image: Vec<u8>,
+    written: BTreeMap<Lba, Vec<u64>>,
+}
+
+/// A volume with everything in it: several sessions, a dump, checkpoints, full headers and lone ones, relocations,
+/// trims, reservations; killed after a sync.
+fn subject() -> Subject {
+    let mut device = MemDevice::new(DEVICE_BYTES).expect("memory");
+    let format = FormatOptions {
+        uuid: Some(*b"damage-test-uuid"),
+        segment_bytes: Some((SEGMENT_GRAINS * GRAIN_BYTES) as u64),
+        checkpoint_grains: Some(AREA_GRAINS as u64),
+        capacity_grains: Some(GRAINS * 3 / 2),
+        ..FormatOptions::default()
+    };
+    Ftl::format(&mut device, &format).expect("format");
+    let mut written: BTreeMap<Lba, Vec<u64>> = BTreeMap::new();
+    let mut rng = Rng::new(3);
+    let mut version = 0;
+    let mut last_map = None;
+    for session in 0..3 {
+        let options = OpenOptions {
+            pool_frames: 256,
+            checkpoint_headers: 12,
+            ..OpenOptions::default()
+        };
+        let (volume, _) = Volume::open(device, options).expect("open");
+        let mut write = |lba: u64| {
+            version += 1;
+            let lba = Lba(lba);
+            volume.write(at(lba), &grain(lba, version)).expect("write");
+            written.entry(lba).or_default().push(version);
+        };
+        if session == 0 {
+            (0..GRAINS).for_each(&mut write);
+            volume.sync(LbaRange::ALL).expect("sync");
+        }
+        for round in 0..30 {
+            for _ in 0..60 {
+                write(rng.below(GRAINS));
+            }
+            volume.sync(LbaRange::ALL).expect("sync");
+            write(rng.below(GRAINS));
+            volume.sync(LbaRange::ALL).expect("sync");
+            if round % 6 == 5 {
+                let lba = Lba(rng.below(GRAINS));
+                volume.trim(LbaRange::new(lba, 5)).expect("trim");
+                volume.sync(LbaRange::ALL).expect("sync");
+            }
+        }
+        let stats = volume.ftl().stats();
+        assert!(stats.checkpoints > 0, "{stats:?}");
+        last_map = Some(volume.ftl().map_digest());
+        if session == 1 {
+            volume.shutdown().expect("shutdown");
+        }
+        device = volume.into_device();
+    }
+    let subject = Subject {
+        image: device.image().to_vec(),
+        written,
+    };
+    let (volume, report) = open(&subject, None, 64).expect("an intact image opens");
+    assert!(report.checkpoint.is_some() && report.headers > 0);
+    assert_eq!(Some(volume.ftl().map_digest()), last_map);
+    subject
+}
+
+type Opened<'a> = Result<(Volume<Damaged<'a>>, ftl::RecoveryReport), ftl::OpenError>;
+
+fn open(subject: &Subject, flip: Option<(usize, u8)>, map_pages_eager: usize) -> Opened<'_> {
+    let mut device = Damaged::new(&subject.image);
+    if let Some((byte, mask)) = flip {
+        device.flip(byte, mask);
+    }
+    open_again(device, map_pages_eager)
+}
+
+fn open_again(device: Damaged<'_>, map_pages_eager: usize) -> Opened<'_> {
+    let options = OpenOptions {
+        pool_frames: 16,
+        checkpoint_headers: 0,
+        map_pages_eager,
+        ..OpenOptions::default()
+    };
+    Volume::open(device, options)
+}
+
+/// Grains of metadata: superblocks, roots, headers, and the pages of checkpoints.
+fn metadata(image: &[u8]) -> Vec<usize> {
+    let grains = image.chunks_exact(GRAIN_BYTES).enumerate();
+    let is_metadata = |(no, bytes): &(usize, &[u8])| {
+        let in_area = *no >= AREA && bytes.iter().any(|&b| b != 0);
+        *no < 6 || bytes.starts_with(b"FTLHEAD1") || in_area
+    };
+    grains.filter(is_metadata).map(|(no, _)| no).collect()
+}
+
+/// Nothing that was not written there is read, and something is reported.
+fn check_loss(subject: &Subject, volume: &Volume<Damaged<'_>>, what: &str) {
+    let mut bytes = vec![0; GRAIN_BYTES];
+    for (&lba, versions) in &subject.written {
+        if volume.read(at(lba), &mut bytes).is_err() {
+            continue;
+        }
+        let is_blank = bytes.iter().all(|&b| b == 0);
+        let known = versions.iter().rev().any(|&v| bytes == grain(lba, v));
+        assert!(is_blank || known, "{what}: {lba:?} reads wrong");
+    }
+}
+
+#[test]
+fn every_byte_of_metadata() {
+    memory::keep();
+    let subject = subject();
+    let (volume, _) = open(&subject, None, 64).expect("an intact image");
+    let intact = volume.ftl().map_digest();
+    let grains = metadata(&subject.image);
+    assert!(grains.len() > 150, "{} grains of metadata", grains.len());
+    let shard = Shard::of_env("FLASHNET_DAMAGE", SHARDS);
+    let mut rng = Rng::new(7);
+    let (mut flips, mut lossy) = (0u64, 0u64);
+    for (index, &no) in grains.iter().enumerate() {
+        for byte in 0..GRAIN_BYTES {
+            let mask = 1 << rng.below(8) | rng.below(256) as u8;
+            // The offset within the grain is different in each shard, and so is that within the next grain.
+            if !shard.has((index * 5 + byte) as u64) {
+                continue;
+            }
+            flips += 1;
+            let what = format!("grain {no}, byte {byte} ^ {mask:#04x}");
+            let flip = Some((no * GRAIN_BYTES + byte, mask));
+            let (volume, report) =
+                open(&subject, flip, 64).unwrap_or_else(|error| panic!("{what}: {error}"));
+            if volume.ftl().map_digest() == intact {
+                continue;
+            }
+            lossy += 1;
+            let is_header = subject.image[no * GRAIN_BYTES..].starts_with(b"FTLHEAD1");
+            assert!(is_header, "{what}: something is lost, {report:?}");
+            let is_said = report.headers_damaged > 0 || report.headers_lost > 0;
+            assert!(is_said, "{what}: lost without a word, {report:?}");
+            check_loss(&subject, &volume, &what);
+        }
+    }
+    println!(
+        "{flips} bytes of {} grains flipped, {lossy} cost something",
+        grains.len()
+    );
+    assert!(flips > 1_000);
+}
+
+/// A map that is read later finds the damage later: the volume fails, says so, and opens whole the next time.
+#[test]
+fn pages_of_a_cold_map() {
+    memory::keep();
+    let subject = subject();
+    let (volume, _) = open(&subject, None, 64).expect("an intact image");
+    let intact = volume.ftl().map_digest();
+    let mut failed = 0;
+    let all = metadata(&subject.image);
+    for no in all.into_iter().filter(|&no| no >= AREA) {
+        for byte in [4, 40, 4000] {
+            let what = format!("grain {no}, byte {byte}");
+            let flip = Some((no * GRAIN_BYTES + byte, 0x11));
+            let (mut volume, report) = open(&subject, flip, 0).expect("opens");
+            if volume.load(LbaRange::ALL).is_err() {
+                failed += 1;
+                let refused = volume.write(0, &[1; GRAIN_BYTES]);
+                assert!(refused.is_err(), "{what}: goes on");
+                let reopened = open_again(volume.into_device(), 0);
+                (volume, _) = reopened.unwrap_or_else(|error| panic!("{what}: {error}"));
+                volume.load(LbaRange::ALL).expect("nothing is cold");
+            }
+            assert_eq!(volume.ftl().map_digest(), intact, "{what}, {report:?}");
+        }
+    }
+    println!("{failed} volumes failed");
+    assert!(failed >= 3, "{failed} volumes failed");
+}
