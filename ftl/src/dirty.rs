@@ -51,6 +51,14 @@ impl Dirty {
         !self.urgent.is_empty()
     }
 
+    pub(crate) fn urgent_count(&self) -> usize {
+        self.urgent.len()
+    }
+
+    pub(crate) fn first_urgent(&self) -> Option<Lba> {
+        self.urgent.front().copied()
+    }
+
     pub(crate) fn pop_urgent(&mut self) -> Option<Lba> {
         let lba = self.urgent.pop_front()?;
         self.popped += 1;

@@ -12,6 +12,7 @@ use crate::map::{FrameId, Location, State};
 use crate::page::{Hold, PageRef};
 use crate::planted::Bug;
 use crate::port::{Event, Op, PortQueue};
+use crate::segment::StreamUse;
 use crate::shared::{NEVER, Shared};
 use crate::space::Space;
 use crate::stats::Stats;
@@ -245,6 +246,18 @@ impl Ftl {
         stats
     }
 
+    /// What each stream of the placement policy holds.
+    pub fn streams(&self) -> Vec<StreamUse> {
+        self.core(Shared::BACKGROUND, |core, _| core.segments().by_stream())
+    }
+
+    /// How often each segment was opened since the volume was, hence its flash erased.
+    pub fn erases(&self) -> Vec<u32> {
+        self.core(Shared::BACKGROUND, |core, _| {
+            core.segments().list.iter().map(|s| s.opened).collect()
+        })
+    }
+
     /// Start and length of the memory that every media operation and page lies in, for registration with a ring.
     pub fn memory(&self) -> (*mut u8, usize) {
         self.shared.pool.arena.region()
@@ -288,6 +301,7 @@ impl Ftl {
                 let intact = result.map(|()| {
                     let slot = self.shared.pool.frame(frame);
                     self.shared.has_bug(Bug::ChecksumIgnored)
+                        || self.shared.dataless
                         || self.shared.pool.arena.crc(slot) == crc
                 });
                 self.core(port, |core, cx| {

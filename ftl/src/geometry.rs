@@ -3,6 +3,7 @@
 use crate::addr::{GRAIN_BYTES, Pba, SegmentId};
 use crate::error::FormatError;
 use crate::format::RECORDS_MAX;
+use crate::map::PBA_BITS;
 
 /// First grain of segment 0; the superblock copies and room for their successors lie before it.
 pub(crate) const FIRST_SEGMENT_GRAIN: u64 = 16;
@@ -95,7 +96,7 @@ impl Geometry {
     }
 
     /// Data grains in a segment that relocation has filled.
-    fn data_per_segment(&self) -> u64 {
+    pub(crate) fn data_per_segment(&self) -> u64 {
         let grains = u64::from(self.segment_grains);
         grains - grains.div_ceil(WRITE_OUT_DATA_MAX as u64 + 1)
     }
@@ -107,6 +108,12 @@ impl Geometry {
         let counted = u64::from(self.segment_count) - UNCOUNTED_SEGMENTS;
         let grains = counted * (self.data_per_segment() - 1);
         grains - grains / 32
+    }
+
+    /// Segments that are not needed to hold the capacity.
+    pub(crate) fn spare_segments(&self) -> u64 {
+        let needed = self.capacity_grains.div_ceil(self.data_per_segment());
+        u64::from(self.segment_count).saturating_sub(needed)
     }
 
     /// First grain of a segment.
@@ -148,7 +155,7 @@ impl Geometry {
         if !legal.contains(&self.segment_grains) || !self.segment_grains.is_power_of_two() {
             return Err("segment size");
         }
-        if u64::from(self.segment_count) < SEGMENTS_MIN || self.device_grains >= 1 << 48 {
+        if u64::from(self.segment_count) < SEGMENTS_MIN || self.device_grains >= 1 << PBA_BITS {
             return Err("segment count");
         }
         let used = u64::from(self.segment_count) * u64::from(self.segment_grains);

@@ -47,6 +47,7 @@
 //! |---|---|
 //! | `addr`, `ids`, `geometry` | addresses; ports, tokens, time; sizes |
 //! | `engine`, `shared`, `core/*` | the face; the lock-free half; the half behind the lock, one file per activity |
+//! | `placement` | policies: streams and victims |
 //! | `map`, `page` | entries and leaves; frames, arena, [`PageRef`] |
 //! | [`mod@format`], `log`, `segment`, `records` | bytes on the media; numbers; segments; trims and zeros |
 //! | `checkpoint` | saving the map; the part of it that is not in memory yet |
@@ -81,6 +82,8 @@ pub mod map;
 mod open;
 mod page;
 #[doc(hidden)]
+pub mod placement;
+#[doc(hidden)]
 pub mod planted;
 mod port;
 mod records;
@@ -95,7 +98,8 @@ pub use batch::AtomicBatch;
 pub use blocking::{Volume, VolumeError};
 pub use check::{CheckReport, Checked, check};
 pub use device::{
-    Action, ActionId, Device, FileDevice, IoBuf, MediaError, MediaOp, MemDevice, SimDevice,
+    Action, ActionId, Device, FileDevice, HeaderDevice, IoBuf, MediaError, MediaOp, MemDevice,
+    SimDevice,
 };
 pub use engine::{Ftl, Get, VolumeInfo};
 pub use error::{CommitError, DurableError, FormatError, GetError, OpenError};
@@ -103,7 +107,9 @@ pub use geometry::Geometry;
 pub use ids::{GrainState, Intent, Port, Time, Token};
 pub use open::{FormatOptions, OpenOptions};
 pub use page::PageRef;
+pub use placement::GcPolicy;
 pub use port::Event;
 pub use recover::RecoveryReport;
+pub use segment::StreamUse;
 pub use space::Space;
 pub use stats::Stats;

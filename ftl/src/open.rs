@@ -11,6 +11,7 @@ use crate::geometry::Geometry;
 use crate::ids::{Port, Time};
 use crate::map::MapTable;
 use crate::page::Pool;
+use crate::placement::GcPolicy;
 use crate::planted::Bug;
 use crate::port::PortQueue;
 use crate::recover::io::MediaIo;
@@ -67,6 +68,14 @@ pub struct OpenOptions {
     pub wall_clock_ns: u64,
     /// Dirty pages are written out after this long at the latest.
     pub dirty_age_ns: u64,
+    /// How grains are placed and victims chosen.
+    pub gc_policy: GcPolicy,
+    /// Pages are due for write-out as soon as they are put, instead of when they are old or many: every put of a
+    /// changed page is a write.
+    pub write_through: bool,
+    /// The device keeps headers only: data is neither copied nor checked. For replaying traces.
+    #[doc(hidden)]
+    pub dataless: bool,
     /// Bug to have, in tests.
     #[doc(hidden)]
     pub planted: Option<Bug>,
@@ -89,6 +98,9 @@ impl Default for OpenOptions {
             now: Time(0),
             wall_clock_ns: 0,
             dirty_age_ns: 1_000_000_000,
+            gc_policy: GcPolicy::default(),
+            write_through: false,
+            dataless: false,
             planted: None,
             rebuild: false,
             checkpoint_headers: 4096,
@@ -173,7 +185,9 @@ impl Ftl {
         let (found, report) = recover(device, &map, how)?;
         let geometry = found.superblock.geometry;
         let info = VolumeInfo::of(&found.superblock);
-        let pool = Pool::new(options.pool_frames, &geometry).map_err(OpenError::Memory)?;
+        let placement = options.gc_policy.build(&geometry);
+        let pool = Pool::new(options.pool_frames, &geometry, placement.streams())
+            .map_err(OpenError::Memory)?;
         let shared = Shared {
             pool,
             map,
@@ -186,6 +200,7 @@ impl Ftl {
             core: Mutex::new(Core::new(
                 found,
                 options.pool_frames,
+                placement,
                 options.checkpoint_headers,
                 options.sweep_entries,
             )),
@@ -196,6 +211,8 @@ impl Ftl {
             deadline: AtomicU64::new(NEVER),
             wall_offset_ns: AtomicU64::new(options.wall_clock_ns.wrapping_sub(options.now.0)),
             age_ns: options.dirty_age_ns,
+            write_through: options.write_through,
+            dataless: options.dataless,
             planted: options.planted,
         };
         Ok((Self::assemble(Arc::new(shared), info), report))

@@ -13,7 +13,8 @@
 //!   the next life is durable.
 
 use crate::addr::SegmentId;
-use crate::format::{HeaderNo, Stream};
+use crate::format::HeaderNo;
+use crate::placement::StreamId;
 use std::collections::VecDeque;
 
 /// What a segment serves.
@@ -22,13 +23,30 @@ pub(crate) enum SegmentUse {
     /// May be opened.
     Free,
     /// Appended to.
-    Open(Stream),
+    Open(StreamId),
     /// Full, or never to be appended to.
     Closed,
     /// Nothing live; free as soon as this header is recorded as durable. `None`: the forming group frees it.
     Pending(Option<HeaderNo>),
     /// Its headers can not be read: what is live stays, the rest is lost space.
     Retired,
+}
+
+/// One life of a segment, from when it is opened until it is freed. Addresses come back, lives do not: whoever
+/// remembers an address for longer than the lock is held remembers its life too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Life {
+    pub(crate) segment: SegmentId,
+    opened: u32,
+}
+
+/// What a stream holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct StreamUse {
+    /// Segments it wrote last, open and closed.
+    pub segments: u64,
+    /// Live grains in them.
+    pub live: u64,
 }
 
 /// A segment.
@@ -51,6 +69,14 @@ pub(crate) struct Segment {
     pub(crate) writing: u32,
     /// The forming group ends the life of something here.
     pub(crate) bound: bool,
+    /// The stream that opened or adopted it last.
+    pub(crate) stream: StreamId,
+    /// How often it was opened since the volume was: each time its flash is erased once.
+    pub(crate) opened: u32,
+    /// When it was opened, in user grains.
+    pub(crate) opened_at: u64,
+    /// Its live grains have been staged; it empties when they are written.
+    pub(crate) draining: bool,
     /// Times this life could not be collected.
     pub(crate) failures: u8,
 }
@@ -63,7 +89,8 @@ pub(crate) struct Segments {
     pending: Vec<SegmentId>,
     /// Those that the forming group has to do with.
     bound: Vec<SegmentId>,
-    open: [Option<SegmentId>; 2],
+    /// By stream, with the time of the last write-out.
+    open: Vec<(Option<SegmentId>, u64)>,
 }
 
 impl Segments {
@@ -78,6 +105,10 @@ impl Segments {
             readers: 0,
             writing: 0,
             bound: false,
+            stream: StreamId(0),
+            opened: 0,
+            opened_at: 0,
+            draining: false,
             failures: 0,
         };
         Self {
@@ -85,7 +116,7 @@ impl Segments {
             free: VecDeque::new(),
             pending: Vec::new(),
             bound: Vec::new(),
-            open: [None; 2],
+            open: vec![(None, 0)],
         }
     }
 
@@ -95,14 +126,72 @@ impl Segments {
     pub(crate) fn get_mut(&mut self, id: SegmentId) -> &mut Segment {
         &mut self.list[id.0 as usize]
     }
+    /// The present life of a segment.
+    pub(crate) fn life(&self, id: SegmentId) -> Life {
+        Life {
+            segment: id,
+            opened: self.get(id).opened,
+        }
+    }
     pub(crate) fn free_count(&self) -> usize {
         self.free.len()
     }
     pub(crate) fn pending_count(&self) -> usize {
         self.pending.len()
     }
-    pub(crate) fn open(&self, stream: Stream) -> Option<SegmentId> {
-        self.open[stream as usize]
+    /// Sets the number of streams, before any segment is open.
+    pub(crate) fn set_streams(&mut self, count: usize) {
+        self.open = vec![(None, 0); count];
+    }
+    pub(crate) fn open(&self, stream: StreamId) -> Option<SegmentId> {
+        self.open[stream.index()].0
+    }
+
+    /// The open segment whose stream is nearest to `stream` among those with room for `need` grains.
+    pub(crate) fn open_near(&self, stream: StreamId, need: u32, grains: u32) -> Option<SegmentId> {
+        let near = |&(index, _): &(usize, SegmentId)| index.abs_diff(stream.index());
+        let all = self.open.iter().enumerate();
+        all.filter_map(|(index, open)| Some((index, open.0?)))
+            .filter(|&(_, id)| grains - self.get(id).used >= need)
+            .min_by_key(near)
+            .map(|(_, id)| id)
+    }
+
+    /// A write-out goes to the open segment of `stream` at `now`.
+    pub(crate) fn touch(&mut self, stream: StreamId, now: u64) {
+        self.open[stream.index()].1 = now;
+    }
+
+    /// Gives `stream` the open segment of one that has not been written to since `before`, if there is one.
+    pub(crate) fn adopt(
+        &mut self,
+        stream: StreamId,
+        before: u64,
+        need: u32,
+        grains: u32,
+    ) -> Option<SegmentId> {
+        let idle = self.open.iter().position(|&(open, used)| {
+            used < before && open.is_some_and(|id| grains - self.list[id.0 as usize].used >= need)
+        })?;
+        let id = self.open[idle].0.take()?;
+        let segment = self.get_mut(id);
+        segment.usage = SegmentUse::Open(stream);
+        segment.stream = stream;
+        self.open[stream.index()].0 = Some(id);
+        Some(id)
+    }
+
+    /// What each stream holds.
+    pub(crate) fn by_stream(&self) -> Vec<StreamUse> {
+        let mut streams = vec![StreamUse::default(); self.open.len()];
+        for segment in &self.list {
+            if matches!(segment.usage, SegmentUse::Open(_) | SegmentUse::Closed) {
+                let stream = &mut streams[segment.stream.index()];
+                stream.segments += 1;
+                stream.live += u64::from(segment.live);
+            }
+        }
+        streams
     }
 
     /// Builds the free list after recovery, oldest life first: reuse in this order lets tombstones die.
@@ -116,7 +205,12 @@ impl Segments {
     }
 
     /// Opens a free segment for `stream` if more than `keep` are free.
-    pub(crate) fn open_next(&mut self, stream: Stream, keep: usize) -> Option<SegmentId> {
+    pub(crate) fn open_next(
+        &mut self,
+        stream: StreamId,
+        keep: usize,
+        now: u64,
+    ) -> Option<SegmentId> {
         assert!(self.open(stream).is_none(), "one open segment per stream");
         if self.free.len() <= keep {
             return None;
@@ -128,13 +222,17 @@ impl Segments {
         segment.epoch = HeaderNo(0);
         segment.used = 0;
         segment.failures = 0;
-        self.open[stream as usize] = Some(id);
+        segment.opened_at = now;
+        segment.opened += 1;
+        segment.stream = stream;
+        segment.draining = false;
+        self.open[stream.index()] = (Some(id), now);
         Some(id)
     }
 
     /// Closes the open segment of `stream`.
-    pub(crate) fn close(&mut self, stream: Stream) -> Option<SegmentId> {
-        let id = self.open[stream as usize].take()?;
+    pub(crate) fn close(&mut self, stream: StreamId) -> Option<SegmentId> {
+        let id = self.open[stream.index()].0.take()?;
         self.get_mut(id).usage = SegmentUse::Closed;
         Some(id)
     }

@@ -41,6 +41,10 @@ pub(crate) struct Shared {
     /// Wall clock minus `now`.
     pub(crate) wall_offset_ns: AtomicU64,
     pub(crate) age_ns: u64,
+    /// Pages are due for write-out as soon as they are put.
+    pub(crate) write_through: bool,
+    /// The device keeps no data: none is copied or checked.
+    pub(crate) dataless: bool,
     pub(crate) planted: Option<Bug>,
 }
 
@@ -105,7 +109,7 @@ impl Shared {
             inbox.len()
         };
         self.arm_timer();
-        if waiting >= 64.min(1 + self.pool.frames() / 8) {
+        if self.write_through || waiting >= 64.min(1 + self.pool.frames() / 8) {
             self.with_core(port, false, |core, cx| core.pump(cx));
         }
     }

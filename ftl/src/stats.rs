@@ -32,6 +32,8 @@ counters! {
     damaged,
     /// Data grains written for users.
     user_grains,
+    /// Copies of pages that a younger copy overtook before they had a place; they were never written.
+    overtaken_grains,
     /// Data grains relocated.
     relocated_grains,
     /// Header grains written.

@@ -3,8 +3,8 @@
 
 mod common;
 
-use common::{Rng, at, grain, reopen, volume};
-use ftl::{AtomicBatch, GRAIN_BYTES, Lba, LbaRange, MemDevice, Volume, VolumeError};
+use common::{Rng, at, grain, reopen, reopen_as, volume};
+use ftl::{AtomicBatch, GRAIN_BYTES, GcPolicy, Lba, LbaRange, MemDevice, Volume, VolumeError};
 use std::collections::BTreeMap;
 
 fn check(volume: &Volume<MemDevice>, versions: &BTreeMap<Lba, u64>) {
@@ -61,6 +61,52 @@ fn overwrites_for_ever() {
 fn overwrites_when_full() {
     overwrite(16, 100, 8, 3);
     overwrite(64, 100, 5, 4);
+}
+
+/// Every policy, with segments enough for all of its streams: skewed overwrites that move, syncs, trims, 85 % full,
+/// and once with nothing left.
+#[test]
+fn every_policy_goes_on_for_ever() {
+    for policy in GcPolicy::ALL {
+        for percent in [85, 100] {
+            let live = volume(16 + 160 * 16, 16, 256);
+            let mut live = reopen_as(live.into_device(), 256, policy);
+            let used = live.space().capacity * percent / 100;
+            let mut rng = Rng::new(percent);
+            let mut versions = BTreeMap::new();
+            for version in 0..used * 9 {
+                let hot = used / 8;
+                let lba = match (version < used, rng.below(10)) {
+                    (true, _) => version,
+                    (_, 0..8) => (version / used * hot + rng.below(hot)) % used,
+                    _ => rng.below(used),
+                };
+                let lba = Lba(lba);
+                if version > used && rng.below(40) == 0 {
+                    live.trim(LbaRange::new(lba, 1)).expect("trim");
+                    versions.remove(&lba);
+                } else {
+                    live.write(at(lba), &grain(lba, version)).expect("write");
+                    versions.insert(lba, version);
+                }
+                if rng.below(60) == 0 {
+                    live.sync(LbaRange::new(lba, 1)).expect("sync");
+                }
+            }
+            live.sync(LbaRange::ALL).expect("sync");
+            live.ftl().self_check();
+            check(&live, &versions);
+            let stats = live.ftl().stats();
+            println!(
+                "{policy} at {percent} %: {:.2}",
+                stats.write_amplification()
+            );
+            assert!(stats.victims > 0, "collection was needed");
+            live = reopen_as(live.into_device(), 256, policy);
+            live.ftl().self_check();
+            check(&live, &versions);
+        }
+    }
 }
 
 /// Single-grain synced writes and trims waste the most space on headers and tombstones; it goes on all the same.

@@ -5,6 +5,7 @@
 
 use ftl::Pba;
 use ftl::map::{Entry, FrameId, Location, State, Unpinned, Word};
+use ftl::placement::Heat;
 use shuttle::sync::atomic::{AtomicU64, Ordering};
 use shuttle::sync::{Arc, Mutex};
 use shuttle::thread;
@@ -95,7 +96,7 @@ impl World {
                     self.media
                         .store(content.load(Ordering::SeqCst), Ordering::SeqCst);
                 }
-                if self.entry.evict(r.frame, there, true) {
+                if self.entry.evict(r.frame, there, Heat::UNKNOWN, true) {
                     let last = content.swap(NOBODY, Ordering::SeqCst);
                     assert_eq!(
                         last,

@@ -15,4 +15,5 @@ pub mod commands;
 pub mod control;
 pub mod perf;
 pub mod reactor;
+pub mod replay;
 pub mod target;

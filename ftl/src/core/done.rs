@@ -6,7 +6,8 @@ use crate::crash_point::crash_point;
 use crate::device::{MediaError, MediaOp};
 use crate::error::GetError;
 use crate::format::HeaderNo;
-use crate::map::{FrameId, Location, State};
+use crate::map::{FrameId, Location, Resident, State};
+use crate::placement::Heat;
 use crate::planted::Bug;
 use crate::port::Op;
 use crate::stats::count;
@@ -55,14 +56,18 @@ impl Core {
         for &(frame, life) in &done.pages {
             self.page_written(cx, frame, life);
         }
+        for victim in done.records_from.drain(..) {
+            self.collector.drained(victim);
+        }
         if !done.moves.is_empty() {
             crash_point!("gc.moved");
         }
         for moved in done.moves.drain(..) {
-            if self.location(cx, moved.lba) != Location::Media(moved.from) {
+            self.collector.drained(moved.victim);
+            if !self.is_still_at(cx, moved.lba, moved.from, moved.victim) {
                 continue;
             }
-            self.relocate_entry(cx, moved.lba, Location::Media(moved.to));
+            self.relocate_entry(cx, moved.lba, Location::Media(moved.to), moved.heat);
             let target = self.geometry.segment_of(moved.to);
             self.segments.get_mut(target).live += 1;
             self.leave(Location::Media(moved.from));
@@ -71,7 +76,6 @@ impl Core {
         self.segments.get_mut(segment).writing -= 1;
         let freed_at = self.log.last();
         self.segments.retire_if_empty(segment, freed_at);
-        self.collector.write_out_done(stage);
         if let Some((offset, slot, grains)) = late {
             let buf = cx.sh.pool.lend(slot, grains);
             self.act(cx, Op::LateData { stage }, MediaOp::Write { offset, buf });
@@ -81,17 +85,20 @@ impl Core {
     }
 
     /// The same version of a grain is elsewhere now.
-    pub(super) fn relocate_entry(&mut self, cx: Cx<'_>, lba: Lba, to: Location) {
+    pub(super) fn relocate_entry(&mut self, cx: Cx<'_>, lba: Lba, to: Location, heat: Heat) {
         if !cx.sh.has_bug(Bug::RelocationUnsaved) {
             self.checkpointer.changes.note(lba);
         }
         match cx.sh.map.state(lba) {
             State::Away(_) => {
                 let leaf = self.index.leaf(lba).expect("leaf of a mapped grain");
-                leaf.entry(lba).replace(State::Away(to));
+                leaf.entry(lba).settle(to, heat);
             }
-            State::InFlight(frame) => self.frames[frame.0 as usize].media = to,
-            State::Resident(r) => self.frames[r.frame.0 as usize].media = to,
+            State::InFlight(frame) | State::Resident(Resident { frame, .. }) => {
+                let known = &mut self.frames[frame.0 as usize];
+                known.media = to;
+                known.heat = heat;
+            }
         }
     }
 

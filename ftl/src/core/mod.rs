@@ -14,14 +14,16 @@ mod audit;
 mod checkpoint;
 mod commit;
 mod done;
+mod forming;
 mod gc;
 mod load;
 mod pages;
 mod shutdown;
+mod stages;
 mod sync;
 mod write_out;
 
-use crate::addr::Lba;
+use crate::addr::{Lba, Pba};
 use crate::checkpoint::ColdMap;
 use crate::device::{MediaError, MediaOp};
 use crate::dirty::Dirty;
@@ -32,9 +34,10 @@ use crate::ids::{Port, Token};
 use crate::log::Log;
 use crate::map::{FrameId, LeafIndex, Location, State};
 use crate::page::{Frame, Waiter};
+use crate::placement::Placement;
 use crate::port::{Event, Op};
 use crate::records::LiveRecords;
-use crate::segment::Segments;
+use crate::segment::{Life, Segments};
 use crate::shared::Shared;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -44,11 +47,12 @@ pub(crate) use commit::PendingCommit;
 
 use checkpoint::Checkpointer;
 use commit::Group;
+use forming::Formings;
 use gc::Collector;
 use load::Loader;
 use shutdown::Phase;
+use stages::Stages;
 use sync::SyncWaiter;
-use write_out::Stages;
 
 /// Who is calling: the shared part, and the port that media operations go to.
 #[derive(Clone, Copy)]
@@ -86,6 +90,8 @@ pub(crate) struct Core {
     checkpointer: Checkpointer,
 
     stages: Stages,
+    formings: Formings,
+    placement: Box<dyn Placement>,
     collector: Collector,
     /// The user stream wants a segment and may not open one.
     space_wanted: bool,
@@ -117,12 +123,15 @@ pub(crate) struct Recovered {
 
 impl Core {
     pub(crate) fn new(
-        found: Recovered,
+        mut found: Recovered,
         frames: usize,
+        placement: Box<dyn Placement>,
         checkpoint_headers: u64,
         sweep_entries: Option<u64>,
     ) -> Self {
         let checkpointer = Checkpointer::new(&found, checkpoint_headers, sweep_entries);
+        let streams = placement.streams();
+        found.segments.set_streams(streams);
         Self {
             cold: found.cold,
             loader: Loader::default(),
@@ -144,7 +153,9 @@ impl Core {
             commits: VecDeque::new(),
             syncs: VecDeque::new(),
             durable_waiters: VecDeque::new(),
-            stages: Stages::new(),
+            stages: Stages::new(streams),
+            formings: Formings::new(streams),
+            placement,
             collector: Collector::default(),
             space_wanted: false,
             flush_wanted: HeaderNo(0),
@@ -166,12 +177,16 @@ impl Core {
         self.segments.free_count()
     }
 
+    pub(crate) fn segments(&self) -> &Segments {
+        &self.segments
+    }
+
     pub(crate) fn tombstones(&self) -> usize {
         self.records.trims.len()
     }
 
     pub(crate) fn dirty_pages(&self) -> usize {
-        self.dirty.len()
+        self.dirty.len() + self.formings.pages
     }
 
     /// Does whatever can be done now.
@@ -204,6 +219,11 @@ impl Core {
             State::InFlight(frame) => self.frames[frame.0 as usize].media,
             State::Resident(r) => self.frames[r.frame.0 as usize].media,
         }
+    }
+
+    /// Whether a grain is where it was seen in that life of the segment.
+    fn is_still_at(&self, cx: Cx<'_>, lba: Lba, at: Pba, life: Life) -> bool {
+        self.location(cx, lba) == Location::Media(at) && self.segments.life(life.segment) == life
     }
 
     /// A trim of the forming group takes a grain away from `location`.

@@ -7,6 +7,7 @@ use crate::error::{DurableError, GetError};
 use crate::ids::{Intent, Port, Token};
 use crate::map::{FrameId, Leaf, Location, Resident, State};
 use crate::page::{FrameUse, Hold, PageRef, Waiter, WaiterKind};
+use crate::placement::Heat;
 use crate::port::{Event, Op};
 use crate::shared::NEVER;
 use crate::stats::count;
@@ -133,6 +134,7 @@ impl Core {
         known.lba = lba;
         known.leaf = Some(Arc::clone(&leaf));
         known.media = location;
+        known.heat = entry.heat();
         match location {
             Location::Media(pba) if intent != Intent::Overwrite => {
                 known.usage = FrameUse::Reading;
@@ -193,8 +195,7 @@ impl Core {
             Ok(()) => self.make_resident(cx, frame, false),
             Err(error) => {
                 let (leaf, lba) = (Arc::clone(known.leaf()), known.lba);
-                let back = State::Away(known.media);
-                leaf.entry(lba).replace(back);
+                leaf.entry(lba).settle(known.media, known.heat);
                 let waiters = std::mem::take(&mut known.waiters);
                 for waiter in waiters {
                     self.refuse(cx, waiter, error);
@@ -283,7 +284,7 @@ impl Core {
         let known = &self.frames[frame.0 as usize];
         assert_eq!(known.usage, FrameUse::Exclusive, "exclusive frame");
         let (leaf, lba) = (Arc::clone(known.leaf()), known.lba);
-        leaf.entry(lba).replace(State::Away(known.media));
+        leaf.entry(lba).settle(known.media, known.heat);
         self.free_frame(cx, frame);
         self.index.prune(&cx.sh.map, lba);
     }
@@ -325,6 +326,7 @@ impl Core {
         if location != Location::Nowhere {
             self.checkpointer.changes.note(lba);
         }
+        self.placement.forget(lba);
         self.leave_with_group(location);
         self.index.prune(&cx.sh.map, lba);
     }
@@ -347,6 +349,9 @@ impl Core {
         known.leaf = None;
         known.media = Location::Nowhere;
         known.writing = 0;
+        known.joined = 0;
+        known.written = 0;
+        known.heat = Heat::UNKNOWN;
         known.life = known.life.wrapping_add(1);
         let waiters = std::mem::take(&mut known.waiters);
         self.frames_free.push(frame);
@@ -394,7 +399,7 @@ impl Core {
             || !known
                 .leaf()
                 .entry(known.lba)
-                .evict(frame, known.media, force)
+                .evict(frame, known.media, known.heat, force)
         {
             return false;
         }
@@ -463,8 +468,10 @@ impl Core {
         self.drain_inbox(cx);
         self.dirty.background = self.dirty.len();
         self.pump(cx);
+        self.formings.want(LbaRange::ALL);
+        self.pump(cx);
         cx.sh.deadline.store(NEVER, Ordering::SeqCst);
-        if self.dirty.len() > 0 && self.failed.is_none() {
+        if self.dirty_pages() > 0 && self.failed.is_none() {
             cx.sh.arm_timer();
         }
         // A page that turned dirty in between has seen a timer that is gone now.
@@ -507,7 +514,9 @@ impl Core {
         }
         drop(inbox);
         let frames = self.frames.len();
-        if self.dirty.len() > frames / 4 {
+        if cx.sh.write_through {
+            self.dirty.background = self.dirty.len();
+        } else if self.dirty.len() > frames / 4 {
             let excess = self.dirty.len() - frames / 8;
             self.dirty.background = self.dirty.background.max(excess);
         }

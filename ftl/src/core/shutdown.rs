@@ -64,6 +64,7 @@ impl Core {
         cx.sh.closed.store(true, Ordering::SeqCst);
         self.drain_inbox(cx);
         let urgent = self.dirty.urge(LbaRange::ALL);
+        self.formings.want(LbaRange::ALL);
         self.phase = Phase::Draining {
             asker: (cx.port, token),
             groups: self.groups_done + u64::from(!self.group.is_empty()),
@@ -93,10 +94,12 @@ impl Core {
         } = self.phase
             && self.groups_done >= groups
             && self.dirty.reached(urgent)
+            && self.formings.pages == 0
             && self.syncs.is_empty()
         {
             self.phase = Phase::Settling { asker };
             self.drop_victim();
+            self.drop_formings();
         }
         if let Phase::Settling { asker } = self.phase {
             if !self.stages.are_idle() || !self.collector.is_idle() || !self.loader.is_idle() {

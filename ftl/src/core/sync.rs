@@ -18,6 +18,8 @@ pub(super) struct SyncWaiter {
     /// Groups and urgent pages it waits for.
     groups: u64,
     urgent: u64,
+    /// Write-outs that form and hold such pages.
+    forming: u64,
 }
 
 impl Core {
@@ -30,12 +32,14 @@ impl Core {
         self.drain_inbox(cx);
         let urgent = self.dirty.urge(range);
         let groups = self.groups_done + u64::from(!self.group.is_empty());
+        let forming = self.formings.want(range);
         let port = cx.port;
         self.syncs.push_back(SyncWaiter {
             port,
             token,
             groups,
             urgent,
+            forming,
         });
         self.pump(cx);
     }
@@ -43,7 +47,10 @@ impl Core {
     /// Syncs whose pages have all been assembled wait for the youngest header.
     pub(super) fn resolve_syncs(&mut self) {
         while let Some(first) = self.syncs.front() {
-            if self.groups_done < first.groups || !self.dirty.reached(first.urgent) {
+            if self.groups_done < first.groups
+                || !self.dirty.reached(first.urgent)
+                || !self.formings.reached(first.forming)
+            {
                 break;
             }
             let done = self.syncs.pop_front().expect("not empty");

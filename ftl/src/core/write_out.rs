@@ -4,6 +4,7 @@
 //! frames) and checksummed, the map is told. So the order of versions is the order of contents: an older copy of a
 //! page never gets a higher version, and what is put later marks its page dirty again.
 
+use super::stages::{StageUse, WriteOut};
 use super::{Core, Cx};
 use crate::addr::{GRAIN_BYTES, Lba, Pba, SegmentId};
 use crate::crash_point::crash_point;
@@ -12,6 +13,7 @@ use crate::format::{Header, HeaderNo, RECORDS_MAX, Record, RecordKind, Stream, V
 use crate::geometry::RESERVED_SEGMENTS;
 use crate::map::{FrameId, Location, State};
 use crate::page::Slot;
+use crate::placement::StreamId;
 use crate::planted::Bug;
 use crate::port::Op;
 use crate::records::{Home, Tombstone};
@@ -20,79 +22,33 @@ use std::sync::atomic::Ordering;
 
 use super::commit::GroupRecord;
 
-/// Staging buffers for user write-outs.
-const USER_STAGES: usize = 8;
-/// Staging buffers for relocation, never used for anything else (I17).
-const RELOCATION_STAGES: usize = 2;
-const _: () = assert!(USER_STAGES == crate::page::USER_STAGES);
-const _: () = assert!(RELOCATION_STAGES == crate::page::RELOCATION_STAGES);
-
-/// A grain that a relocation in flight moves.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Move {
-    pub(super) lba: Lba,
-    pub(super) from: Pba,
-    pub(super) to: Pba,
-}
-
-/// A write-out in flight.
-#[derive(Debug, Default)]
-pub(super) struct WriteOut {
-    pub(super) no: HeaderNo,
-    pub(super) segment: Option<SegmentId>,
-    /// Pages copied, with the life of their frame.
-    pub(super) pages: Vec<(FrameId, u32)>,
-    /// Grains relocated.
-    pub(super) moves: Vec<Move>,
-    /// Planted bug: data to write after the header, without being waited for.
-    pub(super) late_data: Option<(u64, Slot, usize)>,
-}
-
-/// The staging buffers.
-#[derive(Debug)]
-pub(super) struct Stages {
-    pub(super) list: Vec<WriteOut>,
-    free_user: Vec<usize>,
-    free_relocation: Vec<usize>,
-}
-
-impl Stages {
-    pub(super) fn new() -> Self {
-        let all = USER_STAGES + RELOCATION_STAGES;
-        Self {
-            list: (0..all).map(|_| WriteOut::default()).collect(),
-            free_user: (0..USER_STAGES).collect(),
-            free_relocation: (USER_STAGES..all).collect(),
-        }
-    }
-
-    pub(super) fn take(&mut self, stream: Stream) -> Option<usize> {
-        match stream {
-            Stream::User => self.free_user.pop(),
-            Stream::Relocated => self.free_relocation.pop(),
-        }
-    }
-
-    pub(super) fn give_back(&mut self, stage: usize) {
-        if stage < USER_STAGES {
-            self.free_user.push(stage);
-        } else {
-            self.free_relocation.push(stage);
-        }
-    }
-
-    /// Whether nothing is being assembled or written.
-    pub(super) fn are_idle(&self) -> bool {
-        self.free_user.len() == USER_STAGES && self.free_relocation.len() == RELOCATION_STAGES
-    }
-}
+/// Urgent pages up to this many go out together whatever their streams are: one device write, one header.
+const URGENT_TOGETHER: usize = 16;
 
 impl Core {
-    /// Makes room for `need` grains in the open segment of `stream`; returns how many there are.
-    pub(super) fn room(&mut self, stream: Stream, need: usize) -> Option<(SegmentId, usize)> {
-        let grains = self.geometry.segment_grains as usize;
+    /// Whether free segments are so few that relocation must use as little of them as it can.
+    pub(super) fn is_tight(&self) -> bool {
+        self.segments.free_count() + self.segments.pending_count() < RESERVED_SEGMENTS
+    }
+
+    /// Finds room for `need` grains in the open segment of `stream`, or of another one when no segment may be
+    /// opened; returns how many there are. `for_users`: may not use the reserve.
+    pub(super) fn room(
+        &mut self,
+        stream: StreamId,
+        need: usize,
+        for_users: bool,
+    ) -> Option<(SegmentId, usize)> {
+        let grains = self.geometry.segment_grains;
+        let now = self.placement.now();
+        self.segments.touch(stream, now);
+        // Streams are shared: what relocation has opened out of the reserve is not for users.
+        let group_frees = self.segments.wait_for_group();
+        if for_users && !group_frees && self.segments.free_count() < RESERVED_SEGMENTS {
+            return None;
+        }
         if let Some(id) = self.segments.open(stream) {
-            let room = grains - self.segments.get(id).used as usize;
+            let room = (grains - self.segments.get(id).used) as usize;
             if room >= need {
                 return Some((id, room));
             }
@@ -101,30 +57,52 @@ impl Core {
             crash_point!("seal");
             self.segments.retire_if_empty(id, freed_at);
         }
-        let keep = match stream {
+        let keep = match for_users {
             // The forming group frees a segment once it is written: waiting for free segments would be waiting for
             // itself. It gives back what it takes.
-            Stream::User if self.segments.wait_for_group() => 1,
-            Stream::User => RESERVED_SEGMENTS,
-            Stream::Relocated => 0,
+            true if group_frees => 1,
+            true => RESERVED_SEGMENTS,
+            // The last one is for the header that lets pending segments go.
+            false if need > 1 && self.segments.pending_count() > 0 => 1,
+            false => 0,
         };
-        let id = self.segments.open_next(stream, keep)?;
-        if stream == Stream::User {
+        let need = need as u32;
+        let room = |core: &Self, id| (grains - core.segments.get(id).used) as usize;
+        // Segments of streams that have fallen idle are used up, and when free ones are scarce all that are open.
+        let idle_before = now.saturating_sub(self.geometry.capacity_grains / 4);
+        let mut open = self.segments.adopt(stream, idle_before, need, grains);
+        if open.is_none() && self.segments.free_count() <= keep.max(RESERVED_SEGMENTS) {
+            open = self.segments.open_near(stream, need, grains);
+        }
+        if let Some(id) = open {
+            return Some((id, room(self, id)));
+        }
+        let id = self.segments.open_next(stream, keep, now)?;
+        if for_users {
             self.collector.segment_opened();
         }
-        Some((id, grains))
+        Some((id, grains as usize))
     }
 
-    /// Writes out the forming group, urgent pages, and as many others as are due. True if a write was started.
+    /// Writes out what is due: the forming group and a few urgent pages at once, others by stream. True if something
+    /// was started.
     pub(super) fn assemble_user(&mut self, cx: Cx<'_>) -> bool {
         self.space_wanted = false;
         if self.failed.is_some() || self.phase.is_sealed() {
             return false;
         }
-        if self.group.is_empty() && !self.dirty.has_urgent() && self.dirty.background == 0 {
+        let few = self.dirty.has_urgent() && self.dirty.urgent_count() <= URGENT_TOGETHER;
+        let prompt = few || !self.group.is_empty();
+        // What forms may not overtake the group.
+        if prompt && !self.assemble_prompt(cx) {
             return false;
         }
-        let Some(stage) = self.stages.take(Stream::User) else {
+        self.form(cx) | prompt
+    }
+
+    /// One write-out with the forming group and a few urgent pages.
+    fn assemble_prompt(&mut self, cx: Cx<'_>) -> bool {
+        let Some(stage) = self.stages.take(StageUse::Prompt) else {
             return false;
         };
         let need = 1 + self
@@ -132,7 +110,23 @@ impl Core {
             .pages
             .len()
             .max(usize::from(self.group.records.is_empty()));
-        let Some((segment, room)) = self.room(Stream::User, need) else {
+        let first = self
+            .group
+            .pages
+            .first_key_value()
+            .map(|(&lba, &frame)| (lba, frame));
+        let first = first.or_else(|| {
+            let lba = self.dirty.first_urgent()?;
+            match cx.sh.map.state(lba) {
+                State::Resident(r) => Some((lba, r.frame)),
+                _ => None,
+            }
+        });
+        let stream = match first {
+            Some((lba, frame)) => self.placement.peek(lba, self.frames[frame.0 as usize].heat),
+            None => self.last_stream(),
+        };
+        let Some((segment, room)) = self.room(stream, need, true) else {
             self.space_wanted = true;
             self.stages.give_back(stage);
             return false;
@@ -147,11 +141,11 @@ impl Core {
         } else {
             pages.extend(std::mem::take(&mut self.group.pages));
             let limit = pages_max.min(RECORDS_MAX - records.len());
-            self.pick_dirty(cx, limit, &mut pages);
+            self.pick_urgent(cx, limit, &mut pages);
         }
         if pages.is_empty() && records.is_empty() {
             self.stages.give_back(stage);
-            return false;
+            return true;
         }
 
         let at = self.place(segment);
@@ -192,72 +186,70 @@ impl Core {
             no,
             segment: Some(segment),
             pages: copied,
-            moves: Vec::new(),
-            late_data: None,
+            ..WriteOut::default()
         };
         self.emit(cx, stage, segment, &header);
         true
     }
 
-    /// Adds dirty pages: urgent ones first, then those due for other reasons that nobody holds.
-    fn pick_dirty(&mut self, cx: Cx<'_>, limit: usize, pages: &mut Vec<(Lba, FrameId)>) {
-        let chosen = |pages: &[(Lba, FrameId)], lba| pages.iter().any(|&(l, _)| l == lba);
+    /// Adds urgent pages.
+    fn pick_urgent(&mut self, cx: Cx<'_>, limit: usize, pages: &mut Vec<(Lba, FrameId)>) {
         let grouped = pages.len();
         while pages.len() < limit
             && let Some(lba) = self.dirty.pop_urgent()
         {
             if let State::Resident(r) = cx.sh.map.state(lba)
                 && r.dirty
-                && !chosen(&pages[..grouped], lba)
+                && !pages[..grouped].iter().any(|&(l, _)| l == lba)
             {
                 pages.push((lba, r.frame));
                 self.mark_clean(cx, lba, r.frame);
             }
         }
-        let mut held = Vec::new();
-        while pages.len() < limit
-            && let Some(lba) = self.dirty.pop_background()
-        {
-            let State::Resident(r) = cx.sh.map.state(lba) else {
-                continue;
-            };
-            if !r.dirty || chosen(&pages[..grouped], lba) {
-                continue;
-            }
-            if r.pins > 0 {
-                held.push(lba);
-                continue;
-            }
-            pages.push((lba, r.frame));
-            self.mark_clean(cx, lba, r.frame);
-        }
-        for lba in held {
-            self.dirty.insert(lba);
-        }
     }
 
-    fn mark_clean(&mut self, cx: Cx<'_>, lba: Lba, frame: FrameId) {
+    pub(super) fn mark_clean(&mut self, cx: Cx<'_>, lba: Lba, frame: FrameId) {
         let leaf = cx.sh.map.leaf(lba).expect("leaf of a resident page");
         leaf.entry(lba).clean(frame);
     }
 
     /// Copies a page to its place in the write-out and moves the grain there.
     fn stage_page(&mut self, cx: Cx<'_>, lba: Lba, frame: FrameId, slot: Slot, to: Pba) -> u32 {
-        // Clean first, copy second: a write put after this moment marks the page again.
         self.mark_clean(cx, lba, frame);
         self.dirty.remove(lba);
-        let arena = &cx.sh.pool.arena;
-        arena.copy_slot(cx.sh.pool.frame(frame), slot);
-        let crc = arena.crc(slot);
+        let crc = self.copy_page(cx, frame, slot);
+        let copy = self.formings.next_copy();
         let known = &mut self.frames[frame.0 as usize];
         known.writing += 1;
+        known.joined = copy;
+        let (_, heat) = self.placement.write(lba, known.heat);
+        self.frames[frame.0 as usize].heat = heat;
+        self.arrive(frame, copy, to, crc);
+        crc
+    }
+
+    /// Copies a page and returns its checksum. Clean first, copy second: a write put after this moment marks the page
+    /// again.
+    pub(super) fn copy_page(&self, cx: Cx<'_>, frame: FrameId, slot: Slot) -> u32 {
+        if cx.sh.dataless {
+            return 0;
+        }
+        let arena = &cx.sh.pool.arena;
+        arena.copy_slot(cx.sh.pool.frame(frame), slot);
+        arena.crc(slot)
+    }
+
+    /// A copy of a page has got its place: the grain is there from now on.
+    pub(super) fn arrive(&mut self, frame: FrameId, copy: u64, to: Pba, crc: u32) {
+        let known = &mut self.frames[frame.0 as usize];
+        known.written = copy;
+        let lba = known.lba;
         let old = std::mem::replace(&mut known.media, Location::Media(to));
         known.leaf().set_crc(lba, crc);
         self.checkpointer.changes.note(lba);
         let segment = self.geometry.segment_of(to);
         self.segments.get_mut(segment).live += 1;
         self.leave(old);
-        crc
     }
 
     /// Gives trims and zeros of the group their versions, in the order they took effect.

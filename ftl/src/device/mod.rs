@@ -13,6 +13,7 @@
 
 mod error;
 pub mod file;
+mod headers;
 mod io_buf;
 mod mem;
 pub mod sim;
@@ -22,6 +23,7 @@ mod testing;
 
 pub use error::MediaError;
 pub use file::{Allocation, DeviceOpenError, FileDevice};
+pub use headers::HeaderDevice;
 pub use io_buf::IoBuf;
 pub use mem::MemDevice;
 pub use sim::SimDevice;

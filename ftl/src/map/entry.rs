@@ -10,7 +10,8 @@
 //!
 //!   63 62 | 61 .. 0
 //!   0  0  | 0                                              Unmapped
-//!   0  1  | 61: zero record id, else physical address      Zero, Media
+//!   0  1  | 61: zero record id                             Zero
+//!   0  1  | 60..39 heat, 38..0 physical address            Media
 //!   1  0  | 31..0 frame                                    InFlight
 //!   1  1  | 57 used, 56 dirty, 55..32 pins, 31..0 frame    Resident
 //! ```
@@ -23,6 +24,7 @@
 //! - Dirty is set together with the unpin, so a write is marked before its page can go anywhere.
 
 use crate::addr::Pba;
+use crate::placement::Heat;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Index of a frame of the page pool.
@@ -73,6 +75,9 @@ const TAG_AWAY: u64 = 1 << 62;
 const TAG_IN_FLIGHT: u64 = 2 << 62;
 const TAG_RESIDENT: u64 = 3 << 62;
 const ZERO: u64 = 1 << 61;
+/// Width of a physical address.
+pub(crate) const PBA_BITS: u32 = 61 - Heat::BITS;
+const PBA: u64 = (1 << PBA_BITS) - 1;
 const USED: u64 = 1 << 57;
 const DIRTY: u64 = 1 << 56;
 const PIN: u64 = 1 << 32;
@@ -96,7 +101,7 @@ impl State {
             TAG_AWAY if word & ZERO != 0 => {
                 Self::Away(Location::Zero(ZeroId((word & FRAME) as u32)))
             }
-            TAG_AWAY => Self::Away(Location::Media(Pba(word & !TAG))),
+            TAG_AWAY => Self::Away(Location::Media(Pba(word & PBA))),
             _ => Self::UNMAPPED,
         }
     }
@@ -227,9 +232,27 @@ impl<W: Word> Entry<W> {
         }
     }
 
+    /// What is remembered of the updates of a grain on the media; of others nothing is remembered here.
+    pub fn heat(&self) -> Heat {
+        let word = self.0.load();
+        match State::decode(word) {
+            State::Away(Location::Media(_)) => Heat::new((word >> PBA_BITS) as u32),
+            _ => Heat::UNKNOWN,
+        }
+    }
+
+    /// Makes the entry say that the grain is at `location`, and on the media with this past. Lock held.
+    pub fn settle(&self, location: Location, heat: Heat) {
+        let new = away(location, heat);
+        let mut word = self.0.load();
+        while let Err(seen) = self.0.swap_if(word, new) {
+            word = seen;
+        }
+    }
+
     /// Turns a clean page without pins into `location`; gives it a second chance if it was used, unless `force`.
     /// Lock held.
-    pub fn evict(&self, frame: FrameId, location: Location, force: bool) -> bool {
+    pub fn evict(&self, frame: FrameId, location: Location, heat: Heat, force: bool) -> bool {
         let word = self.0.load();
         let State::Resident(r) = State::decode(word) else {
             return false;
@@ -242,7 +265,7 @@ impl<W: Word> Entry<W> {
             let _ = self.0.swap_if(word, word & !USED);
             return false;
         }
-        self.0.swap_if(word, State::Away(location).encode()).is_ok()
+        self.0.swap_if(word, away(location, heat)).is_ok()
     }
 
     /// Clears the dirty mark of `frame`; false if it was not there. Done before the bytes are copied, so that a
@@ -261,6 +284,15 @@ impl<W: Word> Entry<W> {
     }
 }
 
+/// The word of a grain away from the pool.
+fn away(location: Location, heat: Heat) -> u64 {
+    let word = State::Away(location).encode();
+    match location {
+        Location::Media(_) => word | u64::from(heat.bits()) << PBA_BITS,
+        Location::Nowhere | Location::Zero(_) => word,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -273,7 +305,7 @@ mod tests {
             State::Away(Location::Zero(ZeroId(0))),
             State::Away(Location::Zero(ZeroId(u32::MAX))),
             State::Away(Location::Media(Pba(0))),
-            State::Away(Location::Media(Pba((1 << 52) - 1))),
+            State::Away(Location::Media(Pba((1 << 39) - 1))),
             State::InFlight(FrameId(0)),
             State::InFlight(FrameId(u32::MAX)),
             State::resident(FrameId(7), 0, false),
@@ -288,19 +320,24 @@ mod tests {
     fn eviction_needs_clean_and_unpinned() {
         let entry = Entry::<AtomicU64>::default();
         let there = Location::Media(Pba(9));
+        let heat = Heat::new(0x2a_aaaa);
         entry.replace(State::resident(FrameId(1), 0, false));
         assert_eq!(entry.pin(), Some(FrameId(1)));
-        assert!(!entry.evict(FrameId(1), there, false));
+        assert!(!entry.evict(FrameId(1), there, heat, false));
         let done = Unpinned::Done {
             now_dirty: true,
             last: true,
         };
         assert_eq!(entry.unpin(FrameId(1), true), done);
-        assert!(!entry.evict(FrameId(1), there, false));
+        assert!(!entry.evict(FrameId(1), there, heat, false));
         assert!(entry.clean(FrameId(1)));
-        assert!(!entry.evict(FrameId(1), there, false), "second chance");
-        assert!(entry.evict(FrameId(1), there, false));
+        assert!(
+            !entry.evict(FrameId(1), there, heat, false),
+            "second chance"
+        );
+        assert!(entry.evict(FrameId(1), there, heat, false));
         assert_eq!(entry.state(), State::Away(there));
+        assert_eq!(entry.heat(), heat);
         assert_eq!(entry.pin(), None);
         assert_eq!(entry.unpin(FrameId(1), false), Unpinned::Detached);
     }

@@ -6,6 +6,7 @@
 
 mod entry;
 
+pub(crate) use entry::PBA_BITS;
 pub use entry::{Entry, FrameId, Location, Resident, State, Unpinned, Word, ZeroId};
 
 use crate::addr::{Lba, LbaRange};

@@ -3,6 +3,7 @@
 use crate::addr::Lba;
 use crate::ids::{Intent, Port, Token};
 use crate::map::{Leaf, Location};
+use crate::placement::Heat;
 use std::sync::Arc;
 
 /// What a frame serves.
@@ -48,7 +49,12 @@ pub(crate) struct Frame {
     pub(crate) leaf: Option<Arc<Leaf>>,
     /// Where the grain is besides this frame: what the entry becomes on eviction.
     pub(crate) media: Location,
-    /// Write-outs of this page that are not on the media yet; it must not be evicted.
+    /// The past of the grain; goes back to the entry with it.
+    pub(crate) heat: Heat,
+    /// The youngest copy that has joined a write-out, and the youngest that has a place in the log.
+    pub(crate) joined: u64,
+    pub(crate) written: u64,
+    /// Copies of this page that are not on the media yet; it must not be evicted.
     pub(crate) writing: u32,
     /// Pins left when the page was orphaned.
     pub(crate) orphan_pins: u32,
@@ -65,6 +71,9 @@ impl Frame {
             lba: Lba(0),
             leaf: None,
             media: Location::Nowhere,
+            heat: Heat::UNKNOWN,
+            joined: 0,
+            written: 0,
             writing: 0,
             orphan_pins: 0,
             life: 0,

@@ -10,4 +10,4 @@ pub(crate) use arena::Slot;
 pub(crate) use frame::{Frame, FrameUse, Waiter, WaiterKind};
 pub(crate) use page_ref::Hold;
 pub use page_ref::PageRef;
-pub(crate) use pool::{LOAD_GRAINS, Pool, RELOCATION_STAGES, SAVE_GRAINS, USER_STAGES};
+pub(crate) use pool::{LOAD_GRAINS, PROMPT_STAGES, Pool, SAVE_GRAINS, forming_stages};

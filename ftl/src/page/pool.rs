@@ -10,32 +10,40 @@ use crate::geometry::Geometry;
 use crate::map::FrameId;
 use std::io;
 
-/// Staging buffers for user write-outs: so many device writes may be in flight.
-pub(crate) const USER_STAGES: usize = 8;
-/// Staging buffers reserved for relocation.
-pub(crate) const RELOCATION_STAGES: usize = 2;
 /// Pages of a checkpoint written at a time.
 pub(crate) const SAVE_GRAINS: usize = 64;
 /// Pages of the map read at a time.
 pub(crate) const LOAD_GRAINS: usize = 32;
+/// Staging buffers for write-outs that are assembled at once: so many such device writes may be in flight.
+pub(crate) const PROMPT_STAGES: usize = 8;
+
+/// Staging buffers for write-outs that form: one for each stream and one for what is relocated when space is short;
+/// four more may be in flight.
+pub(crate) const fn forming_stages(streams: usize) -> usize {
+    streams + 1 + 4
+}
 
 /// The pool.
 #[derive(Debug)]
 pub(crate) struct Pool {
     pub(crate) arena: Arena,
     frames: usize,
+    stages: usize,
     stage_grains: usize,
     scan_grains: usize,
 }
 
 impl Pool {
-    pub(crate) fn new(frames: usize, geometry: &Geometry) -> io::Result<Self> {
+    pub(crate) fn new(frames: usize, geometry: &Geometry, streams: usize) -> io::Result<Self> {
         let stage_grains = 1 + geometry.write_out_data_max();
         let scan_grains = (1 + RECORDS_MAX).min(geometry.segment_grains as usize);
-        let stages = (USER_STAGES + RELOCATION_STAGES) * stage_grains;
+        let stages = PROMPT_STAGES + forming_stages(streams);
         Ok(Self {
-            arena: Arena::new(frames + 2 + stages + scan_grains + SAVE_GRAINS + LOAD_GRAINS)?,
+            arena: Arena::new(
+                frames + 2 + stages * stage_grains + scan_grains + SAVE_GRAINS + LOAD_GRAINS,
+            )?,
             frames,
+            stages,
             stage_grains,
             scan_grains,
         })
@@ -65,16 +73,13 @@ impl Pool {
 
     /// First slot of staging buffer `index`.
     pub(crate) fn stage(&self, index: usize) -> Slot {
-        assert!(
-            index < USER_STAGES + RELOCATION_STAGES,
-            "no such staging buffer"
-        );
+        assert!(index < self.stages, "no such staging buffer");
         Slot((self.frames + 2 + index * self.stage_grains) as u32)
     }
 
     /// First slot of the buffer that relocation reads into, and its length.
     pub(crate) fn scan(&self) -> (Slot, usize) {
-        let first = self.frames + 2 + (USER_STAGES + RELOCATION_STAGES) * self.stage_grains;
+        let first = self.frames + 2 + self.stages * self.stage_grains;
         (Slot(first as u32), self.scan_grains)
     }
 

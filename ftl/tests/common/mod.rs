@@ -1,7 +1,9 @@
 //! What the tests of the engine share: a small random generator, grains with recognisable content.
 #![allow(dead_code, reason = "each test uses a part")]
 
-use ftl::{FormatOptions, Ftl, GRAIN_BYTES, GrainState, Lba, MemDevice, OpenOptions, Volume};
+use ftl::{
+    FormatOptions, Ftl, GRAIN_BYTES, GcPolicy, GrainState, Lba, MemDevice, OpenOptions, Volume,
+};
 
 /// xorshift64*: the seed is the test's only source of chance.
 pub(crate) struct Rng(u64);
@@ -43,11 +45,21 @@ pub(crate) fn volume(grains: usize, segment_grains: u64, frames: usize) -> Volum
 }
 
 /// Opens the volume again; the judge must find on the media what recovery finds.
-pub(crate) fn reopen(mut device: MemDevice, frames: usize) -> Volume<MemDevice> {
+pub(crate) fn reopen(device: MemDevice, frames: usize) -> Volume<MemDevice> {
+    reopen_as(device, frames, GcPolicy::default())
+}
+
+/// The same, with a placement policy.
+pub(crate) fn reopen_as(
+    mut device: MemDevice,
+    frames: usize,
+    gc_policy: GcPolicy,
+) -> Volume<MemDevice> {
     let judged = ftl::check::check(&mut device).expect("judge");
     assert!(judged.is_sound(), "{judged:?}");
     let options = OpenOptions {
         pool_frames: frames,
+        gc_policy,
         ..OpenOptions::default()
     };
     let (volume, report) = Volume::open(device, options).expect("open");

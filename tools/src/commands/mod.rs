@@ -1,7 +1,9 @@
 //! The commands, one file each.
 
+mod bench;
 mod demo;
 mod fsck;
+mod ftl;
 mod mkfs;
 mod perf;
 mod remote;
@@ -26,6 +28,8 @@ pub fn run(cli: &Cli) -> Result<()> {
         Command::Get(options) => remote::get(options, json),
         Command::Put(options) => remote::put(options, json),
         Command::Perf(options) => perf::run(options, json),
+        Command::Ftl(command) => ftl::run(command, json),
+        Command::Bench(command) => bench::run(command, json),
         Command::PerfServer(options) => perf::serve(options),
     }
 }

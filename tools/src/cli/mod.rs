@@ -1,5 +1,7 @@
 //! The command line: every command, its options and an example of its use.
 
+pub mod ftl;
+
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
@@ -58,6 +60,12 @@ pub enum Command {
         after_help = "Example: flashnet perf read --connections 16 --depth 2 --baseline socket\n         flashnet perf raw --connections 16 --depth 16"
     )]
     Perf(Perf),
+    /// The flash translation layer alone.
+    #[command(subcommand)]
+    Ftl(ftl::FtlCommand),
+    /// Tables of figures.
+    #[command(subcommand)]
+    Bench(ftl::BenchCommand),
     /// The server side of a comparison, started by `perf`.
     #[command(hide = true)]
     PerfServer(PerfServer),

@@ -1,0 +1,312 @@
+//! Collection: relocating what is live in a victim so that its segment can be reused.
+//!
+//! A victim is read from front to back; what is live joins the write-outs that form (`core/forming.rs`), each grain
+//! where its stream is. Then the victim *drains*: it empties as those write-outs go out, and meanwhile the next
+//! victims are read, so that write-outs are full although the grains of one victim go many ways. Live grains are
+//! copied with their original version and checksum (a damaged grain stays damaged, it is not laundered) and the map
+//! follows when the copy is on the media. A reader who already reads the old place keeps it: the segment is not
+//! reused while reads are in flight.
+
+mod records;
+mod scan;
+mod space;
+
+use super::{Core, Cx};
+use crate::addr::SegmentId;
+use crate::crash_point::crash_point;
+use crate::format::RECORDS_MAX;
+use crate::geometry::RESERVED_SEGMENTS;
+use crate::placement::Candidate;
+use crate::segment::{Life, Segment, SegmentUse};
+use crate::stats::count;
+
+/// Times a victim that the device can not read is tried.
+const COLLECT_TRIES: u8 = 4;
+/// Fewest segments above the reserve that are to be free or becoming free.
+const COMING_MIN: usize = 3;
+/// One more for each so many spare segments, up to `COMING_MORE_MAX`: with less room to breathe what drains has to be
+/// pushed out in write-outs that are half full, and their headers cost more than the segments held back.
+const SPARE_PER_COMING: u64 = 32;
+const COMING_MORE_MAX: u64 = 6;
+/// Victims that drain at the same time; the oldest is pushed when there are more.
+const DRAINING_MAX: usize = 12;
+
+/// What happens to the victim's bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Scan {
+    /// Nothing is being read.
+    Idle,
+    /// A read from this position on is in flight.
+    Reading(u32),
+    /// Grains from a position on are in the buffer.
+    Loaded { from: u32, grains: u32 },
+}
+
+#[derive(Debug)]
+struct Victim {
+    id: SegmentId,
+    life: Life,
+    /// Position of the next header, and the next record in it.
+    position: u32,
+    record: usize,
+    scan: Scan,
+}
+
+/// A victim whose grains are on their way.
+#[derive(Debug)]
+struct Draining {
+    life: Life,
+    /// Grains and records in forming write-outs or in flight.
+    joined: u32,
+    /// Something has been relocated.
+    moved: bool,
+    /// Some grain was left because a younger copy of it is forming.
+    overtaken: bool,
+    /// The device could not read it; it may next time.
+    unread: bool,
+}
+
+/// The collector.
+#[derive(Debug, Default)]
+pub(super) struct Collector {
+    victim: Option<Victim>,
+    /// Oldest first; the victim being read is the last.
+    draining: Vec<Draining>,
+    /// Old segments may be rewritten to let tombstones die: one for each segment the user stream opens.
+    aging_credit: bool,
+}
+
+impl Collector {
+    pub(super) fn segment_opened(&mut self) {
+        self.aging_credit = true;
+    }
+
+    pub(super) fn is_idle(&self) -> bool {
+        self.victim.is_none()
+    }
+
+    fn entry(&mut self, life: Life) -> Option<&mut Draining> {
+        self.draining.iter_mut().rev().find(|d| d.life == life)
+    }
+
+    /// Something of a victim has joined a write-out.
+    fn joined(&mut self, life: Life) {
+        if let Some(draining) = self.entry(life) {
+            draining.joined += 1;
+            draining.moved = true;
+        }
+    }
+
+    /// Something of a victim will be dead where it is as soon as its younger copy has a place.
+    fn overtaken(&mut self, life: Life) {
+        if let Some(draining) = self.entry(life) {
+            draining.overtaken = true;
+        }
+    }
+
+    /// Something that had joined has been written, or dropped.
+    pub(super) fn drained(&mut self, life: Life) {
+        if let Some(draining) = self.entry(life) {
+            draining.joined = draining.joined.saturating_sub(1);
+        }
+    }
+}
+
+impl Core {
+    /// Goes on with the victim, or chooses one if segments run short.
+    pub(super) fn collect(&mut self, cx: Cx<'_>) -> bool {
+        if self.failed.is_some() || self.phase.is_sealed() || !self.cold.is_warm() {
+            return false;
+        }
+        self.settle_draining();
+        let Some(victim) = &self.collector.victim else {
+            // Another victim before a push: what goes out full costs one header less.
+            return self.push_crowd(cx) || self.start_victim(cx) || self.push_wanted(cx);
+        };
+        let (id, position) = (victim.id, victim.position);
+        let end = self.segments.get(id).used;
+        match victim.scan {
+            Scan::Reading(_) => false,
+            // No room for more: what drains may be holding it.
+            Scan::Loaded { .. } => self.relocate(cx) || self.push_crowd(cx) || self.push_wanted(cx),
+            Scan::Idle if position < end => {
+                self.read_victim(cx, id, position, end);
+                true
+            }
+            Scan::Idle => {
+                self.collector.victim = None;
+                true
+            }
+        }
+    }
+
+    fn start_victim(&mut self, cx: Cx<'_>) -> bool {
+        let Some(id) = self.choose_victim(cx) else {
+            return false;
+        };
+        count(&cx.sh.counters.victims, 1);
+        crash_point!("gc.victim");
+        self.expire_tombstones(cx);
+        self.segments.get_mut(id).draining = true;
+        let life = self.segments.life(id);
+        self.collector.draining.push(Draining {
+            life,
+            joined: 0,
+            moved: false,
+            overtaken: false,
+            unread: false,
+        });
+        self.collector.victim = Some(Victim {
+            id,
+            life,
+            position: 0,
+            record: 0,
+            scan: Scan::Idle,
+        });
+        true
+    }
+
+    /// Ends the draining of victims of which nothing is on its way any more.
+    fn settle_draining(&mut self) {
+        let reading = self.collector.victim.as_ref().map(|v| v.life);
+        // Pages that wait for space can not be waited for.
+        let tight = self.is_tight() || self.space_wanted && self.segments.pending_count() == 0;
+        let segments = &mut self.segments;
+        self.collector.draining.retain(|draining| {
+            let id = draining.life.segment;
+            if reading == Some(draining.life) || draining.joined > 0 {
+                return true;
+            }
+            if segments.life(id) != draining.life {
+                return false;
+            }
+            let segment = segments.get_mut(id);
+            if segment.usage == SegmentUse::Closed {
+                if draining.overtaken && !tight {
+                    return true;
+                }
+                // Pieces of zero records may be left over, and what was overtaken: chosen again, it goes on.
+                if !draining.moved && !draining.overtaken {
+                    segment.failures += 1;
+                    if !draining.unread || segment.failures == COLLECT_TRIES {
+                        // Something live that no readable header names: leave it alone for good.
+                        let live = segment.live;
+                        tracing::warn!(%id, live, "segment can not be collected");
+                        segment.usage = SegmentUse::Retired;
+                    }
+                }
+            }
+            segment.draining = false;
+            false
+        });
+    }
+
+    /// Sends out what the oldest victims wait for when too many drain.
+    fn push_crowd(&mut self, cx: Cx<'_>) -> bool {
+        let crowd = self.collector.draining.len().saturating_sub(DRAINING_MAX);
+        let lives = self.collector.draining.iter().take(crowd).map(|d| d.life);
+        let lives: Vec<Life> = lives.collect();
+        lives.into_iter().fold(false, |progress, life| {
+            progress | self.emit_what_holds(cx, life)
+        })
+    }
+
+    /// Sends out what the oldest victim waits for when somebody waits for its segment.
+    fn push_wanted(&mut self, cx: Cx<'_>) -> bool {
+        let wanted = self.space_wanted && self.segments.pending_count() == 0;
+        let oldest = self.collector.draining.first().map(|d| d.life);
+        oldest.is_some_and(|life| wanted && self.emit_what_holds(cx, life))
+    }
+
+    fn expire_tombstones(&mut self, cx: Cx<'_>) {
+        if self.records.trims.is_empty() {
+            return;
+        }
+        let Some(oldest) = self.segments.oldest_life(self.log.durable()) else {
+            return;
+        };
+        let oldest = oldest.min(self.tombstone_floor(cx).next());
+        for gone in self.records.expire(oldest) {
+            self.segments.get_mut(gone.home.segment).records -= 1;
+            let freed_at = self.log.last();
+            self.segments.retire_if_empty(gone.home.segment, freed_at);
+        }
+    }
+
+    /// A victim if one is needed. When the user stream is stuck, whatever gains most; before that, what the policy
+    /// says if it gains at all; and an old one when there are too many tombstones.
+    fn choose_victim(&mut self, cx: Cx<'_>) -> Option<SegmentId> {
+        let grains = self.geometry.segment_grains;
+        let draining = self.collector.draining.len();
+        let coming = self.segments.free_count() + self.segments.pending_count();
+        let closed = |s: &Segment| s.usage == SegmentUse::Closed && s.writing == 0 && !s.draining;
+        let bound = 198.max(self.geometry.capacity_grains as usize / 8);
+        if self.records.trims.len() > bound && self.collector.aging_credit {
+            self.expire_tombstones(cx);
+            if self.records.trims.len() > bound {
+                self.collector.aging_credit = false;
+                let all = self.segments.list.iter().enumerate();
+                let oldest = all.filter(|(_, s)| closed(s)).min_by_key(|(_, s)| s.epoch);
+                return oldest.map(|(i, _)| SegmentId(i as u32));
+            }
+            return None;
+        }
+        let short = self.space_wanted && self.segments.pending_next().is_none();
+        let stuck = short && draining == 0;
+        if coming >= self.coming_wanted() && !stuck || !self.has_room_for(1) {
+            return None;
+        }
+        let cost = |s: &Segment| s.live + s.records.div_ceil(RECORDS_MAX as u32);
+        let all = self.segments.list.iter().enumerate();
+        let candidates = all.filter(|(_, s)| closed(s)).map(|(i, s)| Candidate {
+            id: SegmentId(i as u32),
+            live: cost(s),
+            grains,
+            opened_at: s.opened_at,
+            epoch: s.epoch.0,
+        });
+        let worth = if stuck { 1 } else { 2 };
+        let gains = |id: &SegmentId| grains >= cost(self.segments.get(*id)) + 1 + worth;
+        let tight = self.is_tight();
+        let mut best = None;
+        if !tight {
+            best = self.placement.victim(&mut candidates.clone()).filter(gains);
+        }
+        // What the policy would rather wait for may be all there is to be had.
+        if best.is_none() && (tight || short) {
+            let emptiest = candidates.min_by_key(|c| (c.live, c.id)).map(|c| c.id);
+            best = emptiest.filter(gains);
+        }
+        best.filter(|&id| self.has_room_for(self.segments.get(id).live))
+    }
+
+    /// Segments that are to be free or becoming free; below, victims are collected.
+    fn coming_wanted(&self) -> usize {
+        let more = self.geometry.spare_segments() / SPARE_PER_COMING;
+        RESERVED_SEGMENTS + COMING_MIN + more.min(COMING_MORE_MAX) as usize
+    }
+
+    /// Whether there is room to write what drains and `live` grains of another victim, with a segment left over: the
+    /// last one may be needed for the header that lets pending segments go.
+    fn has_room_for(&self, live: u32) -> bool {
+        let joined: u32 = self.collector.draining.iter().map(|d| d.joined).sum();
+        if self.collector.draining.is_empty() {
+            return self.segments.free_count() >= RESERVED_SEGMENTS
+                || self.segments.pending_count() == 0;
+        }
+        let coming = self.segments.free_count() + self.segments.pending_count();
+        let room = coming.saturating_sub(1) as u64 * self.geometry.data_per_segment();
+        room >= u64::from(joined + live)
+    }
+
+    /// The log closes: the victim stays as it is. A read in flight ends first.
+    pub(super) fn drop_victim(&mut self) {
+        self.collector.draining.clear();
+        let Some(victim) = &self.collector.victim else {
+            return;
+        };
+        if !matches!(victim.scan, Scan::Reading(_)) {
+            self.collector.victim = None;
+        }
+    }
+}

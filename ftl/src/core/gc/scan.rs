@@ -1,0 +1,164 @@
+//! Reading a victim: headers say what each grain was, the map says what is still live.
+
+use super::super::{Core, Cx};
+use super::{Scan, Victim};
+use crate::addr::{GRAIN_BYTES, Lba, Pba, SegmentId};
+use crate::device::{MediaError, MediaOp};
+use crate::format::{Header, RecordKind};
+use crate::map::{Location, State};
+use crate::port::Op;
+
+/// How far the staging of a buffer got.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Step {
+    /// The buffer is used up.
+    Done,
+    /// No staging or no segment for now.
+    Blocked,
+    /// The victim makes no sense from here on.
+    Broken,
+}
+
+impl Core {
+    pub(super) fn read_victim(&mut self, cx: Cx<'_>, id: SegmentId, position: u32, end: u32) {
+        let (slot, buffer) = cx.sh.pool.scan();
+        let grains = (end - position).min(buffer as u32);
+        let start = self.geometry.segment_start(id).0 + u64::from(position);
+        self.segments.get_mut(id).readers += 1;
+        if let Some(victim) = &mut self.collector.victim {
+            victim.scan = Scan::Reading(position);
+        }
+        let buf = cx.sh.pool.lend(slot, grains as usize);
+        let offset = start * GRAIN_BYTES as u64;
+        self.act(cx, Op::Scan { grains }, MediaOp::Read { offset, buf });
+    }
+
+    /// A part of the victim has been read.
+    pub(crate) fn scan_done(&mut self, grains: u32, result: Result<(), MediaError>) {
+        let victim = self
+            .collector
+            .victim
+            .as_mut()
+            .expect("a victim is being read");
+        let (id, life) = (victim.id, victim.life);
+        let Scan::Reading(from) = victim.scan else {
+            unreachable!("completion of a read that is in flight");
+        };
+        self.segments.get_mut(id).readers -= 1;
+        match result {
+            _ if self.phase.is_sealed() => self.collector.victim = None,
+            Ok(()) => victim.scan = Scan::Loaded { from, grains },
+            Err(error) => {
+                tracing::warn!(%id, %error, "victim can not be read");
+                if let Some(draining) = self.collector.entry(life) {
+                    draining.unread = true;
+                }
+                self.give_up_victim();
+            }
+        }
+    }
+
+    /// The rest of the victim can not be understood; what has been staged is still relocated.
+    pub(super) fn give_up_victim(&mut self) {
+        let victim = self.collector.victim.as_mut().expect("a victim");
+        victim.scan = Scan::Idle;
+        victim.position = self.segments.get(victim.id).used;
+    }
+
+    /// Lets what is live in the buffer join the forming write-outs. False if it can not go on for now.
+    pub(super) fn relocate(&mut self, cx: Cx<'_>) -> bool {
+        let Some(mut victim) = self.collector.victim.take() else {
+            return false;
+        };
+        let before = (victim.position, victim.record);
+        let step = self.relocate_from(cx, &mut victim);
+        let moved = (victim.position, victim.record) != before;
+        self.collector.victim = Some(victim);
+        if step == Step::Broken {
+            self.give_up_victim();
+        }
+        moved || step != Step::Blocked
+    }
+
+    fn relocate_from(&mut self, cx: Cx<'_>, victim: &mut Victim) -> Step {
+        let Scan::Loaded { from, grains } = victim.scan else {
+            unreachable!("called with a loaded buffer");
+        };
+        let (buffer, _) = cx.sh.pool.scan();
+        let end = self.segments.get(victim.id).used;
+        let segment_start = self.geometry.segment_start(victim.id);
+        while victim.position < end {
+            let offset = (victim.position - from) as usize;
+            if offset >= grains as usize {
+                break;
+            }
+            let bytes = cx.sh.pool.arena.bytes(buffer.plus(offset));
+            let Ok(header) = Header::parse(&bytes) else {
+                tracing::warn!(id = %victim.id, position = victim.position, "damaged header");
+                return Step::Broken;
+            };
+            let known = self.segments.get(victim.id);
+            if header.segment != victim.id
+                || header.position != victim.position
+                || header.epoch != known.epoch
+                || header.volume != self.superblock.volume_tag()
+            {
+                return Step::Broken;
+            }
+            if offset + header.grains() as usize > grains as usize {
+                if offset == 0 {
+                    return Step::Broken;
+                }
+                break;
+            }
+            let mut data = header.records[..victim.record]
+                .iter()
+                .filter(|r| matches!(r.kind, RecordKind::Data { .. }))
+                .count();
+            while let Some(&record) = header.records.get(victim.record) {
+                let at = Pba(segment_start.0 + u64::from(victim.position) + 1 + data as u64);
+                let is_data = matches!(record.kind, RecordKind::Data { .. });
+                let needed = if is_data {
+                    self.location(cx, record.lba) == Location::Media(at)
+                } else {
+                    self.record_needed(&record, header.no)
+                };
+                if needed && !(is_data && self.is_overtaken(cx, record.lba, victim)) {
+                    let joined = if is_data {
+                        let source = buffer.plus(offset + 1 + data);
+                        self.join_grain(cx, record, at, victim.life, source)
+                    } else {
+                        self.join_record(cx, record, header.no, victim.life)
+                    };
+                    if !joined {
+                        return Step::Blocked;
+                    }
+                    self.collector.joined(victim.life);
+                }
+                data += usize::from(is_data);
+                victim.record += 1;
+            }
+            victim.position += header.grains();
+            victim.record = 0;
+        }
+        victim.scan = Scan::Idle;
+        Step::Done
+    }
+
+    /// Whether a younger copy of a grain has joined a write-out already: the grain dies with that, and the victim
+    /// waits for it. Not when segments are scarce: pages may have to wait for what the victim frees.
+    fn is_overtaken(&mut self, cx: Cx<'_>, lba: Lba, victim: &Victim) -> bool {
+        if self.is_tight() || self.space_wanted {
+            return false;
+        }
+        let State::Resident(r) = cx.sh.map.state(lba) else {
+            return false;
+        };
+        let known = &self.frames[r.frame.0 as usize];
+        let overtaken = known.joined > known.written;
+        if overtaken {
+            self.collector.overtaken(victim.life);
+        }
+        overtaken
+    }
+}

@@ -1,0 +1,75 @@
+//! Options of `ftl` and `bench`.
+
+use std::path::PathBuf;
+
+use clap::{Args, Subcommand};
+use ftl::GcPolicy;
+
+/// The translation layer alone.
+#[derive(Clone, Debug, Subcommand)]
+pub enum FtlCommand {
+    /// Drive the engine with a trace of writes and print its write amplification.
+    #[command(
+        after_help = "Example: flashnet ftl replay zipf.trace --grains 262144 --op 15 --segment-grains 128 --skip 7864320"
+    )]
+    Replay(Replay),
+}
+
+/// Options of `ftl replay`.
+#[derive(Clone, Debug, Args)]
+pub struct Replay {
+    /// The trace: little-endian 64-bit LBAs in grains of 4 KiB, bit 63 set for a trim.
+    pub trace: PathBuf,
+    /// Logical space in grains; it is filled once in order before the trace starts.
+    #[arg(long, value_name = "N")]
+    pub grains: u64,
+    /// Hidden share in percent of the logical space; everything the engine needs comes out of it.
+    #[arg(long, value_name = "PERCENT", default_value = "20")]
+    pub op: f64,
+    /// Grains of a segment, a power of two.
+    #[arg(long, value_name = "N", default_value = "128")]
+    pub segment_grains: u64,
+    /// Steps of the trace that are not measured [default: the first half].
+    #[arg(long, value_name = "N")]
+    pub skip: Option<u64>,
+    /// Placement and collection: greedy, greedy-window, three-stream or lifetime.
+    #[arg(long, value_name = "NAME", default_value_t)]
+    pub gc_policy: GcPolicy,
+    /// Where the volume is made: `null` keeps headers only, `mem` is memory, else an image file.
+    #[arg(long, value_name = "PATH", default_value = "null")]
+    pub media: PathBuf,
+}
+
+/// Tables of figures, made by one command each.
+#[derive(Clone, Debug, Subcommand)]
+pub enum BenchCommand {
+    /// Write amplification of the engine over workloads and policies, with targets and curves.
+    #[command(after_help = "Example: flashnet bench wa --svg wa.svg")]
+    Wa(BenchWa),
+}
+
+/// Options of `bench wa`.
+#[derive(Clone, Debug, Args)]
+pub struct BenchWa {
+    /// Logical space in grains.
+    #[arg(long, value_name = "N", default_value = "262144")]
+    pub grains: u32,
+    /// Unmeasured writes, in multiples of the space.
+    #[arg(long, value_name = "X", default_value = "30")]
+    pub warm: f64,
+    /// Measured writes, in multiples of the space.
+    #[arg(long, value_name = "X", default_value = "10")]
+    pub measure: f64,
+    /// Seed of the workloads.
+    #[arg(long, default_value = "1")]
+    pub seed: u64,
+    /// Policies to run; repeatable [default: all].
+    #[arg(long = "gc-policy", value_name = "NAME")]
+    pub policies: Vec<GcPolicy>,
+    /// Only rows whose workload contains this.
+    #[arg(long, value_name = "TEXT")]
+    pub only: Option<String>,
+    /// Draw write amplification against hidden share into this file.
+    #[arg(long, value_name = "FILE")]
+    pub svg: Option<PathBuf>,
+}

@@ -1,0 +1,14 @@
+//! `flashnet ftl`: the translation layer alone.
+
+mod replay;
+
+use anyhow::Result;
+
+use crate::cli::ftl::FtlCommand;
+
+/// Runs the command that was asked for.
+pub(super) fn run(command: &FtlCommand, json: bool) -> Result<()> {
+    match command {
+        FtlCommand::Replay(options) => replay::run(options, json),
+    }
+}

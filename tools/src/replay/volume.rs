@@ -1,0 +1,235 @@
+//! A volume that is driven without waiting, and what is measured on it.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anyhow::{Context, Result, bail, ensure};
+use ftl::{
+    Device, Event, FileDevice, FormatOptions, Ftl, GRAIN_BYTES, GcPolicy, Get, HeaderDevice,
+    Intent, Lba, LbaRange, MemDevice, OpenOptions, PageRef, Port, Stats, StreamUse, Time, Token,
+};
+
+const PORT: Port = Port(0);
+/// Grains before the first segment.
+const FRONT_GRAINS: u64 = 16;
+/// Frames of the pool: enough for all pages that are on their way out.
+const FRAMES: usize = 4096;
+
+/// How to replay.
+#[derive(Clone, Debug)]
+pub struct ReplayOptions {
+    /// Logical space in grains.
+    pub grains: u64,
+    /// Hidden share, in percent of the logical space.
+    pub overprovision_percent: f64,
+    /// Grains of a segment.
+    pub segment_grains: u64,
+    /// How grains are placed and victims chosen.
+    pub policy: GcPolicy,
+    /// Where: nowhere (headers are kept, data is not), or a file or device.
+    pub media: Option<PathBuf>,
+}
+
+/// What was measured.
+#[derive(Clone, Debug, serde::Serialize)]
+pub struct Measured {
+    /// Name of the policy.
+    pub policy: String,
+    /// Data grains written for each write of the trace. Copies that were overtaken count as written.
+    pub data_wa: f64,
+    /// Header grains for each write of the trace.
+    pub metadata_wa: f64,
+    /// Writes of the trace.
+    pub user_grains: u64,
+    /// Grains relocated.
+    pub relocated_grains: u64,
+    /// Header grains.
+    pub metadata_grains: u64,
+    /// Writes that a younger copy of the same grain overtook while they were on their way out.
+    pub absorbed_grains: u64,
+    /// Segments collected.
+    pub victims: u64,
+    /// Device writes.
+    pub write_outs: u64,
+    /// Segments of the volume.
+    pub segments: u64,
+    /// Segments and live grains of each stream at the end.
+    pub streams: Vec<(u64, u64)>,
+    /// Fewest and most erases of a segment, from the start.
+    pub erases_min: u32,
+    /// See `erases_min`.
+    pub erases_max: u32,
+    /// Mean erases of a segment.
+    pub erases_mean: f64,
+}
+
+/// A volume being replayed to.
+pub struct Replayer {
+    ftl: Arc<Ftl>,
+    device: Box<dyn Device>,
+    options: ReplayOptions,
+    before: Stats,
+    written: u64,
+    written_before: u64,
+    tokens: u64,
+}
+
+impl std::fmt::Debug for Replayer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Replayer")
+            .field("options", &self.options)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Replayer {
+    /// Formats the volume and fills it once in order.
+    pub fn new(options: ReplayOptions) -> Result<Self> {
+        let grain = GRAIN_BYTES as u64;
+        let physical = options.grains as f64 * (1.0 + options.overprovision_percent / 100.0);
+        let segments = physical as u64 / options.segment_grains;
+        let bytes = (FRONT_GRAINS + segments * options.segment_grains) * grain;
+        let dataless = options.media.is_none();
+        let mut device: Box<dyn Device> = match &options.media {
+            None => Box::new(HeaderDevice::new(bytes)),
+            Some(path) if path.as_os_str() == "mem" => Box::new(MemDevice::new(bytes as usize)?),
+            Some(path) => {
+                let create = ftl::device::Allocation::Sparse;
+                let device = FileDevice::create(path, bytes, create);
+                Box::new(device.with_context(|| format!("can not make {}", path.display()))?)
+            }
+        };
+        let format = FormatOptions {
+            segment_bytes: Some(options.segment_grains * grain),
+            capacity_grains: Some(options.grains),
+            uuid: Some([7; 16]),
+            // What checkpoints cost does not depend on placement.
+            checkpoint_grains: Some(0),
+            ..FormatOptions::default()
+        };
+        Ftl::format(device.as_mut(), &format).with_context(|| {
+            format!(
+                "{segments} segments do not suffice for {} grains",
+                options.grains
+            )
+        })?;
+        let open = OpenOptions {
+            pool_frames: FRAMES,
+            gc_policy: options.policy,
+            write_through: true,
+            dataless,
+            ..OpenOptions::default()
+        };
+        let (ftl, _) = Ftl::open(device.as_mut(), open)?;
+        let mut replayer = Self {
+            before: ftl.stats(),
+            ftl,
+            device,
+            options,
+            written: 0,
+            written_before: 0,
+            tokens: 0,
+        };
+        for lba in 0..replayer.options.grains {
+            replayer.write(lba)?;
+        }
+        Ok(replayer)
+    }
+
+    /// Writes a grain.
+    pub fn write(&mut self, lba: u64) -> Result<()> {
+        ensure!(
+            lba < self.options.grains,
+            "the trace writes LBA {lba}, beyond the space"
+        );
+        self.tokens += 1;
+        let token = Token(self.tokens);
+        let page = match self.ftl.get(PORT, Lba(lba), Intent::Overwrite, token) {
+            Get::Ready(page) => page,
+            Get::Failed(error) => bail!("write of LBA {lba} failed: {error}"),
+            Get::Pending => self.wait_for_page(token)?,
+        };
+        page.copy_in(0, &lba.to_le_bytes());
+        page.set_written();
+        drop(page);
+        self.written += 1;
+        self.drive()
+    }
+
+    /// Forgets a grain.
+    pub fn trim(&mut self, lba: u64) -> Result<()> {
+        self.tokens += 1;
+        self.ftl
+            .trim(PORT, LbaRange::new(Lba(lba), 1), Token(self.tokens))?;
+        self.drive()?;
+        while self.ftl.poll_event(PORT).is_some() {}
+        Ok(())
+    }
+
+    /// Measuring starts here.
+    pub fn start_measuring(&mut self) {
+        self.before = self.ftl.stats();
+        self.written_before = self.written;
+    }
+
+    /// What was done since.
+    pub fn measured(&self) -> Measured {
+        let now = self.ftl.stats();
+        let user = self.written - self.written_before;
+        let relocated = now.relocated_grains - self.before.relocated_grains;
+        let metadata = now.header_grains - self.before.header_grains;
+        let erases = self.ftl.erases();
+        let pairs = |s: &StreamUse| (s.segments, s.live);
+        Measured {
+            policy: self.options.policy.to_string(),
+            data_wa: (user + relocated) as f64 / user.max(1) as f64,
+            metadata_wa: metadata as f64 / user.max(1) as f64,
+            user_grains: user,
+            relocated_grains: relocated,
+            metadata_grains: metadata,
+            absorbed_grains: now.overtaken_grains - self.before.overtaken_grains,
+            victims: now.victims - self.before.victims,
+            write_outs: now.write_outs - self.before.write_outs,
+            segments: erases.len() as u64,
+            streams: self.ftl.streams().iter().map(pairs).collect(),
+            erases_min: erases.iter().copied().min().unwrap_or(0),
+            erases_max: erases.iter().copied().max().unwrap_or(0),
+            erases_mean: erases.iter().map(|&e| f64::from(e)).sum::<f64>() / erases.len() as f64,
+        }
+    }
+
+    /// Carries out what the engine wants, until it wants nothing.
+    fn drive(&mut self) -> Result<()> {
+        loop {
+            let mut progress = false;
+            while let Some(action) = self.ftl.poll_action(PORT) {
+                self.device.submit(action);
+                progress = true;
+            }
+            while let Some((id, result)) = self.device.poll(progress) {
+                result?;
+                self.ftl.handle_done(PORT, Time(0), id, Ok(()));
+                progress = true;
+            }
+            if !progress {
+                return Ok(());
+            }
+        }
+    }
+
+    fn wait_for_page(&mut self, token: Token) -> Result<PageRef> {
+        for _ in 0..1000 {
+            self.drive()?;
+            if let Some(Event::Page {
+                token: answered,
+                result,
+            }) = self.ftl.poll_event(PORT)
+            {
+                ensure!(answered == token, "an answer nobody asked for");
+                return Ok(result?);
+            }
+            self.ftl.handle_timeout(PORT, Time(u64::MAX / 2));
+        }
+        bail!("the engine does not go on: {:?}", self.ftl.stats())
+    }
+}
