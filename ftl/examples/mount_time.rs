@@ -35,7 +35,7 @@ impl SparseFile {
                 let bytes = unsafe { buf.bytes_mut() };
                 self.file.read_exact_at(bytes, offset)
             }
-            MediaOp::Write { offset, buf } => {
+            MediaOp::Write { offset, buf, .. } => {
                 // SAFETY: the completion is queued only after this function has returned.
                 let bytes = unsafe { buf.bytes() };
                 let grains = bytes.chunks_exact(GRAIN_BYTES).enumerate();

@@ -118,7 +118,11 @@ fn superblock(io: &mut MediaIo<'_>, report: &mut CheckReport) -> Result<Superblo
 }
 
 /// The headers of one segment, front to back.
-fn chain(io: &mut MediaIo<'_>, superblock: &Superblock, segment: SegmentId) -> Vec<(Pba, Header)> {
+pub(crate) fn chain(
+    io: &mut MediaIo<'_>,
+    superblock: &Superblock,
+    segment: SegmentId,
+) -> Vec<(Pba, Header)> {
     let start = superblock.geometry.segment_start(segment);
     let mut chain: Vec<(Pba, Header)> = Vec::new();
     let mut position = 0;

@@ -5,6 +5,7 @@ use crate::batch::AtomicBatch;
 use crate::core::{Core, Cx, PendingCommit};
 use crate::device::{Action, ActionId, MediaError};
 use crate::error::{CommitError, GetError};
+use crate::fault::MediaFault;
 use crate::format::Superblock;
 use crate::geometry::Geometry;
 use crate::ids::{GrainState, Intent, Port, Time, Token};
@@ -256,6 +257,12 @@ impl Ftl {
         self.core(Shared::BACKGROUND, |core, _| {
             core.segments().list.iter().map(|s| s.opened).collect()
         })
+    }
+
+    /// The reads from the media that have failed since the last call, the latest 256 at most. All are counted in
+    /// [`Stats`].
+    pub fn take_media_faults(&self) -> Vec<MediaFault> {
+        self.core(Shared::BACKGROUND, |core, _| core.media_faults.take())
     }
 
     /// Start and length of the memory that every media operation and page lies in, for registration with a ring.

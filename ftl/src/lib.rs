@@ -52,7 +52,7 @@
 //! | [`mod@format`], `log`, `segment`, `records` | bytes on the media; numbers; segments; trims and zeros |
 //! | `checkpoint` | saving the map; the part of it that is not in memory yet |
 //! | `recover`, `open` | checkpoint and tail, or scan and replay; format and open |
-//! | [`mod@check`] | the independent judge |
+//! | [`mod@check`], [`inspect`] | the independent judge; a look at what is on the media |
 //! | [`device`] | the seam to the media, and devices |
 //! | `blocking` | [`Volume`], for programs that just want to read and write |
 //!
@@ -73,9 +73,11 @@ pub mod device;
 mod dirty;
 mod engine;
 mod error;
+mod fault;
 pub mod format;
 mod geometry;
 mod ids;
+pub mod inspect;
 mod log;
 #[doc(hidden)]
 pub mod map;
@@ -103,6 +105,7 @@ pub use device::{
 };
 pub use engine::{Ftl, Get, VolumeInfo};
 pub use error::{CommitError, DurableError, FormatError, GetError, OpenError};
+pub use fault::MediaFault;
 pub use geometry::Geometry;
 pub use ids::{GrainState, Intent, Port, Time, Token};
 pub use open::{FormatOptions, OpenOptions};

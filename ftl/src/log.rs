@@ -2,7 +2,8 @@
 //!
 //! # Invariants
 //! - Numbers are consecutive; `durable <= written <= last`, and `recorded <= durable`.
-//! - `durable` only grows by a flush that was submitted after every write up to it had completed (I1, I8).
+//! - `durable` only grows by a flush that was submitted after every write up to it had completed, or by the completion
+//!   of a write that goes through the caches, of headers before which everything is durable (I1, I8).
 //! - `recorded` is the highest number that a durable header calls durable: recovery counts on nothing else to be
 //!   present, so what it does not count on may be overwritten (see `docs/format.md`, reuse).
 
@@ -16,6 +17,8 @@ struct Assembled {
     carries: HeaderNo,
     at: Pba,
     written: bool,
+    /// Durable on completion, if everything before it is.
+    through: bool,
 }
 
 /// Numbers of the log.
@@ -92,11 +95,38 @@ impl Log {
             carries: self.durable,
             at,
             written: false,
+            through: false,
         });
         self.last
     }
 
-    /// Header `no` and its data are on the media, if not durable.
+    /// The youngest header, which somebody waits for, is to be written through the caches of the device if everything
+    /// before it is durable or will be without a flush: then completion is all that durability takes.
+    pub(crate) fn write_through_if_no_flush(&mut self) {
+        let before = self.tail.len().saturating_sub(1);
+        if self.tail.iter().take(before).all(|a| a.through) {
+            self.write_through();
+        }
+    }
+
+    /// The youngest header is to be written through.
+    pub(crate) fn write_through(&mut self) {
+        if let Some(last) = self.tail.back_mut() {
+            last.through = true;
+        }
+    }
+
+    /// Whether the youngest header is to be written through.
+    pub(crate) fn last_goes_through(&self) -> bool {
+        self.tail.back().is_some_and(|a| a.through)
+    }
+
+    /// How many headers are being written through. Who wants something durable meanwhile shares the next write-out.
+    pub(crate) fn going_through(&self) -> usize {
+        self.tail.iter().filter(|a| a.through && !a.written).count()
+    }
+
+    /// Header `no` and its data are on the media: durable if they were written through, else if a flush follows.
     pub(crate) fn complete(&mut self, no: HeaderNo) {
         let at = self.tail.iter().position(|a| a.no == no);
         let at = at.expect("completion of a header that is in the tail");
@@ -104,6 +134,10 @@ impl Log {
         let front = self.tail.front().map_or(self.last.0, |a| a.no.0);
         let done = self.tail.iter().take_while(|a| a.written).count() as u64;
         self.written = HeaderNo((front + done).saturating_sub(1).max(self.written.0));
+        let ready = self.tail.iter().take_while(|a| a.written);
+        if let Some(covers) = ready.filter(|a| a.through).last().map(|a| a.no) {
+            self.settle(covers);
+        }
     }
 
     /// A flush starts; returns what it will make durable.
@@ -116,6 +150,11 @@ impl Log {
     /// The flush of everything up to `covers` succeeded.
     pub(crate) fn end_flush(&mut self, covers: HeaderNo) {
         self.flushing = false;
+        self.settle(covers);
+    }
+
+    /// Everything up to `covers` is durable.
+    fn settle(&mut self, covers: HeaderNo) {
         while self.tail.front().is_some_and(|a| a.no <= covers) {
             let done = self.tail.pop_front().expect("not empty");
             self.recorded = done.carries;
@@ -127,6 +166,32 @@ impl Log {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// What is written through is durable in order, and only where nothing before it waits for a flush (I1).
+    #[test]
+    fn written_through() {
+        let mut log = Log::new(HeaderNo(0), None);
+        for at in 0..3 {
+            log.assemble(Pba(at));
+            log.write_through_if_no_flush();
+            assert!(log.last_goes_through());
+        }
+        log.complete(HeaderNo(2));
+        assert_eq!((log.durable(), log.going_through()), (HeaderNo(0), 2));
+        log.complete(HeaderNo(1));
+        assert_eq!(
+            log.durable(),
+            HeaderNo(2),
+            "what completed early counts now"
+        );
+        log.assemble(Pba(3));
+        log.assemble(Pba(4));
+        log.write_through_if_no_flush();
+        assert!(!log.last_goes_through(), "header 4 needs a flush anyway");
+        log.complete(HeaderNo(4));
+        log.complete(HeaderNo(3));
+        assert_eq!((log.durable(), log.written()), (HeaderNo(3), HeaderNo(4)));
+    }
 
     /// Durable follows the longest written prefix that a flush covered; recorded lags one header behind (I1).
     #[test]

@@ -34,11 +34,13 @@ pub enum Bug {
     RingOverrun,
     /// Nobody notes what relocation changed.
     RelocationUnsaved,
+    /// What is written through is taken for durable although something before it waits for a flush.
+    WriteThroughVouchesForAll,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::MappingBeforeData,
         Self::AckBeforeFlush,
         Self::BatchNotAtomic,
@@ -54,5 +56,6 @@ impl Bug {
         Self::TombstoneForgotten,
         Self::RingOverrun,
         Self::RelocationUnsaved,
+        Self::WriteThroughVouchesForAll,
     ];
 }

@@ -67,7 +67,7 @@ impl<'a> Damaged<'a> {
                     to.copy_from_slice(self.changed.get(&no).map_or(old, |b| &b[..]));
                 }
             }
-            MediaOp::Write { offset, buf } => {
+            MediaOp::Write { offset, buf, .. } => {
                 // SAFETY: as above.
                 let bytes = unsafe { buf.bytes() };
                 let first = offset / GRAIN_BYTES as u64;

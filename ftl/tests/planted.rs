@@ -170,6 +170,16 @@ fn relocation_unsaved() {
     must_be_caught(Bug::RelocationUnsaved, sweeping());
 }
 
+/// Seen only when pages also go out that nobody waits for.
+#[test]
+fn write_through_vouches_for_all() {
+    let options = Options {
+        lazy: true,
+        ..Options::tiny()
+    };
+    must_be_caught(Bug::WriteThroughVouchesForAll, options);
+}
+
 #[test]
 fn reservation_dropped() {
     let options = Options {

@@ -200,7 +200,15 @@ impl Core {
             *busy = true;
             let buf = cx.sh.pool.lend(slot, grains);
             let offset = self.area_place(position).0 * GRAIN_BYTES as u64;
-            self.act(cx, Op::SavePages { grains }, MediaOp::Write { offset, buf });
+            self.act(
+                cx,
+                Op::SavePages { grains },
+                MediaOp::Write {
+                    offset,
+                    buf,
+                    durable: false,
+                },
+            );
             crash_point!("checkpoint.page");
             return;
         }
@@ -264,7 +272,15 @@ impl Core {
         let buf = cx.sh.pool.lend(slot, 1);
         let offset = root_slot(taken.root.number).0 * GRAIN_BYTES as u64;
         self.checkpointer.phase = Phase::Root(taken);
-        self.act(cx, Op::SaveRoot, MediaOp::Write { offset, buf });
+        self.act(
+            cx,
+            Op::SaveRoot,
+            MediaOp::Write {
+                offset,
+                buf,
+                durable: false,
+            },
+        );
         count(&cx.sh.counters.checkpoint_grains, 1);
         crash_point!("checkpoint.root");
     }

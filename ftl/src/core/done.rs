@@ -5,6 +5,7 @@ use crate::addr::{Lba, Pba};
 use crate::crash_point::crash_point;
 use crate::device::{MediaError, MediaOp};
 use crate::error::GetError;
+use crate::fault::MediaFault;
 use crate::format::HeaderNo;
 use crate::map::{FrameId, Location, Resident, State};
 use crate::placement::Heat;
@@ -24,6 +25,14 @@ impl Core {
         let id = self.geometry.segment_of(pba);
         self.segments.get_mut(id).readers -= 1;
         let lba = self.frames[frame.0 as usize].lba;
+        if result != Ok(true) {
+            self.media_faults.note(MediaFault {
+                lba,
+                place: pba,
+                segment: id,
+                error: result.err(),
+            });
+        }
         let result = match result {
             Ok(true) => Ok(()),
             Ok(false) => {
@@ -78,7 +87,15 @@ impl Core {
         self.segments.retire_if_empty(segment, freed_at);
         if let Some((offset, slot, grains)) = late {
             let buf = cx.sh.pool.lend(slot, grains);
-            self.act(cx, Op::LateData { stage }, MediaOp::Write { offset, buf });
+            self.act(
+                cx,
+                Op::LateData { stage },
+                MediaOp::Write {
+                    offset,
+                    buf,
+                    durable: false,
+                },
+            );
         } else {
             self.stages.give_back(stage);
         }

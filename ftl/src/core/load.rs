@@ -264,7 +264,15 @@ impl Core {
         for slot in 0..ROOT_SLOTS {
             let buf = cx.sh.pool.lend(cx.sh.pool.zero_page(), 1);
             let offset = root_slot(slot).0 * GRAIN_BYTES as u64;
-            self.act(cx, Op::Disown, MediaOp::Write { offset, buf });
+            self.act(
+                cx,
+                Op::Disown,
+                MediaOp::Write {
+                    offset,
+                    buf,
+                    durable: false,
+                },
+            );
         }
         self.fail(cx, MediaError::Io);
     }

@@ -28,12 +28,13 @@ use crate::checkpoint::ColdMap;
 use crate::device::{MediaError, MediaOp};
 use crate::dirty::Dirty;
 use crate::error::{DurableError, GetError};
+use crate::fault::MediaFaults;
 use crate::format::{HeaderNo, Root, Superblock};
 use crate::geometry::Geometry;
 use crate::ids::{Port, Token};
 use crate::log::Log;
 use crate::map::{FrameId, LeafIndex, Location, State};
-use crate::page::{Frame, Waiter};
+use crate::page::{Candidates, Frame, Waiter};
 use crate::placement::Placement;
 use crate::port::{Event, Op};
 use crate::records::LiveRecords;
@@ -74,7 +75,7 @@ pub(crate) struct Core {
 
     frames: Vec<Frame>,
     frames_free: Vec<FrameId>,
-    hand: usize,
+    candidates: Candidates,
     frame_waiters: VecDeque<Waiter>,
 
     dirty: Dirty,
@@ -96,6 +97,7 @@ pub(crate) struct Core {
     /// The user stream wants a segment and may not open one.
     space_wanted: bool,
     flush_wanted: HeaderNo,
+    pub(crate) media_faults: MediaFaults,
     failed: Option<MediaError>,
     phase: Phase,
     wakes: Vec<Port>,
@@ -145,7 +147,7 @@ impl Core {
             mapped: found.mapped,
             frames: (0..frames).map(|_| Frame::new()).collect(),
             frames_free: (0..frames as u32).rev().map(FrameId).collect(),
-            hand: 0,
+            candidates: Candidates::new(frames),
             frame_waiters: VecDeque::new(),
             dirty: Dirty::default(),
             group: Group::default(),
@@ -159,6 +161,7 @@ impl Core {
             collector: Collector::default(),
             space_wanted: false,
             flush_wanted: HeaderNo(0),
+            media_faults: MediaFaults::default(),
             failed: None,
             phase: Phase::Running,
             wakes: Vec::new(),

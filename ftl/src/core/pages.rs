@@ -164,6 +164,8 @@ impl Core {
                     self.mapped += 1;
                     self.dirty.insert(lba);
                     cx.sh.arm_timer();
+                } else {
+                    self.candidates.push(frame);
                 }
                 Acquired::Pinned(leaf, frame)
             }
@@ -220,6 +222,8 @@ impl Core {
         if dirty {
             self.dirty.insert(lba);
             cx.sh.arm_timer();
+        } else {
+            self.candidates.push(frame);
         }
         for waiter in waiters.drain(..) {
             match waiter.kind {
@@ -380,14 +384,28 @@ impl Core {
 
     /// Second chance: frees one clean page that nobody holds. Two rounds see every page unused.
     fn evict_one(&mut self, cx: Cx<'_>) -> bool {
-        for _ in 0..2 * self.frames.len() {
-            let frame = FrameId(self.hand as u32);
-            self.hand = (self.hand + 1) % self.frames.len();
+        for _ in 0..2 * self.candidates.len() {
+            let Some(frame) = self.candidates.pop() else {
+                break;
+            };
             if self.evict(cx, frame, false) {
                 return true;
             }
+            if self.is_candidate(frame) {
+                self.candidates.push(frame);
+            }
         }
         false
+    }
+
+    /// Whether a frame holds a page that could be evicted if nobody held it. What is dirty comes back by itself.
+    fn is_candidate(&self, frame: FrameId) -> bool {
+        let known = &self.frames[frame.0 as usize];
+        if known.usage != FrameUse::Resident || known.writing > 0 {
+            return false;
+        }
+        let state = known.leaf().entry(known.lba).state();
+        matches!(state, State::Resident(r) if r.frame == frame && !r.dirty)
     }
 
     fn evict(&mut self, cx: Cx<'_>, frame: FrameId, force: bool) -> bool {
@@ -427,8 +445,11 @@ impl Core {
             return;
         }
         known.writing -= 1;
-        if known.writing == 0 && !self.frame_waiters.is_empty() {
-            self.evict(cx, frame, true);
+        if known.writing > 0 {
+            return;
+        }
+        if self.frame_waiters.is_empty() || !self.evict(cx, frame, true) {
+            self.candidates.push(frame);
         }
     }
 

@@ -139,7 +139,15 @@ impl Core {
             .copy_in(slot, 0, &self.superblock.emit()[..]);
         let buf = cx.sh.pool.lend(slot, 1);
         let offset = self.superblock.generation % 2 * GRAIN_BYTES as u64;
-        self.act(cx, Op::Superblock, MediaOp::Write { offset, buf });
+        self.act(
+            cx,
+            Op::Superblock,
+            MediaOp::Write {
+                offset,
+                buf,
+                durable: false,
+            },
+        );
     }
 
     /// A step of writing the superblock has ended.

@@ -23,7 +23,10 @@ use std::sync::atomic::Ordering;
 use super::commit::GroupRecord;
 
 /// Urgent pages up to this many go out together whatever their streams are: one device write, one header.
-const URGENT_TOGETHER: usize = 16;
+const URGENT_TOGETHER: usize = 32;
+/// Write-outs that go through the caches at the same time: while they do, others who want something durable gather for the
+/// next one. More of them would be smaller.
+const WRITE_THROUGH_MAX: usize = 2;
 
 impl Core {
     /// Whether free segments are so few that relocation must use as little of them as it can.
@@ -102,6 +105,11 @@ impl Core {
 
     /// One write-out with the forming group and a few urgent pages.
     fn assemble_prompt(&mut self, cx: Cx<'_>) -> bool {
+        let due = self.group.pages.len() + self.dirty.urgent_count();
+        if self.log.going_through() >= WRITE_THROUGH_MAX && due < self.geometry.write_out_data_max()
+        {
+            return false;
+        }
         let Some(stage) = self.stages.take(StageUse::Prompt) else {
             return false;
         };
@@ -180,6 +188,11 @@ impl Core {
                 self.unpin_internal(cx, lba, frame);
             }
             self.group.pins.clear();
+        }
+        if cx.sh.has_bug(Bug::WriteThroughVouchesForAll) {
+            self.log.write_through();
+        } else {
+            self.log.write_through_if_no_flush();
         }
         count(&cx.sh.counters.user_grains, copied.len() as u64);
         self.stages.list[stage] = WriteOut {
@@ -357,7 +370,13 @@ impl Core {
             count_now = 1;
         }
         let buf = cx.sh.pool.lend(base, count_now);
-        self.act(cx, Op::WriteOut { stage }, MediaOp::Write { offset, buf });
+        let durable = self.log.last_goes_through();
+        let op = MediaOp::Write {
+            offset,
+            buf,
+            durable,
+        };
+        self.act(cx, Op::WriteOut { stage }, op);
         count(&cx.sh.counters.header_grains, 1);
         count(&cx.sh.counters.write_outs, 1);
     }

@@ -37,7 +37,7 @@ impl HeaderDevice {
                     }
                 }
             }
-            MediaOp::Write { offset, buf } => {
+            MediaOp::Write { offset, buf, .. } => {
                 let first = offset / grain;
                 // SAFETY: the completion is queued only after this function has returned.
                 let bytes = unsafe { buf.bytes() };

@@ -58,7 +58,7 @@ impl MemDevice {
                 let bytes = unsafe { buf.bytes_mut() };
                 bytes.copy_from_slice(&self.media[start..start + len]);
             }
-            MediaOp::Write { offset, buf } => {
+            MediaOp::Write { offset, buf, .. } => {
                 let start = offset as usize;
                 // SAFETY: the completion is queued only after this function has returned.
                 let bytes = unsafe { buf.bytes() };

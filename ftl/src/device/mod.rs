@@ -7,7 +7,8 @@
 //! # Rules of the seam
 //! - Offsets and lengths are bytes, multiples of [`crate::GRAIN_BYTES`].
 //! - Operations in flight at the same time are unordered. Whoever needs an order waits for a completion.
-//! - A write is durable when a flush that was submitted after its completion has succeeded, not before.
+//! - A write is durable when a flush that was submitted after its completion has succeeded, not before; one that asks
+//!   for it is durable when it has completed.
 //! - Success means all bytes: a short transfer is finished by the device or reported as [`MediaError::Short`].
 //! - A discard is advice. It always succeeds, and what it covered reads as anything.
 
@@ -64,6 +65,8 @@ pub enum MediaOp {
         offset: u64,
         /// The bytes; they do not change until the operation completes.
         buf: IoBuf,
+        /// Success means that these bytes are durable, with no flush; nothing is said about other writes.
+        durable: bool,
     },
     /// Make every write that has completed before the submission durable.
     Flush,
@@ -105,7 +108,7 @@ pub trait Device: Send {
 fn check(op: &MediaOp, len_bytes: u64) -> Result<(), MediaError> {
     let (offset, len) = match op {
         MediaOp::Flush => return Ok(()),
-        MediaOp::Read { offset, buf } | MediaOp::Write { offset, buf } => {
+        MediaOp::Read { offset, buf } | MediaOp::Write { offset, buf, .. } => {
             if !buf.as_ptr().addr().is_multiple_of(GRAIN_BYTES) {
                 return Err(MediaError::Invalid);
             }

@@ -30,6 +30,7 @@ impl TestBuf {
         MediaOp::Write {
             offset,
             buf: self.lend(),
+            durable: false,
         }
     }
 

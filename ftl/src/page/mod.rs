@@ -2,11 +2,13 @@
 
 #[allow(unsafe_code)]
 pub(crate) mod arena;
+mod candidates;
 mod frame;
 mod page_ref;
 mod pool;
 
 pub(crate) use arena::Slot;
+pub(crate) use candidates::Candidates;
 pub(crate) use frame::{Frame, FrameUse, Waiter, WaiterKind};
 pub(crate) use page_ref::Hold;
 pub use page_ref::PageRef;

@@ -91,6 +91,7 @@ impl<'d> MediaIo<'d> {
         self.run(MediaOp::Write {
             offset: at.0 * GRAIN_BYTES as u64,
             buf: self.arena.lend(slot, 1),
+            durable: false,
         })
     }
 

@@ -43,7 +43,14 @@ pub fn run(path: &Path, shape: &Shape) -> io::Result<Figures> {
             },
             // SAFETY: as above.
             Direction::Write => unsafe {
-                ring.write(file.as_raw_fd(), at, buffer.as_ptr(), len, slot as u32);
+                ring.write(
+                    file.as_raw_fd(),
+                    at,
+                    buffer.as_ptr(),
+                    len,
+                    false,
+                    slot as u32,
+                );
             },
         }
     };

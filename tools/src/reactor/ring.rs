@@ -175,13 +175,22 @@ impl Ring {
         self.push(entry, Tag::Device(id));
     }
 
-    /// Writes `len` bytes at `offset` of the device.
+    /// Writes `len` bytes at `offset` of the device; with `durable`, past every cache of it.
     ///
     /// # Safety
     /// `buf..buf + len` must be readable and unchanged until the completion of `Tag::Device(id)`.
-    pub unsafe fn write(&mut self, fd: RawFd, offset: u64, buf: *const u8, len: u32, id: u32) {
+    pub unsafe fn write(
+        &mut self,
+        fd: RawFd,
+        offset: u64,
+        buf: *const u8,
+        len: u32,
+        durable: bool,
+        id: u32,
+    ) {
         let entry = opcode::Write::new(types::Fd(fd), buf, len)
             .offset(offset)
+            .rw_flags(if durable { libc::RWF_DSYNC } else { 0 })
             .build();
         self.push(entry, Tag::Device(id));
     }

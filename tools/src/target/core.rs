@@ -269,10 +269,15 @@ impl Core {
                 MediaOp::Read { offset, buf } => unsafe {
                     ring.read(fd, *offset, buf.as_ptr(), buf.len() as u32, id);
                 },
-                // SAFETY: as above.
-                MediaOp::Write { offset, buf } => unsafe {
-                    ring.write(fd, *offset, buf.as_ptr(), buf.len() as u32, id);
-                },
+                MediaOp::Write {
+                    offset,
+                    buf,
+                    durable,
+                } => {
+                    let (ptr, len) = (buf.as_ptr(), buf.len() as u32);
+                    // SAFETY: as above.
+                    unsafe { ring.write(fd, *offset, ptr, len, *durable, id) };
+                }
                 MediaOp::Flush => ring.flush(fd, id),
                 MediaOp::Discard { offset, len } => ring.discard(fd, *offset, *len, id),
             }

@@ -46,13 +46,21 @@ fn attempt(file: &File, op: &MediaOp, progress: Progress) -> Next {
             let got = unsafe { libc::pread64(fd, ptr.cast(), len, at) };
             progress.after(answer(got), buf.len())
         }
-        MediaOp::Write { offset, buf } => {
+        MediaOp::Write {
+            offset,
+            buf,
+            durable,
+        } => {
             let len = (buf.len() - progress.done).min(REQUEST_BYTES_MAX);
             let at = (offset + progress.done as u64).cast_signed();
             // SAFETY: `done` is less than the buffer's length.
             let ptr = unsafe { buf.as_ptr().add(progress.done) };
             // SAFETY: the rest of the buffer is ours until we report completion.
             let put = unsafe { libc::pwrite64(fd, ptr.cast(), len, at) };
+            // SAFETY: `fd` is open.
+            if put >= 0 && *durable && unsafe { libc::fdatasync(fd) } < 0 {
+                return progress.after_command(answer(-1));
+            }
             progress.after(answer(put), buf.len())
         }
         MediaOp::Flush => {

@@ -20,9 +20,10 @@ pub use error::{DeviceOpenError, Step};
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::path::Path;
 use std::ptr::NonNull;
+use std::time::{Duration, Instant};
 
 use super::{Action, ActionId, Device, MediaError, MediaOp, check};
 use crate::GRAIN_BYTES;
@@ -32,11 +33,17 @@ use ring::Ring;
 /// `_IOR(0x12, 114, size_t)`: size of a block device in bytes.
 const BLKGETSIZE64: libc::c_ulong = 0x8008_1272;
 
+/// How long a device that is in use is waited for.
+const PATIENCE: Duration = Duration::from_millis(500);
+
 /// How much of a new image's space is claimed at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Allocation {
     /// All of it, so that the image can not run out of space later (where the file system can do that).
     Reserve,
+    /// All of it, and every block is written once: no later write waits for the file system to note that a block has
+    /// come into use, which for durable writes takes a commit of its journal.
+    Written,
     /// Only what is written.
     Sparse,
 }
@@ -125,7 +132,7 @@ impl FileDevice {
                 path: path.to_path_buf(),
             });
         }
-        let file = open_file(path, access, kind.is_block_device())?;
+        let file = patiently(|| open_file(path, access, kind.is_block_device()))?;
         let (operation, read_only) = match access {
             Access::ReadOnly => (libc::LOCK_SH, true),
             Access::Create | Access::ReadWrite => (libc::LOCK_EX, false),
@@ -268,13 +275,31 @@ fn open_file(path: &Path, access: Access, is_block: bool) -> Result<File, Device
 }
 
 fn lock(path: &Path, file: &File, operation: i32) -> Result<(), DeviceOpenError> {
-    // SAFETY: no memory is involved.
-    let locked = unsafe { libc::flock(file.as_raw_fd(), operation | libc::LOCK_NB) };
-    if locked == 0 {
-        return Ok(());
+    patiently(|| {
+        // SAFETY: no memory is involved.
+        let locked = unsafe { libc::flock(file.as_raw_fd(), operation | libc::LOCK_NB) };
+        if locked == 0 {
+            return Ok(());
+        }
+        let error = io::Error::last_os_error();
+        Err(DeviceOpenError::from_system(path, Step::Lock, error))
+    })
+}
+
+/// Tries for a while what fails because the device is in use. A process that was killed holds its files until the
+/// kernel is done with its last requests, a little longer than it is there to be seen.
+fn patiently<T>(
+    mut attempt: impl FnMut() -> Result<T, DeviceOpenError>,
+) -> Result<T, DeviceOpenError> {
+    let start = Instant::now();
+    loop {
+        match attempt() {
+            Err(DeviceOpenError::InUse { .. }) if start.elapsed() < PATIENCE => {
+                std::thread::sleep(Duration::from_millis(2));
+            }
+            result => return result,
+        }
     }
-    let error = io::Error::last_os_error();
-    Err(DeviceOpenError::from_system(path, Step::Lock, error))
 }
 
 fn allocate(
@@ -284,7 +309,7 @@ fn allocate(
     allocation: Allocation,
 ) -> Result<(), DeviceOpenError> {
     let mut result = file.set_len(len_bytes);
-    if result.is_ok() && allocation == Allocation::Reserve && len_bytes > 0 {
+    if result.is_ok() && allocation != Allocation::Sparse && len_bytes > 0 {
         // SAFETY: no memory is involved.
         let reserved =
             unsafe { libc::fallocate64(file.as_raw_fd(), 0, 0, len_bytes.cast_signed()) };
@@ -296,6 +321,9 @@ fn allocate(
             }
         }
     }
+    if allocation == Allocation::Written {
+        result = result.and_then(|()| write_zeros(file, len_bytes));
+    }
     // The size and the reservation are metadata of the file; they must not depend on a later flush.
     result
         .and_then(|()| file.sync_all())
@@ -306,6 +334,24 @@ fn allocate(
             },
             _ => DeviceOpenError::from_system(path, Step::Allocate, error),
         })
+}
+
+/// Writes every block, in steps that leave no heap of dirty pages.
+fn write_zeros(file: &File, len_bytes: u64) -> io::Result<()> {
+    const STEP: usize = 1 << 20;
+    const SYNC_EVERY: u64 = 64 << 20;
+    let zeros = vec![0; STEP];
+    for offset in (0..len_bytes).step_by(STEP) {
+        let len = STEP.min((len_bytes - offset) as usize);
+        file.write_all_at(&zeros[..len], offset)?;
+        if (offset + len as u64).is_multiple_of(SYNC_EVERY) {
+            file.sync_data()?;
+        }
+    }
+    file.sync_data()?;
+    // SAFETY: advice about an open file; no memory is involved.
+    unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) };
+    Ok(())
 }
 
 /// Makes the name of a new image survive a power cut.

@@ -1,6 +1,6 @@
 //! Operations over the device's own io_uring.
 //!
-//! Requests are queued in the submission ring and handed to the kernel together, at the next poll. An operation owns
+//! Requests are queued in the submission ring and handed to the kernel a few together, at the latest at the next poll. An operation owns
 //! its buffer in `slots` until its completion has been reaped, also when the device is dropped.
 
 use std::collections::VecDeque;
@@ -16,6 +16,9 @@ use crate::device::{Action, ActionId, MediaError, MediaOp};
 
 /// Operations handed to the kernel at the same time; more wait in `backlog`.
 const QUEUE_DEPTH: u32 = 128;
+/// Requests queued before they are handed over without waiting for the next poll: a device that waits for requests
+/// while they are being put together loses more than a system call costs.
+const HAND_OVER: usize = 4;
 
 struct InFlight {
     action: Action,
@@ -58,6 +61,9 @@ impl Ring {
             Some(slot) => self.start(file, slot, action, Progress::default()),
             None => self.backlog.push_back(action),
         }
+        if self.ring.submission().len() >= HAND_OVER {
+            self.enter(false);
+        }
     }
 
     pub(super) fn report(&mut self, id: ActionId, result: Result<(), MediaError>) {
@@ -73,6 +79,11 @@ impl Ring {
             if let Some(done) = self.done.pop_front() {
                 return Some(done);
             }
+            // Who is ready to wait has nothing to add: requests go before completions are looked at, and none of them
+            // waits until all that has completed has been dealt with.
+            if wait && !self.ring.submission().is_empty() {
+                self.enter(true);
+            }
             self.reap(file);
             if !self.done.is_empty() {
                 continue;
@@ -80,8 +91,11 @@ impl Ring {
             if self.is_idle() {
                 return None;
             }
-            self.enter(wait);
-            self.reap(file);
+            // The kernel posts completions by itself: who does not wait enters it to hand over requests only.
+            if wait || !self.ring.submission().is_empty() {
+                self.enter(wait);
+                self.reap(file);
+            }
             if !wait && self.done.is_empty() {
                 return None;
             }
@@ -157,11 +171,16 @@ fn request(file: &File, op: &MediaOp, progress: Progress) -> squeue::Entry {
                 .offset(offset + progress.done as u64)
                 .build()
         }
-        MediaOp::Write { offset, buf } => {
+        MediaOp::Write {
+            offset,
+            buf,
+            durable,
+        } => {
             // SAFETY: `done` is less than the buffer's length.
             let ptr = unsafe { buf.as_ptr().add(progress.done) };
             opcode::Write::new(fd, ptr, rest(buf.len()))
                 .offset(offset + progress.done as u64)
+                .rw_flags(if *durable { libc::RWF_DSYNC } else { 0 })
                 .build()
         }
         MediaOp::Flush => opcode::Fsync::new(fd)

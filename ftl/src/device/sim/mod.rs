@@ -3,7 +3,8 @@
 //! # Fault model
 //! - **Order.** Each operation takes a random number of steps of device time; operations in flight complete in any
 //!   order. A read that overlaps a write in flight sees each sector old or new.
-//! - **Power cut** (see [`CrashPoint`]). Writes that completed before the start of a flush that succeeded are kept.
+//! - **Power cut** (see [`CrashPoint`]). Writes that completed before the start of a flush that succeeded are kept, and
+//!   so are durable writes that have completed.
 //!   Every other write is, per 512-byte sector and in any combination, old or new; sectors of writes in flight may
 //!   also be garbage. Discards are kept or lost, likewise by sector.
 //! - **Honest failures** (see [`Fault`]): any operation fails, once or for ever, by kind, range or number. A failed
@@ -203,7 +204,7 @@ impl SimDevice {
                 counts.reads += 1;
                 (OpKind::Read, Some(*offset..offset + buf.len() as u64))
             }
-            MediaOp::Write { offset, buf } => {
+            MediaOp::Write { offset, buf, .. } => {
                 counts.writes += 1;
                 counts.bytes_written += buf.len() as u64;
                 (OpKind::Write, Some(*offset..offset + buf.len() as u64))
@@ -267,7 +268,7 @@ impl SimDevice {
         }
         for other in &self.pending {
             let range = match &other.action.op {
-                MediaOp::Write { offset, buf } => *offset..offset + buf.len() as u64,
+                MediaOp::Write { offset, buf, .. } => *offset..offset + buf.len() as u64,
                 MediaOp::Discard { offset, len } => *offset..offset + len,
                 MediaOp::Read { .. } | MediaOp::Flush => continue,
             };
@@ -318,6 +319,9 @@ impl SimDevice {
                 if let Some(change) = self.changes.iter_mut().find(|change| change.no == op.no) {
                     change.stage = Stage::Completed;
                     change.apply(Fate::Kept, &mut self.current);
+                }
+                if matches!(op.action.op, MediaOp::Write { durable: true, .. }) {
+                    self.harden(&[op.no]);
                 }
             }
             MediaOp::Flush => {
@@ -414,7 +418,7 @@ impl Device for SimDevice {
             match &mut action.op {
                 // SAFETY: the operation is reported as complete only by a later `poll`.
                 MediaOp::Read { buf, .. } => unsafe { buf.bytes_mut() }.fill(UNREAD),
-                MediaOp::Write { offset, buf } => {
+                MediaOp::Write { offset, buf, .. } => {
                     // SAFETY: the operation is reported as complete only by a later `poll`.
                     let bytes: Arc<[u8]> = Arc::from(unsafe { buf.bytes() });
                     self.begin_change(no, *offset, Bytes::Data(Arc::clone(&bytes)), effect);
