@@ -2,17 +2,41 @@
 
 use std::path::PathBuf;
 
+use bytesize::ByteSize;
 use clap::{Args, Subcommand};
 use ftl::GcPolicy;
 
 /// The translation layer alone.
 #[derive(Clone, Debug, Subcommand)]
 pub enum FtlCommand {
+    /// Measure the engine against its bare device, in turns, on files made for it.
+    #[command(after_help = "Example: flashnet ftl bench --dir /mnt/flash --size 4GiB")]
+    Bench(Bench),
     /// Drive the engine with a trace of writes and print its write amplification.
     #[command(
         after_help = "Example: flashnet ftl replay zipf.trace --grains 262144 --op 15 --segment-grains 128 --skip 7864320"
     )]
     Replay(Replay),
+}
+
+/// Options of `ftl bench`.
+#[derive(Clone, Debug, Args)]
+pub struct Bench {
+    /// Where the files are made, and removed [default: the temporary directory].
+    #[arg(long = "dir", value_name = "DIR")]
+    pub directory: Option<PathBuf>,
+    /// Size of the volume, and of the plain file beside it.
+    #[arg(long, value_name = "SIZE", default_value = "2GiB")]
+    pub size: ByteSize,
+    /// Seconds measured of each case, of each side.
+    #[arg(long, value_name = "S", default_value = "6")]
+    pub seconds: f64,
+    /// Turns in which the two sides alternate.
+    #[arg(long, value_name = "N", default_value = "8")]
+    pub rounds: u32,
+    /// Only cases whose name contains this.
+    #[arg(long, value_name = "TEXT")]
+    pub only: Option<String>,
 }
 
 /// Options of `ftl replay`.

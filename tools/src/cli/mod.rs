@@ -1,5 +1,6 @@
 //! The command line: every command, its options and an example of its use.
 
+pub mod device;
 pub mod ftl;
 
 use std::net::SocketAddr;
@@ -43,6 +44,12 @@ pub enum Command {
         after_help = "Example: flashnet fsck volume.img\n         flashnet fsck --rebuild volume.img"
     )]
     Fsck(Fsck),
+    /// Show what is on the media of a volume that is not in use.
+    #[command(after_help = "Example: flashnet inspect volume.img --map 0+16")]
+    Inspect(device::Inspect),
+    /// Read everything that a volume holds, and report what does not fit its checksum.
+    #[command(after_help = "Example: flashnet scrub volume.img --rate 200MiB")]
+    Scrub(device::Scrub),
     /// List a remote directory.
     #[command(after_help = "Example: flashnet ls localhost/photos")]
     Ls(Remote),
@@ -101,6 +108,9 @@ pub struct Mkfs {
     /// Make the image file this large, if it does not exist.
     #[arg(long)]
     pub size: Option<ByteSize>,
+    /// Write the whole new image file once, so that its first writes are as fast as all later ones.
+    #[arg(long, requires = "size")]
+    pub prefill: bool,
     /// Share of the device kept from users so that the log can breathe.
     #[arg(long, default_value = "20%", value_parser = percent)]
     pub op: u8,

@@ -50,7 +50,13 @@ fn is_blank(path: &Path) -> Result<bool> {
 /// Formats `path` and says what it made.
 pub(super) fn format(path: &Path, options: &cli::Mkfs) -> Result<serde_json::Value> {
     let mut device = match (path.exists(), options.size) {
-        (false, Some(size)) => FileDevice::create(path, size.as_u64(), Allocation::Reserve)?,
+        (false, Some(size)) => {
+            let allocation = match options.prefill {
+                true => Allocation::Written,
+                false => Allocation::Reserve,
+            };
+            FileDevice::create(path, size.as_u64(), allocation)?
+        }
         (false, None) => bail!(
             "{} does not exist: --size makes an image file",
             path.display()

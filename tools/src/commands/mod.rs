@@ -4,9 +4,11 @@ mod bench;
 mod demo;
 mod fsck;
 mod ftl;
+mod inspect;
 mod mkfs;
 mod perf;
 mod remote;
+mod scrub;
 mod serve;
 mod show;
 mod spawn;
@@ -27,8 +29,10 @@ pub fn run(cli: &Cli) -> Result<()> {
         Command::Stat(options) => remote::stat(options, json),
         Command::Get(options) => remote::get(options, json),
         Command::Put(options) => remote::put(options, json),
-        Command::Perf(options) => perf::run(options, json),
+        Command::Inspect(options) => inspect::run(options, json),
+        Command::Scrub(options) => scrub::run(options, json),
         Command::Ftl(command) => ftl::run(command, json),
+        Command::Perf(options) => perf::run(options, json),
         Command::Bench(command) => bench::run(command, json),
         Command::PerfServer(options) => perf::serve(options),
     }

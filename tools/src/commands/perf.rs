@@ -155,6 +155,8 @@ impl Subject {
                     (file * 3 / 2).max(256 << 20).next_multiple_of(1 << 20),
                 )),
                 op: 15,
+                // Like the plain files it is compared with.
+                prefill: true,
                 segment_size: None,
                 force: false,
             },

@@ -3,6 +3,7 @@
 pub mod cpu;
 pub mod disk;
 pub mod figures;
+pub mod flash;
 pub mod lat;
 pub mod raw;
 pub mod rdma;

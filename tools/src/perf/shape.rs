@@ -57,10 +57,15 @@ pub struct Offsets {
 impl Offsets {
     /// Offsets for connection `seed` of a load.
     pub fn new(shape: &Shape, seed: u64) -> Self {
+        Self::over(shape.file_bytes, shape.size, seed)
+    }
+
+    /// Offsets of operations of `size` bytes within `bytes`.
+    pub fn over(bytes: u64, size: usize, seed: u64) -> Self {
         Self {
             state: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x1234_5678,
-            slots: shape.slots(),
-            size: shape.size as u64,
+            slots: (bytes / size as u64).max(1),
+            size: size as u64,
         }
     }
 

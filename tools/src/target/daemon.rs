@@ -95,7 +95,7 @@ impl Target {
             inboxes: inboxes.clone(),
         });
         let control = service.start(control_jobs)?;
-        let housekeeper = Housekeeper::start(Arc::clone(&fs))?;
+        let housekeeper = Housekeeper::start(Arc::clone(&fs), Arc::clone(&ftl))?;
         let mut target = Self {
             address,
             mounted: None,

@@ -7,12 +7,13 @@ use std::thread::{Builder, JoinHandle};
 use std::time::Duration;
 
 use contigfs::{BlockStore, Fs};
+use ftl::Ftl;
 use tracing::warn;
 
 /// Sizes and times of files, which nobody waits for, are written out after this long at the latest.
 const PERIOD: Duration = Duration::from_secs(5);
 
-/// A thread that writes out what the file system holds back. Dropping it ends the thread.
+/// A thread that writes out what the file system holds back, and says what the media have lost. Dropping it ends the thread.
 #[derive(Debug)]
 pub(super) struct Housekeeper {
     stop: Option<Sender<()>>,
@@ -20,13 +21,19 @@ pub(super) struct Housekeeper {
 }
 
 impl Housekeeper {
-    /// Starts to look after `fs`.
-    pub(super) fn start<S: BlockStore + 'static>(fs: Arc<Fs<S>>) -> io::Result<Self> {
+    /// Starts to look after `fs` and the volume below it.
+    pub(super) fn start<S: BlockStore + 'static>(
+        fs: Arc<Fs<S>>,
+        ftl: Arc<Ftl>,
+    ) -> io::Result<Self> {
         let (stop, stopped) = channel();
         let thread = Builder::new().name("housekeeper".into()).spawn(move || {
             while stopped.recv_timeout(PERIOD) == Err(RecvTimeoutError::Timeout) {
                 if let Err(error) = fs.sync_all() {
                     warn!(%error, "cannot write out sizes and times of files");
+                }
+                for fault in ftl.take_media_faults() {
+                    warn!(%fault, "a grain cannot be read as it was written");
                 }
             }
         })?;

@@ -129,6 +129,7 @@ impl Demo<'_> {
                 devices: vec![image.clone()],
                 size,
                 op: 20,
+                prefill: false,
                 segment_size: None,
                 force: self.options.device.is_some(),
             },

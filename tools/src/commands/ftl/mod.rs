@@ -1,5 +1,6 @@
 //! `flashnet ftl`: the translation layer alone.
 
+mod bench;
 mod replay;
 
 use anyhow::Result;
@@ -9,6 +10,7 @@ use crate::cli::ftl::FtlCommand;
 /// Runs the command that was asked for.
 pub(super) fn run(command: &FtlCommand, json: bool) -> Result<()> {
     match command {
+        FtlCommand::Bench(options) => bench::run(options, json),
         FtlCommand::Replay(options) => replay::run(options, json),
     }
 }

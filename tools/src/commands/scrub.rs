@@ -1,0 +1,201 @@
+//! `scrub`: reads everything that a volume holds, and names what does not fit its checksum.
+
+use std::path::Path;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use ftl::inspect::Inspector;
+use ftl::{FileDevice, GRAIN_BYTES, Intent, Lba, LbaRange, MediaFault, OpenOptions, Volume};
+use indicatif::ProgressBar;
+use serde_json::json;
+
+use super::show;
+use crate::cli::device::Scrub;
+
+/// Reads in flight.
+const READERS: usize = 16;
+/// Pages in memory: what is being read, with room to breathe.
+const POOL_FRAMES: usize = 1024;
+/// Grains that a reader takes at a time.
+const PORTION: u64 = 256;
+
+/// Runs the command: exit 0 when everything fits.
+pub(super) fn run(options: &Scrub, json: bool) -> Result<()> {
+    let [path] = options.devices.as_slice() else {
+        bail!(
+            "{} devices given: a volume lies on one device",
+            options.devices.len()
+        );
+    };
+    let rate = options.rate.map(|rate| rate.as_u64());
+    ensure!(
+        rate.is_none_or(|rate| rate >= GRAIN_BYTES as u64),
+        "--rate: at least 4KiB"
+    );
+    let mut device = FileDevice::open(path)?;
+    let copies = Inspector::new(&mut device)
+        .with_context(|| format!("cannot scrub {}", path.display()))?
+        .superblocks();
+    let superblocks_damaged = copies.iter().filter(|copy| copy.is_err()).count();
+    let open = OpenOptions {
+        pool_frames: POOL_FRAMES,
+        ..OpenOptions::default()
+    };
+    let (volume, _) = Volume::open(device, open)
+        .with_context(|| format!("cannot open the volume on {}", path.display()))?;
+    let start = Instant::now();
+    let (read, faults) = read_all(&volume, rate);
+    volume.shutdown()?;
+    print(
+        json,
+        path,
+        read,
+        start.elapsed(),
+        superblocks_damaged,
+        &faults,
+    );
+    if faults.is_empty() && superblocks_damaged == 0 {
+        Ok(())
+    } else {
+        bail!("{} is damaged", path.display())
+    }
+}
+
+/// Reads every mapped grain; returns how many, and those that could not be read.
+fn read_all(volume: &Volume<FileDevice>, rate: Option<u64>) -> (u64, Vec<MediaFault>) {
+    let total = volume.mapped_count(LbaRange::ALL);
+    let bar = show::progress(total * GRAIN_BYTES as u64, "scrub");
+    let pace = Pace::new(rate);
+    let cursor = Mutex::new(Lba(0));
+    let (read, stop) = (AtomicU64::new(0), AtomicBool::new(false));
+    let faults = Mutex::new(Vec::new());
+    std::thread::scope(|scope| {
+        for _ in 0..READERS {
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed)
+                    && let Some(portion) = next_portion(volume, &cursor)
+                {
+                    let grains = read_portion(volume, portion, &pace, &bar);
+                    read.fetch_add(grains, Ordering::Relaxed);
+                    let found = volume.ftl().take_media_faults();
+                    let mut faults = faults.lock().expect("no reader panics");
+                    for fault in found {
+                        bar.suspend(|| eprintln!("{fault}"));
+                        faults.push(fault);
+                    }
+                }
+            });
+        }
+    });
+    bar.finish_and_clear();
+    (
+        read.into_inner(),
+        faults.into_inner().expect("no reader panics"),
+    )
+}
+
+/// The next run of addresses in which something is mapped.
+fn next_portion(volume: &Volume<FileDevice>, cursor: &Mutex<Lba>) -> Option<LbaRange> {
+    let mut cursor = cursor.lock().expect("no reader panics");
+    let rest = LbaRange::new(*cursor, Lba::END.0 - cursor.0);
+    let first = volume.next_mapped(rest)?;
+    let count = PORTION.min(Lba::END.0 - first.0);
+    *cursor = first.offset(count);
+    Some(LbaRange::new(first, count))
+}
+
+fn read_portion(
+    volume: &Volume<FileDevice>,
+    portion: LbaRange,
+    pace: &Pace,
+    bar: &ProgressBar,
+) -> u64 {
+    let mut grains = 0;
+    let mut next = portion.start;
+    while next < portion.end() {
+        let rest = LbaRange::new(next, portion.end().0 - next.0);
+        let Some(lba) = volume.next_mapped(rest) else {
+            break;
+        };
+        pace.wait(GRAIN_BYTES as u64);
+        // What is wrong is remembered by the engine, with the place.
+        drop(volume.page(lba, Intent::Read));
+        grains += 1;
+        bar.inc(GRAIN_BYTES as u64);
+        next = lba.offset(1);
+    }
+    grains
+}
+
+/// Keeps readers to a rate, all of them together.
+struct Pace {
+    start: Instant,
+    bytes: AtomicU64,
+    rate: Option<u64>,
+}
+
+impl Pace {
+    fn new(rate: Option<u64>) -> Self {
+        Self {
+            start: Instant::now(),
+            bytes: AtomicU64::new(0),
+            rate,
+        }
+    }
+
+    /// Waits until `bytes` more are due.
+    fn wait(&self, bytes: u64) {
+        let Some(rate) = self.rate else {
+            return;
+        };
+        let before = self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        let due = Duration::from_secs_f64(before as f64 / rate as f64);
+        std::thread::sleep(due.saturating_sub(self.start.elapsed()));
+    }
+}
+
+fn print(
+    json: bool,
+    path: &Path,
+    read: u64,
+    took: Duration,
+    superblocks_damaged: usize,
+    faults: &[MediaFault],
+) {
+    let bytes = read * GRAIN_BYTES as u64;
+    if json {
+        let faults = faults.iter().map(|fault| {
+            json!({
+                "device": path,
+                "lba": fault.lba.0,
+                "grain": fault.place.0,
+                "segment": fault.segment.0,
+                "error": fault.error.map(|error| error.to_string()),
+            })
+        });
+        println!(
+            "{}",
+            json!({
+                "device": path,
+                "grains": read,
+                "bytes": bytes,
+                "seconds": took.as_secs_f64(),
+                "superblocks_damaged": superblocks_damaged,
+                "damaged": faults.collect::<Vec<_>>(),
+            })
+        );
+        return;
+    }
+    if superblocks_damaged > 0 {
+        println!("one of the two superblocks was damaged; opening the volume restored it");
+    }
+    println!(
+        "{}: {} read, {}, {} grains damaged",
+        path.display(),
+        show::bytes(bytes),
+        show::rate(bytes, took),
+        faults.len()
+    );
+}
