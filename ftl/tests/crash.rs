@@ -236,7 +236,7 @@ fn cut_when_scarce() {
         lazy: true,
         ..Options::tiny()
     };
-    for (options, lives, at_most) in [(tiny, 40, 3), (long, 30, 5)] {
+    for (options, lives, at_most) in [(tiny, 40, 3), (long, 30, 4)] {
         let mut scarcest = u64::MAX;
         for seed in seeds(6) {
             let result = run_scarce_lives(&options, seed, lives, &mut scarcest);

@@ -143,6 +143,7 @@ fn subject() -> Subject {
             if round % 6 == 5 {
                 let lba = Lba(rng.below(GRAINS));
                 volume.trim(LbaRange::new(lba, 5)).expect("trim");
+                volume.zero(LbaRange::new(lba, 3)).expect("reserve");
                 volume.sync(LbaRange::ALL).expect("sync");
             }
         }

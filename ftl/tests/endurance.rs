@@ -109,6 +109,44 @@ fn every_policy_goes_on_for_ever() {
     }
 }
 
+/// A zero record that collection takes along in more pieces than a header holds leaves room for the records that
+/// lie behind it in the victim.
+#[test]
+fn zero_records_fall_into_pieces() {
+    const RESERVED: u64 = 1024;
+    let mut live = volume(16 + 64 * 64, 64, 256);
+    let mut batch = AtomicBatch::new();
+    batch.zero(LbaRange::new(Lba(0), RESERVED));
+    for no in 0..8 {
+        batch.zero(LbaRange::new(Lba(RESERVED + 10 * no), 4));
+    }
+    live.commit(batch).expect("reserve");
+    let mut versions = BTreeMap::new();
+    let first = 2 * RESERVED;
+    let beside = (first..first + 128).map(Lba);
+    // What lies beside the records dies soon: their segment becomes a victim.
+    for lba in beside.chain((0..RESERVED).step_by(2).map(Lba)) {
+        live.write(at(lba), &grain(lba, 1)).expect("write");
+        versions.insert(lba, 1);
+    }
+    live.sync(LbaRange::ALL).expect("sync");
+    let count = (live.space().capacity - live.space().mapped) * 9 / 10;
+    let mut rng = Rng::new(6);
+    for version in 0..count * 12 {
+        let lba = Lba(first + rng.below(count));
+        live.write(at(lba), &grain(lba, version)).expect("write");
+        versions.insert(lba, version);
+    }
+    live.sync(LbaRange::ALL).expect("sync");
+    live.ftl().self_check();
+    check(&live, &versions);
+    let reserved = |live: &Volume<MemDevice>| live.mapped_count(LbaRange::new(Lba(0), first));
+    assert_eq!(reserved(&live), RESERVED + 8 * 4);
+    live = reopen(live.into_device(), 256);
+    check(&live, &versions);
+    assert_eq!(reserved(&live), RESERVED + 8 * 4);
+}
+
 /// Single-grain synced writes and trims waste the most space on headers and tombstones; it goes on all the same.
 #[test]
 fn synced_writes_and_trims_for_ever() {

@@ -369,9 +369,8 @@ fn damaged_metadata() {
             is_header || lost == 0,
             "a grain of superblock or checkpoint cost {lost} grains"
         );
-        // A header names the grains of a write-out, and trims and zeros of ranges besides.
         assert!(
-            lost <= 2 * u64::from(options.segment_grains as u32),
+            lost <= u64::from(options.segment_grains as u32),
             "{lost} grains lost by one sector"
         );
         grains_lost += lost;

@@ -492,8 +492,11 @@ impl Core {
             segment,
         };
         let mut records_from = Vec::with_capacity(forming.records.len());
+        let mut behind = forming.records.len();
         for joined in forming.records {
-            let limit = RECORDS_MAX - forming.entries.len() - header.records.len();
+            // A zero record may fall into pieces: those that come behind it, and the entries, keep their room.
+            behind -= 1;
+            let limit = RECORDS_MAX - forming.entries.len() - header.records.len() - behind;
             let out = &mut header.records;
             self.rehome(cx, &joined.record, joined.header, home, limit, out);
             records_from.push(joined.victim);

@@ -106,12 +106,12 @@ impl fmt::Debug for Version {
     }
 }
 
-/// Class of writes that share an open segment.
+/// What a write-out carries; information only. (The stream that the placement policy chose is not on the media.)
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Stream {
-    /// New data.
+    /// Pages that users changed, trims and reservations; perhaps relocated grains beside them.
     User = 0,
-    /// Data that collection relocated.
+    /// Nothing but what collection relocated.
     Relocated = 1,
 }
 
@@ -168,7 +168,7 @@ pub struct Header {
     pub segment: SegmentId,
     /// Grain of the segment it lies at.
     pub position: u32,
-    /// Class of writes.
+    /// What it carries.
     pub stream: Stream,
     /// Whether it carries a batch; information only, every header is all or nothing.
     pub atomic: bool,

@@ -10,7 +10,7 @@ use ftl::GcPolicy;
 #[derive(Clone, Debug, Subcommand)]
 pub enum FtlCommand {
     /// Measure the engine against its bare device, in turns, on files made for it.
-    #[command(after_help = "Example: flashnet ftl bench --dir /mnt/flash --size 4GiB")]
+    #[command(after_help = "Example: flashnet ftl bench --directory /mnt/flash --size 4GiB")]
     Bench(Bench),
     /// Drive the engine with a trace of writes and print its write amplification.
     #[command(
@@ -23,7 +23,7 @@ pub enum FtlCommand {
 #[derive(Clone, Debug, Args)]
 pub struct Bench {
     /// Where the files are made, and removed [default: the temporary directory].
-    #[arg(long = "dir", value_name = "DIR")]
+    #[arg(long, value_name = "DIR")]
     pub directory: Option<PathBuf>,
     /// Size of the volume, and of the plain file beside it.
     #[arg(long, value_name = "SIZE", default_value = "2GiB")]

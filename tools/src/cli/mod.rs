@@ -150,6 +150,9 @@ pub struct Serve {
     /// Offer a region of plain memory of this size as `/.dram`, to measure without flash.
     #[arg(long)]
     pub dram: Option<ByteSize>,
+    /// Placement and collection: greedy, greedy-window, three-stream or lifetime [default: lifetime].
+    #[arg(long, value_name = "NAME")]
+    pub gc_policy: Option<::ftl::GcPolicy>,
     /// Reactor threads [default: 1].
     #[arg(long)]
     pub reactors: Option<usize>,

@@ -133,6 +133,11 @@ fn wa(options: &BenchWa, json: bool) -> Result<()> {
         ]);
         table.add_row(cells);
     }
+    ensure!(
+        !results.is_empty() || options.svg.is_some(),
+        "no workload has {:?} in its name",
+        options.only.as_deref().unwrap_or("")
+    );
     if json {
         println!("{}", serde_json::Value::from(results));
     } else {

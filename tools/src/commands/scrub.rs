@@ -2,12 +2,14 @@
 
 use std::path::Path;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use ftl::inspect::Inspector;
-use ftl::{FileDevice, GRAIN_BYTES, Intent, Lba, LbaRange, MediaFault, OpenOptions, Volume};
+use ftl::{
+    FileDevice, GRAIN_BYTES, Intent, Lba, LbaRange, MediaFault, OpenOptions, Volume, VolumeError,
+};
 use indicatif::ProgressBar;
 use serde_json::json;
 
@@ -18,8 +20,10 @@ use crate::cli::device::Scrub;
 const READERS: usize = 16;
 /// Pages in memory: what is being read, with room to breathe.
 const POOL_FRAMES: usize = 1024;
-/// Grains that a reader takes at a time.
-const PORTION: u64 = 256;
+/// Grains that a reader takes at a time. The engine remembers 256 faults: all that the readers can meet between two
+/// looks at them.
+const PORTION: u64 = 16;
+const _: () = assert!(READERS as u64 * PORTION <= 256);
 
 /// Runs the command: exit 0 when everything fits.
 pub(super) fn run(options: &Scrub, json: bool) -> Result<()> {
@@ -46,7 +50,8 @@ pub(super) fn run(options: &Scrub, json: bool) -> Result<()> {
     let (volume, _) = Volume::open(device, open)
         .with_context(|| format!("cannot open the volume on {}", path.display()))?;
     let start = Instant::now();
-    let (read, faults) = read_all(&volume, rate);
+    let (read, faults) =
+        read_all(&volume, rate).with_context(|| format!("cannot scrub {}", path.display()))?;
     volume.shutdown()?;
     print(
         json,
@@ -64,36 +69,41 @@ pub(super) fn run(options: &Scrub, json: bool) -> Result<()> {
 }
 
 /// Reads every mapped grain; returns how many, and those that could not be read.
-fn read_all(volume: &Volume<FileDevice>, rate: Option<u64>) -> (u64, Vec<MediaFault>) {
+///
+/// # Errors
+/// When the volume itself fails.
+fn read_all(
+    volume: &Volume<FileDevice>,
+    rate: Option<u64>,
+) -> Result<(u64, Vec<MediaFault>), VolumeError> {
+    volume.load(LbaRange::ALL)?;
     let total = volume.mapped_count(LbaRange::ALL);
     let bar = show::progress(total * GRAIN_BYTES as u64, "scrub");
     let pace = Pace::new(rate);
     let cursor = Mutex::new(Lba(0));
-    let (read, stop) = (AtomicU64::new(0), AtomicBool::new(false));
     let faults = Mutex::new(Vec::new());
-    std::thread::scope(|scope| {
-        for _ in 0..READERS {
-            scope.spawn(|| {
-                while !stop.load(Ordering::Relaxed)
-                    && let Some(portion) = next_portion(volume, &cursor)
-                {
-                    let grains = read_portion(volume, portion, &pace, &bar);
-                    read.fetch_add(grains, Ordering::Relaxed);
-                    let found = volume.ftl().take_media_faults();
-                    let mut faults = faults.lock().expect("no reader panics");
-                    for fault in found {
-                        bar.suspend(|| eprintln!("{fault}"));
-                        faults.push(fault);
-                    }
-                }
-            });
+    let reader = || {
+        let mut read = 0;
+        while let Some(portion) = next_portion(volume, &cursor) {
+            read += read_portion(volume, portion, &pace, &bar)?;
+            let found = volume.ftl().take_media_faults();
+            let mut faults = faults.lock().expect("no reader panics");
+            for fault in found {
+                bar.suspend(|| eprintln!("{fault}"));
+                faults.push(fault);
+            }
         }
+        Ok(read)
+    };
+    let read: Result<u64, VolumeError> = std::thread::scope(|scope| {
+        let readers: Vec<_> = (0..READERS).map(|_| scope.spawn(reader)).collect();
+        let reads = readers.into_iter();
+        reads
+            .map(|reader| reader.join().expect("no reader panics"))
+            .sum()
     });
     bar.finish_and_clear();
-    (
-        read.into_inner(),
-        faults.into_inner().expect("no reader panics"),
-    )
+    Ok((read?, faults.into_inner().expect("no reader panics")))
 }
 
 /// The next run of addresses in which something is mapped.
@@ -111,7 +121,7 @@ fn read_portion(
     portion: LbaRange,
     pace: &Pace,
     bar: &ProgressBar,
-) -> u64 {
+) -> Result<u64, VolumeError> {
     let mut grains = 0;
     let mut next = portion.start;
     while next < portion.end() {
@@ -120,13 +130,16 @@ fn read_portion(
             break;
         };
         pace.wait(GRAIN_BYTES as u64);
-        // What is wrong is remembered by the engine, with the place.
-        drop(volume.page(lba, Intent::Read));
+        match volume.page(lba, Intent::Read) {
+            // What is wrong with a grain is remembered by the engine, with its place.
+            Ok(_) | Err(VolumeError::Damaged { .. } | VolumeError::Media { .. }) => {}
+            Err(error) => return Err(error),
+        }
         grains += 1;
         bar.inc(GRAIN_BYTES as u64);
         next = lba.offset(1);
     }
-    grains
+    Ok(grains)
 }
 
 /// Keeps readers to a rate, all of them together.

@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{BufReader, Read};
 use std::path::Path;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 
 const TRIM: u64 = 1 << 63;
 /// Bytes of one step.
@@ -33,7 +33,13 @@ impl Step {
 /// Opens a trace; returns how many steps it has, and the steps.
 pub fn open(path: &Path) -> Result<(u64, impl Iterator<Item = Result<Step>> + use<>)> {
     let file = File::open(path).with_context(|| format!("can not open {}", path.display()))?;
-    let steps = file.metadata()?.len() / STEP_BYTES;
+    let bytes = file.metadata()?.len();
+    ensure!(
+        bytes.is_multiple_of(STEP_BYTES),
+        "{} is no trace: {bytes} bytes are no whole number of 64-bit words",
+        path.display()
+    );
+    let steps = bytes / STEP_BYTES;
     let mut reader = BufReader::with_capacity(1 << 20, file);
     let next = move |_| {
         let mut word = [0; STEP_BYTES as usize];

@@ -12,6 +12,8 @@ use ftl::{
 const PORT: Port = Port(0);
 /// Grains before the first segment.
 const FRONT_GRAINS: u64 = 16;
+/// Largest logical space, 16 TiB: the addresses of the device stay far from their limits.
+const GRAINS_MAX: u64 = 1 << 32;
 /// Frames of the pool: enough for all pages that are on their way out.
 const FRAMES: usize = 4096;
 
@@ -86,6 +88,22 @@ impl Replayer {
     /// Formats the volume and fills it once in order.
     pub fn new(options: ReplayOptions) -> Result<Self> {
         let grain = GRAIN_BYTES as u64;
+        ensure!(
+            (1..=GRAINS_MAX).contains(&options.grains),
+            "{} grains: 1 to {GRAINS_MAX} are possible",
+            options.grains
+        );
+        ensure!(
+            (0.0..=1000.0).contains(&options.overprovision_percent),
+            "{} % hidden: 0 to 1000 are possible",
+            options.overprovision_percent
+        );
+        ensure!(
+            options.segment_grains.is_power_of_two()
+                && (16..=16_384).contains(&options.segment_grains),
+            "segments of {} grains: powers of two from 16 to 16384 are possible",
+            options.segment_grains
+        );
         let physical = options.grains as f64 * (1.0 + options.overprovision_percent / 100.0);
         let segments = physical as u64 / options.segment_grains;
         let bytes = (FRONT_GRAINS + segments * options.segment_grains) * grain;
@@ -138,10 +156,7 @@ impl Replayer {
 
     /// Writes a grain.
     pub fn write(&mut self, lba: u64) -> Result<()> {
-        ensure!(
-            lba < self.options.grains,
-            "the trace writes LBA {lba}, beyond the space"
-        );
+        self.check(lba)?;
         self.tokens += 1;
         let token = Token(self.tokens);
         let page = match self.ftl.get(PORT, Lba(lba), Intent::Overwrite, token) {
@@ -156,8 +171,18 @@ impl Replayer {
         self.drive()
     }
 
+    fn check(&self, lba: u64) -> Result<()> {
+        let grains = self.options.grains;
+        ensure!(
+            lba < grains,
+            "the trace names LBA {lba}, beyond a space of {grains} grains"
+        );
+        Ok(())
+    }
+
     /// Forgets a grain.
     pub fn trim(&mut self, lba: u64) -> Result<()> {
+        self.check(lba)?;
         self.tokens += 1;
         self.ftl
             .trim(PORT, LbaRange::new(Lba(lba), 1), Token(self.tokens))?;

@@ -205,6 +205,7 @@ fn open_volume(settings: &Settings) -> Result<(Arc<Ftl>, FileDevice)> {
     let options = OpenOptions {
         pool_frames: (settings.pool_bytes / GRAIN_BYTES as u64) as usize,
         ports: settings.reactors as u16,
+        gc_policy: settings.gc_policy,
         now: ftl::Time(0),
         wall_clock_ns: SystemTime::now()
             .duration_since(UNIX_EPOCH)

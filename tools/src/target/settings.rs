@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use bytesize::ByteSize;
+use ftl::GcPolicy;
 use serde::{Deserialize, Deserializer};
 
 use super::exports::{Export, Exports};
@@ -28,9 +29,16 @@ struct FileSettings {
     #[serde(default, deserialize_with = "size")]
     dram: Option<ByteSize>,
     reactors: Option<usize>,
+    #[serde(default, deserialize_with = "policy")]
+    gc_policy: Option<GcPolicy>,
 }
 
 fn size<'de, D: Deserializer<'de>>(from: D) -> Result<Option<ByteSize>, D::Error> {
+    let text = String::deserialize(from)?;
+    text.parse().map(Some).map_err(serde::de::Error::custom)
+}
+
+fn policy<'de, D: Deserializer<'de>>(from: D) -> Result<Option<GcPolicy>, D::Error> {
     let text = String::deserialize(from)?;
     text.parse().map(Some).map_err(serde::de::Error::custom)
 }
@@ -50,6 +58,8 @@ pub struct Settings {
     pub pool_bytes: u64,
     /// Plain memory to offer, in bytes.
     pub dram_bytes: Option<u64>,
+    /// How the translation layer places grains and chooses what to collect.
+    pub gc_policy: GcPolicy,
     /// Reactor threads.
     pub reactors: usize,
     /// Where to write the address served.
@@ -118,6 +128,7 @@ impl Settings {
             exports: Exports::new(exports),
             pool_bytes: pool.as_u64(),
             dram_bytes,
+            gc_policy: options.gc_policy.or(file.gc_policy).unwrap_or_default(),
             reactors,
             ready_file: options.ready_file.clone(),
         })

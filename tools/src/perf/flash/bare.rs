@@ -47,7 +47,7 @@ impl<'a> Bare<'a> {
         let mut buffers = buffers(depth, BLOCK)?;
         let mut device = self.open()?;
         let mut offsets = Offsets::over(run.bytes, BLOCK, run.seed);
-        let mut slots = Slots::new(depth, true);
+        let mut slots = Slots::new(depth);
         let mut post = |device: &mut FileDevice, slots: &mut Slots, slot: usize| {
             slots.begin(slot);
             let buf = lend(&mut buffers[slot]);
@@ -79,8 +79,7 @@ impl<'a> Bare<'a> {
     fn append(&self, run: &Run) -> io::Result<Figures> {
         let mut buffers = buffers(APPENDS, CHUNK)?;
         let mut device = FileDevice::open(self.path).map_err(io::Error::other)?;
-        let mut slots = Slots::new(APPENDS, false);
-        slots.is_over(run);
+        let mut slots = Slots::at_once(APPENDS);
         let mut at = 0;
         let mut post = |device: &mut FileDevice, slots: &mut Slots, slot: usize| {
             let over = at + CHUNK as u64 > run.bytes || slots.is_over(run);
@@ -126,7 +125,7 @@ impl<'a> Bare<'a> {
         let mut block = MmapMut::map_anon(BLOCK)?;
         block.fill(0x5a);
         let mut offsets = Offsets::over(run.bytes, BLOCK, run.seed);
-        let mut slots = Slots::new(1, true);
+        let mut slots = Slots::new(1);
         while !slots.is_over(run) {
             slots.begin(0);
             file.write_all_at(&block, offsets.draw())?;

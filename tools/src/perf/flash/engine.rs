@@ -52,7 +52,7 @@ impl Engine {
         self.ftl.space().capacity * BLOCK as u64
     }
 
-    /// Carries out a run.
+    /// Carries out a run. What is in flight at the end of the time is abandoned; dropping the engine waits for it.
     pub fn run(&mut self, run: &Run) -> io::Result<Figures> {
         match run.access {
             Access::Read { depth } => self.read(run, depth),
@@ -100,7 +100,7 @@ impl Engine {
 
     fn read(&mut self, run: &Run, depth: usize) -> io::Result<Figures> {
         let mut offsets = Offsets::over(run.bytes, BLOCK, run.seed);
-        let mut slots = Slots::new(depth, true);
+        let mut slots = Slots::new(depth);
         let mut idle: Vec<usize> = (0..depth).collect();
         while !slots.is_over(run) {
             // One at a time: what goes out next does not wait for all that came in.
@@ -135,31 +135,14 @@ impl Engine {
                 }
             }
         }
-        let figures = slots.figures(BLOCK);
-        self.settle(depth - idle.len())?;
-        figures
-    }
-
-    /// Waits for pages that are still to come.
-    fn settle(&mut self, mut pages: usize) -> io::Result<()> {
-        while pages > 0 {
-            self.turn(true);
-            while let Some(event) = self.ftl.poll_event(PORT) {
-                if let Event::Page { result, .. } = event {
-                    result.map_err(io::Error::other)?;
-                    pages -= 1;
-                }
-            }
-        }
-        Ok(())
+        slots.figures(BLOCK)
     }
 
     /// Writes block behind block; a new volume takes them at its first addresses.
     fn append(&mut self, run: &Run) -> io::Result<Figures> {
         let source = vec![0x5a; BLOCK];
         let grains = run.bytes / BLOCK as u64;
-        let mut slots = Slots::new(APPENDS, false);
-        slots.is_over(run);
+        let mut slots = Slots::at_once(APPENDS);
         let mut idle: Vec<usize> = (0..APPENDS).collect();
         let mut next = 0;
         let mut over = false;
@@ -199,7 +182,7 @@ impl Engine {
     }
 
     /// Makes everything durable.
-    pub fn sync_all(&mut self) -> io::Result<()> {
+    fn sync_all(&mut self) -> io::Result<()> {
         self.ftl.sync(PORT, LbaRange::ALL, Token(u64::MAX));
         loop {
             while let Some(event) = self.ftl.poll_event(PORT) {
@@ -216,7 +199,7 @@ impl Engine {
     fn overwrite(&mut self, run: &Run, writers: usize) -> io::Result<Figures> {
         let source = vec![0x5a; BLOCK];
         let mut offsets = Offsets::over(run.bytes, BLOCK, run.seed);
-        let mut slots = Slots::new(writers, true);
+        let mut slots = Slots::new(writers);
         let mut idle: Vec<usize> = (0..writers).collect();
         let write = |ftl: &Ftl, page: ftl::PageRef, slot: usize| {
             page.copy_in(0, &source);
@@ -250,20 +233,6 @@ impl Engine {
                 }
             }
         }
-        let figures = slots.figures(BLOCK);
-        let mut running = writers - idle.len();
-        while running > 0 {
-            self.turn(true);
-            while let Some(event) = self.ftl.poll_event(PORT) {
-                match event {
-                    Event::Page { token, result } => {
-                        let page = result.map_err(io::Error::other)?;
-                        write(&self.ftl, page, token.0 as usize);
-                    }
-                    Event::Durable { .. } => running -= 1,
-                }
-            }
-        }
-        figures
+        slots.figures(BLOCK)
     }
 }

@@ -15,21 +15,26 @@ pub(super) struct Slots {
     started: Vec<Instant>,
     histogram: Latencies,
     begin: Instant,
-    warm: Duration,
     measured: Option<(Instant, Duration)>,
 }
 
 impl Slots {
-    /// For `count` operations in flight. What is warm from the start is measured from the start.
-    pub(super) fn new(count: usize, warms_up: bool) -> Self {
+    /// For `count` operations in flight, measured when it is warm.
+    pub(super) fn new(count: usize) -> Self {
         let now = Instant::now();
         Self {
             started: vec![now; count],
             histogram: latencies(),
             begin: now,
-            warm: if warms_up { WARM } else { Duration::ZERO },
             measured: None,
         }
+    }
+
+    /// The same, measured from now on.
+    pub(super) fn at_once(count: usize) -> Self {
+        let mut slots = Self::new(count);
+        slots.measured = Some((slots.begin, cpu::used(None).unwrap_or_default()));
+        slots
     }
 
     /// The operation in `slot` begins.
@@ -47,7 +52,7 @@ impl Slots {
     pub(super) fn is_over(&mut self, run: &Run) -> bool {
         let now = Instant::now();
         match self.measured {
-            None if now - self.begin >= self.warm => {
+            None if now - self.begin >= WARM => {
                 self.histogram.reset();
                 self.measured = Some((now, cpu::used(None).unwrap_or_default()));
                 false
