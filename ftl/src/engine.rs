@@ -255,7 +255,7 @@ impl Ftl {
     /// How often each segment was opened since the volume was, hence its flash erased.
     pub fn erases(&self) -> Vec<u32> {
         self.core(Shared::BACKGROUND, |core, _| {
-            core.segments().list.iter().map(|s| s.opened).collect()
+            core.segments().iter().map(|s| s.opened).collect()
         })
     }
 

@@ -38,7 +38,8 @@ pub enum Intent {
     /// Changing some bytes; the rest of the content is kept, so a grain on the media is read first.
     Write,
     /// Replacing the whole grain; nothing is read. On a grain that is not resident the page is exclusive until it
-    /// is put, and counts as changed only when all of it has been filled in ascending order.
+    /// is put, and counts as changed only when all of it has been filled in ascending order; until then its bytes are
+    /// anything.
     Overwrite,
 }
 

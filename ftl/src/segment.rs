@@ -9,12 +9,14 @@
 //!
 //! # Invariants
 //! - Exactly what the map and the live records say is counted in `live` and `records`.
+//! - What collection may choose is filed in `candidates` when it is asked for: every change goes through
+//!   [`Segments::get_mut`], which notes that the segment has to be looked at again.
 //! - `epoch` is the life that a scan would find: a free segment keeps its last one until the first header of
 //!   the next life is durable.
 
 use crate::addr::SegmentId;
-use crate::format::HeaderNo;
-use crate::placement::StreamId;
+use crate::format::{HeaderNo, RECORDS_MAX};
+use crate::placement::{Candidate, Candidates, StreamId};
 use std::collections::VecDeque;
 
 /// What a segment serves.
@@ -79,18 +81,23 @@ pub(crate) struct Segment {
     pub(crate) draining: bool,
     /// Times this life could not be collected.
     pub(crate) failures: u8,
+    /// May not be filed as it is now.
+    changed: bool,
 }
 
 /// All segments.
 #[derive(Debug)]
 pub(crate) struct Segments {
-    pub(crate) list: Vec<Segment>,
+    list: Vec<Segment>,
     free: VecDeque<SegmentId>,
     pending: Vec<SegmentId>,
     /// Those that the forming group has to do with.
     bound: Vec<SegmentId>,
     /// By stream, with the time of the last write-out.
     open: Vec<(Option<SegmentId>, u64)>,
+    candidates: Candidates,
+    /// Those that may not be filed as they are now.
+    changed: Vec<SegmentId>,
 }
 
 impl Segments {
@@ -110,6 +117,7 @@ impl Segments {
             opened_at: 0,
             draining: false,
             failures: 0,
+            changed: false,
         };
         Self {
             list: vec![blank; count as usize],
@@ -117,6 +125,8 @@ impl Segments {
             pending: Vec::new(),
             bound: Vec::new(),
             open: vec![(None, 0)],
+            candidates: Candidates::default(),
+            changed: Vec::new(),
         }
     }
 
@@ -124,7 +134,19 @@ impl Segments {
         &self.list[id.0 as usize]
     }
     pub(crate) fn get_mut(&mut self, id: SegmentId) -> &mut Segment {
-        &mut self.list[id.0 as usize]
+        let segment = &mut self.list[id.0 as usize];
+        if !segment.changed {
+            segment.changed = true;
+            self.changed.push(id);
+        }
+        segment
+    }
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Segment> {
+        self.list.iter()
+    }
+    /// For recovery, before [`Segments::start`].
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Segment> {
+        self.list.iter_mut()
     }
     /// The present life of a segment.
     pub(crate) fn life(&self, id: SegmentId) -> Life {
@@ -139,9 +161,25 @@ impl Segments {
     pub(crate) fn pending_count(&self) -> usize {
         self.pending.len()
     }
-    /// Sets the number of streams, before any segment is open.
-    pub(crate) fn set_streams(&mut self, count: usize) {
-        self.open = vec![(None, 0); count];
+    /// Recovery is over and no segment is open: sets the number of streams, and files what there is.
+    pub(crate) fn start(&mut self, streams: usize, grains: u32) {
+        self.open = vec![(None, 0); streams];
+        self.candidates = Candidates::new(self.list.len(), grains);
+        self.changed.clear();
+        for (index, segment) in self.list.iter_mut().enumerate() {
+            segment.changed = true;
+            self.changed.push(SegmentId(index as u32));
+        }
+    }
+
+    /// What collection may choose from, as it is now.
+    pub(crate) fn candidates(&mut self, grains: u32) -> &Candidates {
+        for id in self.changed.drain(..) {
+            let segment = &mut self.list[id.0 as usize];
+            segment.changed = false;
+            self.candidates.file(id, segment.candidate(id, grains));
+        }
+        &self.candidates
     }
     pub(crate) fn open(&self, stream: StreamId) -> Option<SegmentId> {
         self.open[stream.index()].0
@@ -323,6 +361,22 @@ impl Segments {
 }
 
 impl Segment {
+    /// Grains that relocating what is needed here takes.
+    pub(crate) fn cost(&self) -> u32 {
+        self.live + self.records.div_ceil(RECORDS_MAX as u32)
+    }
+
+    fn candidate(&self, id: SegmentId, grains: u32) -> Option<Candidate> {
+        let is_one = self.usage == SegmentUse::Closed && self.writing == 0 && !self.draining;
+        is_one.then(|| Candidate {
+            id,
+            live: self.cost().min(grains),
+            grains,
+            opened_at: self.opened_at,
+            epoch: self.epoch.0,
+        })
+    }
+
     /// The oldest life of this segment that a scan could find: the one before counts until the new first header is
     /// durable.
     pub(crate) fn visible_epoch(&self, durable: HeaderNo) -> HeaderNo {

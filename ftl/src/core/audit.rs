@@ -84,7 +84,7 @@ impl Core {
         }
         assert!(zeros.is_empty(), "grains reserved by dead zero records");
         let mut free = 0;
-        for (index, segment) in self.segments.list.iter().enumerate() {
+        for (index, segment) in self.segments.iter().enumerate() {
             let index = index as u32;
             assert_eq!(
                 segment.live,

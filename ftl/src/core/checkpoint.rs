@@ -461,7 +461,7 @@ impl Core {
             live: s.live,
             walk_from: matches!(s.usage, SegmentUse::Open(_)).then_some(s.used),
         };
-        let mut all: Vec<SavedSegment> = self.segments.list.iter().map(saved).collect();
+        let mut all: Vec<SavedSegment> = self.segments.iter().map(saved).collect();
         for at in self.log.unwritten() {
             let (id, position) = self.geometry.locate(at).expect("a header of ours");
             let from = &mut all[id.0 as usize].walk_from;

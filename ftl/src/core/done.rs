@@ -106,16 +106,20 @@ impl Core {
         if !cx.sh.has_bug(Bug::RelocationUnsaved) {
             self.checkpointer.changes.note(lba);
         }
-        match cx.sh.map.state(lba) {
-            State::Away(_) => {
-                let leaf = self.index.leaf(lba).expect("leaf of a mapped grain");
-                leaf.entry(lba).settle(to, heat);
+        let frame = cx.sh.map.with(lba, |leaf| {
+            let entry = leaf.entry(lba);
+            match entry.state() {
+                State::Away(_) => {
+                    entry.settle(to, heat);
+                    None
+                }
+                State::InFlight(frame) | State::Resident(Resident { frame, .. }) => Some(frame),
             }
-            State::InFlight(frame) | State::Resident(Resident { frame, .. }) => {
-                let known = &mut self.frames[frame.0 as usize];
-                known.media = to;
-                known.heat = heat;
-            }
+        });
+        if let Some(frame) = frame.expect("leaf of a mapped grain") {
+            let known = &mut self.frames[frame.0 as usize];
+            known.media = to;
+            known.heat = heat;
         }
     }
 

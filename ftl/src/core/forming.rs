@@ -120,6 +120,11 @@ impl Formings {
         (0..self.list.len() as u8).map(StreamId)
     }
 
+    /// The last of the streams.
+    fn last(&self) -> StreamId {
+        StreamId(self.list.len() as u8 - 2)
+    }
+
     /// The one that no page joins.
     fn rescue(&self) -> StreamId {
         StreamId(self.list.len() as u8 - 1)
@@ -148,7 +153,7 @@ impl Core {
         if place.is_none() {
             *place = Some(Forming {
                 stage: self.stages.take(StageUse::Forming)?,
-                entries: Vec::new(),
+                entries: Vec::with_capacity(self.geometry.write_out_data_max()),
                 records: Vec::new(),
                 pages: 0,
                 wanted: None,
@@ -159,7 +164,8 @@ impl Core {
 
     /// Lets pages join that are urgent or due, and sends out what is full or wanted.
     pub(super) fn form(&mut self, cx: Cx<'_>) -> bool {
-        let mut progress = self.emit_wanted(cx);
+        let progress = self.emit_wanted(cx);
+        let mut joined = false;
         let mut held = Vec::new();
         while self.stages.has(StageUse::Forming) && !self.space_wanted {
             let urgent = self.dirty.has_urgent();
@@ -182,7 +188,7 @@ impl Core {
                 continue;
             }
             let stream = self.join_page(cx, lba, r.frame);
-            progress = true;
+            joined = true;
             // What joins while the volume is being closed has nobody left to want it.
             let wanted = urgent || !self.phase.is_running();
             if wanted && let Some(forming) = &mut self.formings.list[stream.index()] {
@@ -195,10 +201,14 @@ impl Core {
         for lba in held {
             self.dirty.insert(lba);
         }
-        progress | self.emit_wanted(cx)
+        if joined {
+            self.emit_wanted(cx);
+        }
+        progress | joined
     }
 
-    /// Copies a page into the write-out of its stream. There is a staging buffer left.
+    /// Copies a page into the write-out of its stream. It is among the dirty ones no more; there is a staging buffer
+    /// left.
     fn join_page(&mut self, cx: Cx<'_>, lba: Lba, frame: FrameId) -> StreamId {
         let (stream, heat) = self
             .placement
@@ -207,8 +217,7 @@ impl Core {
         let forming = self.forming(stream).expect("a staging buffer is left");
         let slot = forming.entries.len();
         let slot = cx.sh.pool.stage(forming.stage).plus(1 + slot);
-        self.mark_clean(cx, lba, frame);
-        self.dirty.remove(lba);
+        self.mark_clean(lba, frame);
         let crc = self.copy_page(cx, frame, slot);
         let known = &mut self.frames[frame.0 as usize];
         known.writing += 1;
@@ -233,6 +242,7 @@ impl Core {
         &mut self,
         cx: Cx<'_>,
         record: Record,
+        old: Heat,
         from: Pba,
         victim: Life,
         slot: Slot,
@@ -240,7 +250,6 @@ impl Core {
         if !self.stages.has(StageUse::Forming) {
             return false;
         }
-        let old = self.heat(cx, record.lba);
         let (stream, heat) = self.placement.relocate(record.lba, old);
         let Some(forming) = self.forming_with_room(cx, stream) else {
             return false;
@@ -564,13 +573,10 @@ impl Core {
         }
     }
 
-    /// What is remembered of a grain.
-    fn heat(&self, cx: Cx<'_>, lba: Lba) -> Heat {
-        match cx.sh.map.state(lba) {
-            State::Away(_) => {
-                let leaf = self.index.leaf(lba);
-                leaf.map_or(Heat::UNKNOWN, |leaf| leaf.entry(lba).heat())
-            }
+    /// What is remembered of a grain whose entry says this.
+    pub(super) fn heat(&self, state: State, heat: Heat) -> Heat {
+        match state {
+            State::Away(_) => heat,
             State::InFlight(frame) => self.frames[frame.0 as usize].heat,
             State::Resident(r) => self.frames[r.frame.0 as usize].heat,
         }
@@ -583,6 +589,6 @@ impl Core {
 
     /// Where everything goes when there is no space for more streams.
     pub(super) fn last_stream(&self) -> StreamId {
-        StreamId(self.placement.streams() as u8 - 1)
+        self.formings.last()
     }
 }

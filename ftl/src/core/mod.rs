@@ -133,7 +133,8 @@ impl Core {
     ) -> Self {
         let checkpointer = Checkpointer::new(&found, checkpoint_headers, sweep_entries);
         let streams = placement.streams();
-        found.segments.set_streams(streams);
+        let grains = found.superblock.geometry.segment_grains;
+        found.segments.start(streams, grains);
         Self {
             cold: found.cold,
             loader: Loader::default(),
@@ -217,7 +218,12 @@ impl Core {
 
     /// Where the grain is besides the pool.
     fn location(&self, cx: Cx<'_>, lba: Lba) -> Location {
-        match cx.sh.map.state(lba) {
+        self.place_of(cx.sh.map.state(lba))
+    }
+
+    /// Where a grain in this state is besides the pool.
+    fn place_of(&self, state: State) -> Location {
+        match state {
             State::Away(location) => location,
             State::InFlight(frame) => self.frames[frame.0 as usize].media,
             State::Resident(r) => self.frames[r.frame.0 as usize].media,

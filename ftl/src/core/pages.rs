@@ -91,10 +91,12 @@ impl Core {
             self.run_loader(cx);
             return Acquired::Pending;
         }
-        let state = cx.sh.map.state(lba);
+        let known_leaf = cx.sh.map.leaf(lba);
+        let state = known_leaf.as_ref();
+        let state = state.map_or(State::UNMAPPED, |leaf| leaf.entry(lba).state());
         let location = match state {
             State::Resident(_) => {
-                let leaf = Arc::clone(self.index.leaf(lba).expect("leaf of a resident page"));
+                let leaf = known_leaf.expect("leaf of a resident page");
                 // Only the holder of the lock ends the residence, so the pin can not fail.
                 let frame = leaf.entry(lba).pin().expect("resident page");
                 return Acquired::Pinned(leaf, frame);
@@ -127,7 +129,7 @@ impl Core {
             self.frame_waiters.push_back(waiter);
             return Acquired::Pending;
         };
-        let leaf = self.index.leaf_or_new(&cx.sh.map, lba);
+        let leaf = known_leaf.unwrap_or_else(|| self.index.leaf_or_new(&cx.sh.map, lba));
         let entry = leaf.entry(lba);
         let slot = cx.sh.pool.frame(frame);
         let known = &mut self.frames[frame.0 as usize];
@@ -170,7 +172,10 @@ impl Core {
                 Acquired::Pinned(leaf, frame)
             }
             _ => {
-                cx.sh.pool.arena.zero(slot);
+                // An overwrite that does not fill all of it is given up.
+                if intent != Intent::Overwrite {
+                    cx.sh.pool.arena.zero(slot);
+                }
                 known.usage = FrameUse::Exclusive;
                 entry.replace(State::InFlight(frame));
                 Acquired::Exclusive(frame)

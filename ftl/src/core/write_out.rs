@@ -216,19 +216,19 @@ impl Core {
                 && !pages[..grouped].iter().any(|&(l, _)| l == lba)
             {
                 pages.push((lba, r.frame));
-                self.mark_clean(cx, lba, r.frame);
+                self.mark_clean(lba, r.frame);
             }
         }
     }
 
-    pub(super) fn mark_clean(&mut self, cx: Cx<'_>, lba: Lba, frame: FrameId) {
-        let leaf = cx.sh.map.leaf(lba).expect("leaf of a resident page");
+    pub(super) fn mark_clean(&self, lba: Lba, frame: FrameId) {
+        let leaf = self.frames[frame.0 as usize].leaf();
         leaf.entry(lba).clean(frame);
     }
 
     /// Copies a page to its place in the write-out and moves the grain there.
     fn stage_page(&mut self, cx: Cx<'_>, lba: Lba, frame: FrameId, slot: Slot, to: Pba) -> u32 {
-        self.mark_clean(cx, lba, frame);
+        self.mark_clean(lba, frame);
         self.dirty.remove(lba);
         let crc = self.copy_page(cx, frame, slot);
         let copy = self.formings.next_copy();

@@ -1,7 +1,7 @@
 //! A device that keeps the first grain of each write and no other: enough for the engine's own records, at a
 //! hundredth of the memory, for replaying traces.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 
 use super::{Action, ActionId, Device, MediaError, MediaOp, check};
 use crate::GRAIN_BYTES;
@@ -10,7 +10,7 @@ use crate::GRAIN_BYTES;
 #[derive(Debug)]
 pub struct HeaderDevice {
     len_bytes: u64,
-    grains: HashMap<u64, Box<[u8]>>,
+    grains: BTreeMap<u64, Box<[u8]>>,
     done: VecDeque<(ActionId, Result<(), MediaError>)>,
 }
 
@@ -19,7 +19,7 @@ impl HeaderDevice {
     pub fn new(len_bytes: u64) -> Self {
         Self {
             len_bytes,
-            grains: HashMap::new(),
+            grains: BTreeMap::new(),
             done: VecDeque::new(),
         }
     }
@@ -41,8 +41,9 @@ impl HeaderDevice {
                 let first = offset / grain;
                 // SAFETY: the completion is queued only after this function has returned.
                 let bytes = unsafe { buf.bytes() };
-                for overwritten in 1..(bytes.len() / GRAIN_BYTES) as u64 {
-                    self.grains.remove(&(first + overwritten));
+                let rest = first + 1..first + (bytes.len() / GRAIN_BYTES) as u64;
+                while let Some((&overwritten, _)) = self.grains.range(rest.clone()).next() {
+                    self.grains.remove(&overwritten);
                 }
                 let kept = self.grains.entry(first);
                 let kept = kept.or_insert_with(|| vec![0; GRAIN_BYTES].into_boxed_slice());

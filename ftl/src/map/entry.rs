@@ -234,11 +234,18 @@ impl<W: Word> Entry<W> {
 
     /// What is remembered of the updates of a grain on the media; of others nothing is remembered here.
     pub fn heat(&self) -> Heat {
+        self.known().1
+    }
+
+    /// State and heat at the same moment.
+    pub fn known(&self) -> (State, Heat) {
         let word = self.0.load();
-        match State::decode(word) {
+        let state = State::decode(word);
+        let heat = match state {
             State::Away(Location::Media(_)) => Heat::new((word >> PBA_BITS) as u32),
             _ => Heat::UNKNOWN,
-        }
+        };
+        (state, heat)
     }
 
     /// Makes the entry say that the grain is at `location`, and on the media with this past. Lock held.

@@ -10,6 +10,7 @@ pub(crate) use entry::PBA_BITS;
 pub use entry::{Entry, FrameId, Location, Resident, State, Unpinned, Word, ZeroId};
 
 use crate::addr::{Lba, LbaRange};
+use crate::placement::Heat;
 use dashmap::DashMap;
 use std::collections::BTreeMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -103,10 +104,19 @@ impl MapTable {
 
     /// What `lba` is now.
     pub(crate) fn state(&self, lba: Lba) -> State {
-        match self.leaves.get(&(lba.0 / LEAF_GRAINS)) {
-            Some(leaf) => leaf.entry(lba).state(),
-            None => State::UNMAPPED,
-        }
+        self.known(lba).0
+    }
+
+    /// What `lba` is now, and what its entry remembers of its updates.
+    pub(crate) fn known(&self, lba: Lba) -> (State, Heat) {
+        self.with(lba, |leaf| leaf.entry(lba).known())
+            .unwrap_or((State::UNMAPPED, Heat::UNKNOWN))
+    }
+
+    /// Runs `f` on the leaf that covers `lba`, if there is one.
+    pub(crate) fn with<R>(&self, lba: Lba, f: impl FnOnce(&Leaf) -> R) -> Option<R> {
+        let leaf = self.leaves.get(&(lba.0 / LEAF_GRAINS))?;
+        Some(f(&leaf))
     }
 }
 

@@ -1,6 +1,6 @@
 //! One stream, and the victim that frees most: of all segments, or of the oldest quarter.
 
-use super::{Candidate, Heat, Placement, StreamId, best};
+use super::{Candidate, Candidates, Heat, Placement, StreamId, best};
 use crate::addr::{Lba, SegmentId};
 
 /// The oldest segments that are looked at, as a share of all.
@@ -11,8 +11,6 @@ const WINDOW: (usize, usize) = (1, 4);
 pub(super) struct Greedy {
     window: bool,
     now: u64,
-    /// By age; kept for its memory.
-    sorted: Vec<Candidate>,
 }
 
 impl Greedy {
@@ -20,7 +18,6 @@ impl Greedy {
         Self {
             window: false,
             now: 0,
-            sorted: Vec::new(),
         }
     }
 
@@ -47,26 +44,17 @@ impl Placement for Greedy {
         (StreamId(0), heat)
     }
 
-    fn victim(&mut self, candidates: &mut dyn Iterator<Item = Candidate>) -> Option<SegmentId> {
-        let emptiness = |c: &Candidate| c.grains as f32 - c.live as f32;
+    fn victim(&mut self, candidates: &Candidates) -> Option<SegmentId> {
+        let emptiest = candidates.emptiest().map(|c| c.id);
         if !self.window {
-            return best(candidates, emptiness);
+            return emptiest;
         }
-        self.sorted.clear();
-        self.sorted.extend(candidates);
-        let window = (self.sorted.len() * WINDOW.0).div_ceil(WINDOW.1);
-        if window == 0 {
-            return None;
-        }
-        self.sorted
-            .select_nth_unstable_by_key(window - 1, |c| c.epoch);
-        let oldest = self.sorted[..window].iter().copied();
-        let found = oldest.clone().filter(|c| c.live + 1 < c.grains);
-        if found.clone().next().is_some() {
-            return best(&mut { found }, emptiness);
-        }
-        // All of the oldest are full: look further.
-        best(&mut self.sorted.iter().copied(), emptiness)
+        let window = (candidates.len() * WINDOW.0).div_ceil(WINDOW.1);
+        let oldest = candidates.by_epoch().take(window);
+        let gains = oldest.filter(|c| c.live + 1 < c.grains);
+        let emptiness = |c: &Candidate| c.grains as f32 - c.live as f32;
+        // If all of the oldest are full: look further.
+        best(gains, emptiness).or(emptiest)
     }
 }
 
@@ -74,30 +62,29 @@ impl Placement for Greedy {
 mod tests {
     use super::*;
 
-    fn candidate(id: u32, live: u32) -> Candidate {
-        Candidate {
+    fn candidate(id: u32, live: u32) -> Option<Candidate> {
+        Some(Candidate {
             id: SegmentId(id),
             live,
             grains: 16,
             opened_at: u64::from(id),
             epoch: u64::from(id),
-        }
+        })
     }
 
     /// Greedy takes the emptiest anywhere; the window only among the oldest quarter, unless those are full.
     #[test]
     fn windows() {
-        let mut eight: Vec<Candidate> = (0..8).map(|id| candidate(id, 9 - id)).collect();
-        let mut greedy = Greedy::all();
-        let victim = greedy.victim(&mut eight.iter().copied());
-        assert_eq!(victim, Some(SegmentId(7)));
-        let mut window = Greedy::window();
-        let victim = window.victim(&mut eight.iter().copied());
-        assert_eq!(victim, Some(SegmentId(1)));
-        eight[0].live = 16;
-        eight[1].live = 16;
-        let victim = window.victim(&mut eight.iter().copied());
-        assert_eq!(victim, Some(SegmentId(7)));
-        assert_eq!(window.victim(&mut std::iter::empty()), None);
+        let mut eight = Candidates::new(8, 16);
+        let (mut greedy, mut window) = (Greedy::all(), Greedy::window());
+        assert_eq!(window.victim(&eight), None);
+        for id in 0..8 {
+            eight.file(SegmentId(id), candidate(id, 9 - id));
+        }
+        assert_eq!(greedy.victim(&eight), Some(SegmentId(7)));
+        assert_eq!(window.victim(&eight), Some(SegmentId(1)));
+        eight.file(SegmentId(0), candidate(0, 16));
+        eight.file(SegmentId(1), candidate(1, 16));
+        assert_eq!(window.victim(&eight), Some(SegmentId(7)));
     }
 }

@@ -13,7 +13,7 @@
 mod model;
 mod sample;
 
-use super::{Candidate, Heat, Placement, StreamId, best, cost_benefit};
+use super::{Candidates, Heat, Placement, StreamId, best, cost_benefit};
 use crate::addr::{Lba, SegmentId};
 use crate::geometry::Geometry;
 use model::{Cell, Model, age_bucket};
@@ -188,9 +188,9 @@ impl Placement for Lifetime {
         self.sample.forget(lba);
     }
 
-    fn victim(&mut self, candidates: &mut dyn Iterator<Item = Candidate>) -> Option<SegmentId> {
+    fn victim(&mut self, candidates: &Candidates) -> Option<SegmentId> {
         let now = self.now;
-        best(candidates, |c| cost_benefit(c, now))
+        best(candidates.tops(), |c| cost_benefit(c, now))
     }
 }
 

@@ -10,11 +10,13 @@
 //!   out the engine overrules it (one stream for all that is relocated, the emptiest segment as victim).
 //! - Time is the number of grains users have written; policies read no clock.
 
+mod candidates;
 mod greedy;
 mod heat;
 mod lifetime;
 mod three_stream;
 
+pub(crate) use candidates::Candidates;
 pub use heat::Heat;
 
 use crate::addr::{Lba, SegmentId};
@@ -33,10 +35,10 @@ impl StreamId {
 }
 
 /// A closed segment, as a policy sees it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Candidate {
     pub(crate) id: SegmentId,
-    /// Grains that relocation would have to write, and grains of a segment.
+    /// Grains that relocation would have to write, at most all; and grains of a segment.
     pub(crate) live: u32,
     pub(crate) grains: u32,
     /// When it was opened, by [`Placement::now`].
@@ -62,7 +64,7 @@ pub(crate) trait Placement: fmt::Debug + Send {
     /// A grain was trimmed.
     fn forget(&mut self, _lba: Lba) {}
     /// The segment to collect next.
-    fn victim(&mut self, candidates: &mut dyn Iterator<Item = Candidate>) -> Option<SegmentId>;
+    fn victim(&mut self, candidates: &Candidates) -> Option<SegmentId>;
 }
 
 /// Policies by name.
@@ -133,19 +135,22 @@ impl FromStr for GcPolicy {
     }
 }
 
-/// The candidate with the highest score.
+/// The candidate with the highest score; of several the one opened first, then the one with the lowest number.
 fn best(
-    candidates: &mut dyn Iterator<Item = Candidate>,
+    candidates: impl Iterator<Item = Candidate>,
     score: impl Fn(&Candidate) -> f32,
 ) -> Option<SegmentId> {
-    let mut best: Option<(f32, SegmentId)> = None;
+    let mut best: Option<(f32, Candidate)> = None;
     for candidate in candidates {
         let score = score(&candidate);
-        if best.is_none_or(|(b, _)| score > b) {
-            best = Some((score, candidate.id));
+        let rank = |c: &Candidate| (c.opened_at, c.id);
+        let wins =
+            |&(b, ref c): &(f32, Candidate)| score > b || score == b && rank(&candidate) < rank(c);
+        if best.as_ref().is_none_or(wins) {
+            best = Some((score, candidate));
         }
     }
-    best.map(|(_, id)| id)
+    best.map(|(_, c)| c.id)
 }
 
 /// Cost-benefit of Sprite LFS: what is gained, over what it costs, weighted with how long it will last.

@@ -3,7 +3,7 @@
 //! A counter of four bits per grain goes up with each user write and down with each relocation; from 4 on a grain is
 //! hot. The victim is the one with the most cost-benefit, which is the paper's circular collection with aging.
 
-use super::{Candidate, Heat, Placement, StreamId, best, cost_benefit};
+use super::{Candidates, Heat, Placement, StreamId, best, cost_benefit};
 use crate::addr::{Lba, SegmentId};
 
 const HOT_FROM: u32 = 4;
@@ -37,9 +37,9 @@ impl Placement for ThreeStream {
         StreamId(u8::from(heat.bits() + 1 < HOT_FROM))
     }
 
-    fn victim(&mut self, candidates: &mut dyn Iterator<Item = Candidate>) -> Option<SegmentId> {
+    fn victim(&mut self, candidates: &Candidates) -> Option<SegmentId> {
         let now = self.now;
-        best(candidates, |c| cost_benefit(c, now))
+        best(candidates.tops(), |c| cost_benefit(c, now))
     }
 }
 

@@ -198,7 +198,7 @@ impl Replayed {
 
     /// Frees the segments in which nothing is needed.
     pub(super) fn free_empty(&mut self) {
-        for segment in &mut self.segments.list {
+        for segment in self.segments.iter_mut() {
             if segment.usage == SegmentUse::Closed && segment.live == 0 && segment.records == 0 {
                 segment.usage = SegmentUse::Free;
                 segment.used = 0;

@@ -100,7 +100,7 @@ pub(super) fn replay_tail(
 impl Replayed {
     /// Takes over the tables of a checkpoint.
     fn restore(&mut self, saved: &Saved) {
-        for (segment, known) in self.segments.list.iter_mut().zip(&saved.segments) {
+        for (segment, known) in self.segments.iter_mut().zip(&saved.segments) {
             segment.epoch = known.epoch;
             segment.live = known.live;
             segment.used = known.walk_from.unwrap_or(known.used);

@@ -14,10 +14,8 @@ mod space;
 use super::{Core, Cx};
 use crate::addr::SegmentId;
 use crate::crash_point::crash_point;
-use crate::format::RECORDS_MAX;
 use crate::geometry::RESERVED_SEGMENTS;
-use crate::placement::Candidate;
-use crate::segment::{Life, Segment, SegmentUse};
+use crate::segment::{Life, SegmentUse};
 use crate::stats::count;
 
 /// Times a victim that the device can not read is tried.
@@ -204,11 +202,12 @@ impl Core {
     /// Sends out what the oldest victims wait for when too many drain.
     fn push_crowd(&mut self, cx: Cx<'_>) -> bool {
         let crowd = self.collector.draining.len().saturating_sub(DRAINING_MAX);
-        let lives = self.collector.draining.iter().take(crowd).map(|d| d.life);
-        let lives: Vec<Life> = lives.collect();
-        lives.into_iter().fold(false, |progress, life| {
-            progress | self.emit_what_holds(cx, life)
-        })
+        let mut progress = false;
+        for index in 0..crowd {
+            let life = self.collector.draining[index].life;
+            progress |= self.emit_what_holds(cx, life);
+        }
+        progress
     }
 
     /// Sends out what the oldest victim waits for when somebody waits for its segment.
@@ -239,15 +238,13 @@ impl Core {
         let grains = self.geometry.segment_grains;
         let draining = self.collector.draining.len();
         let coming = self.segments.free_count() + self.segments.pending_count();
-        let closed = |s: &Segment| s.usage == SegmentUse::Closed && s.writing == 0 && !s.draining;
         let bound = 198.max(self.geometry.capacity_grains as usize / 8);
         if self.records.trims.len() > bound && self.collector.aging_credit {
             self.expire_tombstones(cx);
             if self.records.trims.len() > bound {
                 self.collector.aging_credit = false;
-                let all = self.segments.list.iter().enumerate();
-                let oldest = all.filter(|(_, s)| closed(s)).min_by_key(|(_, s)| s.epoch);
-                return oldest.map(|(i, _)| SegmentId(i as u32));
+                let oldest = self.segments.candidates(grains).by_epoch().next();
+                return oldest.map(|c| c.id);
             }
             return None;
         }
@@ -256,25 +253,20 @@ impl Core {
         if coming >= self.coming_wanted() && !stuck || !self.has_room_for(1) {
             return None;
         }
-        let cost = |s: &Segment| s.live + s.records.div_ceil(RECORDS_MAX as u32);
-        let all = self.segments.list.iter().enumerate();
-        let candidates = all.filter(|(_, s)| closed(s)).map(|(i, s)| Candidate {
-            id: SegmentId(i as u32),
-            live: cost(s),
-            grains,
-            opened_at: s.opened_at,
-            epoch: s.epoch.0,
-        });
         let worth = if stuck { 1 } else { 2 };
-        let gains = |id: &SegmentId| grains >= cost(self.segments.get(*id)) + 1 + worth;
         let tight = self.is_tight();
+        let candidates = self.segments.candidates(grains);
+        let gains = |id: &SegmentId| {
+            let cost = candidates.get(*id).map_or(grains, |c| c.live);
+            grains >= cost + 1 + worth
+        };
         let mut best = None;
         if !tight {
-            best = self.placement.victim(&mut candidates.clone()).filter(gains);
+            best = self.placement.victim(candidates).filter(gains);
         }
         // What the policy would rather wait for may be all there is to be had.
         if best.is_none() && (tight || short) {
-            let emptiest = candidates.min_by_key(|c| (c.live, c.id)).map(|c| c.id);
+            let emptiest = candidates.emptiest().map(|c| c.id);
             best = emptiest.filter(gains);
         }
         best.filter(|&id| self.has_room_for(self.segments.get(id).live))

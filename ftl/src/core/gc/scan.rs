@@ -2,10 +2,11 @@
 
 use super::super::{Core, Cx};
 use super::{Scan, Victim};
-use crate::addr::{GRAIN_BYTES, Lba, Pba, SegmentId};
+use crate::addr::{GRAIN_BYTES, Pba, SegmentId};
 use crate::device::{MediaError, MediaOp};
 use crate::format::{Header, RecordKind};
 use crate::map::{Location, State};
+use crate::placement::Heat;
 use crate::port::Op;
 
 /// How far the staging of a buffer got.
@@ -118,15 +119,21 @@ impl Core {
             while let Some(&record) = header.records.get(victim.record) {
                 let at = Pba(segment_start.0 + u64::from(victim.position) + 1 + data as u64);
                 let is_data = matches!(record.kind, RecordKind::Data { .. });
+                // Every grain of every victim comes by here: its entry is read once.
+                let (state, heat) = match is_data {
+                    true => cx.sh.map.known(record.lba),
+                    false => (State::UNMAPPED, Heat::UNKNOWN),
+                };
                 let needed = if is_data {
-                    self.location(cx, record.lba) == Location::Media(at)
+                    self.place_of(state) == Location::Media(at)
                 } else {
                     self.record_needed(&record, header.no)
                 };
-                if needed && !(is_data && self.is_overtaken(cx, record.lba, victim)) {
+                if needed && !(is_data && self.is_overtaken(state, victim)) {
                     let joined = if is_data {
                         let source = buffer.plus(offset + 1 + data);
-                        self.join_grain(cx, record, at, victim.life, source)
+                        let heat = self.heat(state, heat);
+                        self.join_grain(cx, record, heat, at, victim.life, source)
                     } else {
                         self.join_record(cx, record, header.no, victim.life)
                     };
@@ -147,11 +154,11 @@ impl Core {
 
     /// Whether a younger copy of a grain has joined a write-out already: the grain dies with that, and the victim
     /// waits for it. Not when segments are scarce: pages may have to wait for what the victim frees.
-    fn is_overtaken(&mut self, cx: Cx<'_>, lba: Lba, victim: &Victim) -> bool {
+    fn is_overtaken(&mut self, state: State, victim: &Victim) -> bool {
         if self.is_tight() || self.space_wanted {
             return false;
         }
-        let State::Resident(r) = cx.sh.map.state(lba) else {
+        let State::Resident(r) = state else {
             return false;
         };
         let known = &self.frames[r.frame.0 as usize];
