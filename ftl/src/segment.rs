@@ -91,6 +91,10 @@ pub(crate) struct Segments {
     list: Vec<Segment>,
     free: VecDeque<SegmentId>,
     pending: Vec<SegmentId>,
+    /// Some of them may be due whatever `released` says: new, or held up by a reader.
+    unsettled: bool,
+    /// Those recorded up to here have been freed.
+    released: HeaderNo,
     /// Those that the forming group has to do with.
     bound: Vec<SegmentId>,
     /// By stream, with the time of the last write-out.
@@ -123,6 +127,8 @@ impl Segments {
             list: vec![blank; count as usize],
             free: VecDeque::new(),
             pending: Vec::new(),
+            unsettled: false,
+            released: HeaderNo(0),
             bound: Vec::new(),
             open: vec![(None, 0)],
             candidates: Candidates::default(),
@@ -219,6 +225,15 @@ impl Segments {
         Some(id)
     }
 
+    /// Whether everything that is filed is filed as it is. For tests.
+    pub(crate) fn are_filed(&self, grains: u32) -> bool {
+        let mut all = (0..self.list.len() as u32).map(SegmentId);
+        all.all(|id| {
+            let segment = self.get(id);
+            segment.changed || self.candidates.get(id) == segment.candidate(id, grains)
+        })
+    }
+
     /// What each stream holds.
     pub(crate) fn by_stream(&self) -> Vec<StreamUse> {
         let mut streams = vec![StreamUse::default(); self.open.len()];
@@ -295,6 +310,7 @@ impl Segments {
             let freed_at = (!segment.bound).then_some(freed_at);
             segment.usage = SegmentUse::Pending(freed_at);
             self.pending.push(id);
+            self.unsettled = true;
         }
     }
 
@@ -311,8 +327,15 @@ impl Segments {
 
     /// Frees what may be freed once everything up to `recorded` is recorded as durable.
     pub(crate) fn release(&mut self, recorded: HeaderNo) -> usize {
+        // Asked after every call, and seldom is there something new.
+        if recorded == self.released && !self.unsettled {
+            return 0;
+        }
+        self.released = recorded;
+        self.unsettled = false;
         let before = self.pending.len();
         let (list, free) = (&mut self.list, &mut self.free);
+        let unsettled = &mut self.unsettled;
         self.pending.retain(|&id| {
             let segment = &mut list[id.0 as usize];
             let due = matches!(segment.usage, SegmentUse::Pending(Some(at)) if at <= recorded);
@@ -322,6 +345,7 @@ impl Segments {
                 free.push_back(id);
                 return false;
             }
+            *unsettled |= due;
             true
         });
         before - self.pending.len()

@@ -103,6 +103,8 @@ impl Core {
             }
         }
         assert_eq!(free, self.segments.free_count(), "free segments");
+        let grains = self.geometry.segment_grains;
+        assert!(self.segments.are_filed(grains), "candidates for collection");
         let listed = self
             .frames
             .iter()
