@@ -73,6 +73,11 @@ pub enum Command {
     /// Tables of figures.
     #[command(subcommand)]
     Bench(ftl::BenchCommand),
+    /// A target on a temporary image under mixed load for hours, killed again and again, everything checked.
+    #[command(
+        after_help = "Example: flashnet soak --duration 2h --size 4GiB --directory /mnt/flash"
+    )]
+    Soak(Soak),
     /// The server side of a comparison, started by `perf`.
     #[command(hide = true)]
     PerfServer(PerfServer),
@@ -81,7 +86,10 @@ pub enum Command {
 impl Command {
     /// Whether it serves others, who must not be able to end it.
     pub fn is_server(&self) -> bool {
-        matches!(self, Self::Serve(_) | Self::PerfServer(_) | Self::Demo(_))
+        matches!(
+            self,
+            Self::Serve(_) | Self::PerfServer(_) | Self::Demo(_) | Self::Soak(_)
+        )
     }
 }
 
@@ -97,6 +105,26 @@ pub struct Demo {
     /// File or directory to copy onto the volume [default: the repository's files and 256 MiB of generated data].
     #[arg(long, value_name = "PATH")]
     pub input: Option<PathBuf>,
+}
+
+/// Options of `soak`.
+#[derive(Clone, Debug, Args)]
+pub struct Soak {
+    /// How long.
+    #[arg(long, default_value = "2h")]
+    pub duration: humantime::Duration,
+    /// Size of the temporary image.
+    #[arg(long, default_value = "1GiB")]
+    pub size: ByteSize,
+    /// Where the image is made, and removed if all is well [default: the temporary directory].
+    #[arg(long, value_name = "DIR")]
+    pub directory: Option<PathBuf>,
+    /// Clients that write over RDMA.
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub writers: u32,
+    /// Start of all chance [default: another one each time; it is printed].
+    #[arg(long)]
+    pub seed: Option<u64>,
 }
 
 /// Options of `mkfs`.

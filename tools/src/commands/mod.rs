@@ -5,12 +5,15 @@ mod demo;
 mod fsck;
 mod ftl;
 mod inspect;
+mod interrupt;
+mod ledger;
 mod mkfs;
 mod perf;
 mod remote;
 mod scrub;
 mod serve;
 mod show;
+mod soak;
 mod spawn;
 
 use anyhow::Result;
@@ -34,6 +37,7 @@ pub fn run(cli: &Cli) -> Result<()> {
         Command::Ftl(command) => ftl::run(command, json),
         Command::Perf(options) => perf::run(options, json),
         Command::Bench(command) => bench::run(command, json),
+        Command::Soak(options) => soak::run(options, json),
         Command::PerfServer(options) => perf::serve(options),
     }
 }

@@ -11,8 +11,8 @@ use ftl::device::FileDevice;
 use ftl::{OpenOptions, Volume};
 use walkdir::WalkDir;
 
-use super::Interrupt;
 use super::report::Step;
+use crate::commands::interrupt::Interrupt;
 
 /// Generated data, when the user names none.
 const GENERATED_BYTES: u64 = 256 << 20;

@@ -18,12 +18,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use tempfile::TempDir;
 
 use self::input::Input;
 use self::records::Records;
 use self::report::{Report, Step};
+use super::interrupt::Interrupt;
 use super::mkfs;
 use super::show;
 use super::spawn::Server;
@@ -33,28 +33,6 @@ use crate::control::{Op, Request};
 
 /// How long the target takes acknowledged writes before it is killed.
 const STREAM: Duration = Duration::from_millis(1500);
-
-/// Set when the user wants the demo to end.
-#[derive(Clone, Debug)]
-pub(super) struct Interrupt(Arc<AtomicBool>);
-
-impl Interrupt {
-    fn install() -> Result<Self> {
-        let flag = Arc::new(AtomicBool::new(false));
-        for signal in [SIGINT, SIGTERM, SIGHUP] {
-            signal_hook::flag::register(signal, Arc::clone(&flag))?;
-        }
-        Ok(Self(flag))
-    }
-
-    /// An error if the user wants to end: what was made is then cleaned up on the way out.
-    pub(super) fn check(&self) -> Result<()> {
-        if self.0.load(Ordering::Relaxed) {
-            bail!("interrupted");
-        }
-        Ok(())
-    }
-}
 
 /// Runs the command.
 pub(super) fn run(options: &cli::Demo, json: bool) -> Result<()> {

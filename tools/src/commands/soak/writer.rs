@@ -1,0 +1,177 @@
+//! A client that writes records over RDMA, and knows what must be there.
+
+use std::collections::VecDeque;
+
+use anyhow::{Context, Result, ensure};
+use rand::rngs::SmallRng;
+use rand::{Rng, SeedableRng};
+use softrdma::{Buffer, LocalSlice, Operation, Source, WorkRequest, WrId};
+
+use super::Life;
+use super::report::Counts;
+use crate::client::{ClientError, RemoteFile, Session, SessionOptions};
+use crate::commands::ledger::{Ledger, RECORD};
+use crate::control::{FLAG_CREATE, FLAG_TRUNCATE, FLAG_WRITE, Op, Request};
+
+/// Most writes on their way at any time.
+const IN_FLIGHT: u64 = 16;
+/// Of a hundred writes, so many go through the sync STag.
+const SYNC_PERCENT: u32 = 60;
+
+/// A client with a file of its own.
+#[derive(Debug)]
+pub(super) struct Writer {
+    path: String,
+    /// The file is there.
+    made: bool,
+    ledger: Ledger,
+    /// What a READ must return, slot by slot.
+    current: Vec<u64>,
+    rng: SmallRng,
+    counts: Counts,
+}
+
+impl Writer {
+    /// Client `no`; its file has `bytes` bytes.
+    pub(super) fn new(no: u64, bytes: u64, seed: u64) -> Self {
+        let slots = (bytes / RECORD as u64).max(1);
+        Self {
+            path: format!("/records-{no}"),
+            made: false,
+            ledger: Ledger::new(no << 32, slots),
+            current: vec![0; slots as usize],
+            rng: SmallRng::seed_from_u64(seed),
+            counts: Counts::default(),
+        }
+    }
+
+    /// Checks what was acknowledged, then works until the target ends.
+    pub(super) fn live(&mut self, life: &Life) -> Result<Counts> {
+        self.counts = Counts::default();
+        match self.work(life) {
+            Err(error) if error.is::<ClientError>() && life.explains() => Ok(self.counts),
+            Err(error) => Err(error.context(self.path.clone())),
+            Ok(()) => Ok(self.counts),
+        }
+    }
+
+    fn work(&mut self, life: &Life) -> Result<()> {
+        let mut session = Session::connect(life.address, SessionOptions::default())?;
+        let make = if self.made {
+            0
+        } else {
+            FLAG_CREATE | FLAG_TRUNCATE
+        };
+        let request = Request {
+            flags: FLAG_WRITE | make,
+            length: self.ledger.bytes(),
+            ..Request::new(Op::Open, self.path.as_str())
+        };
+        let file = session.open(request)?;
+        self.made = true;
+        self.judge(&mut session, &file)?;
+        // Every slot is written before somebody else may fill the volume.
+        let first: Vec<u64> = (0..self.ledger.slots())
+            .filter(|&slot| self.current[slot as usize] == 0)
+            .collect();
+        for slots in first.chunks(IN_FLIGHT as usize) {
+            if life.is_over() {
+                break;
+            }
+            self.write(&mut session, &file, slots)?;
+        }
+        while !life.is_over() {
+            let count = self.rng.random_range(1..=IN_FLIGHT);
+            let slots: Vec<u64> = (0..count).map(|_| self.draw()).collect();
+            self.write(&mut session, &file, &slots)?;
+            if self.rng.random_ratio(1, 4) {
+                let slot = self.draw();
+                self.read_back(&mut session, &file, slot)?;
+            }
+        }
+        session.close();
+        Ok(())
+    }
+
+    /// Most writes go to a tenth of the file.
+    fn draw(&mut self) -> u64 {
+        let slots = self.ledger.slots();
+        let hot = self.rng.random_ratio(9, 10);
+        let among = if hot { slots.div_ceil(10) } else { slots };
+        self.rng.random_range(0..among)
+    }
+
+    /// What is there after a start is there for good.
+    fn judge(&mut self, session: &mut Session, file: &RemoteFile) -> Result<()> {
+        let mut all = Vec::with_capacity(self.ledger.bytes() as usize);
+        session.read(file, 0, self.ledger.bytes(), |_, bytes| {
+            all.extend_from_slice(bytes);
+            Ok(())
+        })?;
+        for (slot, found) in (0..).zip(all.chunks(RECORD)) {
+            let version = self.ledger.judge(slot, found)?;
+            self.ledger.acknowledge(slot, version);
+            self.current[slot as usize] = version;
+        }
+        self.counts.judged += self.ledger.slots();
+        Ok(())
+    }
+
+    /// Writes the next version of each slot; on return all of them are visible, and some known to be durable.
+    fn write(&mut self, session: &mut Session, file: &RemoteFile, slots: &[u64]) -> Result<()> {
+        let nothing = Buffer::zeroed(0);
+        let mut fences = VecDeque::new();
+        for &slot in slots {
+            let (version, record) = self.ledger.send(slot);
+            self.counts.written += 1;
+            let offset = slot * RECORD as u64;
+            let sync = self.rng.random_ratio(SYNC_PERCENT, 100);
+            let remote = if sync {
+                file.at_sync(offset)
+            } else {
+                file.at(offset)
+            };
+            let source = Source::Bytes(record);
+            let write = Operation::Write { source, remote };
+            session.post(WorkRequest {
+                signaled: false,
+                ..WorkRequest::new(WrId(slot), write)
+            })?;
+            if sync {
+                let fence = Operation::Read {
+                    sink: LocalSlice::whole(&nothing),
+                    remote: file.at(0),
+                };
+                session.post(WorkRequest::new(WrId(slot), fence))?;
+                fences.push_back((slot, version));
+            }
+        }
+        for (slot, version) in fences {
+            session.success("READ of no bytes")?;
+            self.ledger.acknowledge(slot, version);
+            self.counts.acknowledged += 1;
+        }
+        session.fence(file)?;
+        for &slot in slots {
+            self.current[slot as usize] = self.ledger.last_sent(slot);
+        }
+        Ok(())
+    }
+
+    /// A READ returns what was written last (I2).
+    fn read_back(&mut self, session: &mut Session, file: &RemoteFile, slot: u64) -> Result<()> {
+        let mut found = Vec::with_capacity(RECORD);
+        session.read(file, slot * RECORD as u64, RECORD as u64, |_, bytes| {
+            found.extend_from_slice(bytes);
+            Ok(())
+        })?;
+        let version = self.ledger.judge(slot, &found).context("while running")?;
+        let current = self.current[slot as usize];
+        ensure!(
+            version == current,
+            "slot {slot}: a READ returns version {version}, {current} was written"
+        );
+        self.counts.read += 1;
+        Ok(())
+    }
+}
