@@ -61,7 +61,7 @@ impl VolumeInfo {
 /// # How to drive it
 ///
 /// Each port has one driver. It takes [`Ftl::poll_action`] until there is nothing, carries the actions out, reports
-/// each with [`Ftl::handle_done`], and takes [`Ftl::poll_event`] until there is nothing; it calls
+/// each with [`Ftl::handle_done`], and takes [`Ftl::poll_event`] until there is nothing, in this order; it calls
 /// [`Ftl::handle_timeout`] when [`Ftl::poll_timeout`] is due. Any call on the volume may give any port something to
 /// do; the port's waker is called when that happens outside of calls of its own driver.
 ///
@@ -270,7 +270,7 @@ impl Ftl {
         self.shared.pool.arena.region()
     }
 
-    /// The memory file behind [`Ftl::memory`].
+    /// The memory file of the pages: the front of [`Ftl::memory`].
     pub fn memory_file(&self) -> &std::fs::File {
         self.shared.pool.arena.file()
     }
@@ -280,9 +280,15 @@ impl Ftl {
         self.shared.pool.frames()
     }
 
-    /// The next media operation for the driver of `port`.
+    /// The next media operation for the driver of `port`. Asking may bring forth answers.
     pub fn poll_action(&self, port: Port) -> Option<Action> {
-        self.port(port).pop_action()
+        let queue = self.port(port);
+        queue.pop_action().or_else(|| {
+            if queue.take_owed() {
+                self.core(port, |core, cx| core.pump(cx));
+            }
+            queue.pop_action()
+        })
     }
 
     /// The next answer on `port`.

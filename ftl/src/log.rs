@@ -11,12 +11,17 @@ use crate::addr::Pba;
 use crate::format::HeaderNo;
 use std::collections::VecDeque;
 
+/// Write-outs that go through the caches at the same time; more of them would be smaller.
+const AWAITED_MAX: usize = 2;
+
 #[derive(Debug)]
 struct Assembled {
     no: HeaderNo,
     carries: HeaderNo,
     at: Pba,
     written: bool,
+    /// Somebody waits for it.
+    awaited: bool,
     /// Durable on completion, if everything before it is.
     through: bool,
 }
@@ -95,14 +100,18 @@ impl Log {
             carries: self.durable,
             at,
             written: false,
+            awaited: false,
             through: false,
         });
         self.last
     }
 
-    /// The youngest header, which somebody waits for, is to be written through the caches of the device if everything
+    /// Somebody waits for the youngest header. It is to be written through the caches of the device if everything
     /// before it is durable or will be without a flush: then completion is all that durability takes.
     pub(crate) fn write_through_if_no_flush(&mut self) {
+        if let Some(last) = self.tail.back_mut() {
+            last.awaited = true;
+        }
         let before = self.tail.len().saturating_sub(1);
         if self.tail.iter().take(before).all(|a| a.through) {
             self.write_through();
@@ -121,9 +130,15 @@ impl Log {
         self.tail.back().is_some_and(|a| a.through)
     }
 
-    /// How many headers are being written through. Who wants something durable meanwhile shares the next write-out.
-    pub(crate) fn going_through(&self) -> usize {
-        self.tail.iter().filter(|a| a.through && !a.written).count()
+    /// Whether so much of what somebody waits for is on its way through the caches that more had better gather.
+    pub(crate) fn is_going_through(&self) -> bool {
+        let through = |a: &&Assembled| a.awaited && a.through && !a.written;
+        self.tail.iter().filter(through).count() >= AWAITED_MAX
+    }
+
+    /// Whether something that somebody waits for needs a flush.
+    pub(crate) fn needs_flush(&self) -> bool {
+        self.tail.iter().any(|a| a.awaited && !a.through)
     }
 
     /// Header `no` and its data are on the media: durable if they were written through, else if a flush follows.
@@ -177,13 +192,15 @@ mod tests {
             assert!(log.last_goes_through());
         }
         log.complete(HeaderNo(2));
-        assert_eq!((log.durable(), log.going_through()), (HeaderNo(0), 2));
+        assert_eq!(log.durable(), HeaderNo(0));
+        assert!(log.is_going_through() && !log.needs_flush());
         log.complete(HeaderNo(1));
         assert_eq!(
             log.durable(),
             HeaderNo(2),
             "what completed early counts now"
         );
+        assert!(!log.is_going_through());
         log.assemble(Pba(3));
         log.assemble(Pba(4));
         log.write_through_if_no_flush();
@@ -191,6 +208,12 @@ mod tests {
         log.complete(HeaderNo(4));
         log.complete(HeaderNo(3));
         assert_eq!((log.durable(), log.written()), (HeaderNo(3), HeaderNo(4)));
+        assert!(log.needs_flush() && !log.is_going_through());
+        log.complete(HeaderNo(5));
+        let covers = log.begin_flush();
+        log.end_flush(covers);
+        assert_eq!(log.durable(), HeaderNo(5));
+        assert!(!log.needs_flush());
     }
 
     /// Durable follows the longest written prefix that a flush covered; recorded lags one header behind (I1).

@@ -9,7 +9,7 @@ use crate::page::PageRef;
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// An answer of the engine.
 #[derive(Debug)]
@@ -80,6 +80,7 @@ pub(crate) struct PortQueue {
     inner: Mutex<Inner>,
     actions: AtomicUsize,
     events: AtomicUsize,
+    owes: AtomicBool,
 }
 
 impl fmt::Debug for PortQueue {
@@ -107,6 +108,7 @@ impl PortQueue {
             }),
             actions: AtomicUsize::new(0),
             events: AtomicUsize::new(0),
+            owes: AtomicBool::new(false),
         }
     }
 
@@ -149,6 +151,16 @@ impl PortQueue {
         let event = self.lock().events.pop_front()?;
         self.events.fetch_sub(1, Ordering::Release);
         Some(event)
+    }
+
+    /// Work is left for the time when the driver asks for actions.
+    pub(crate) fn owe(&self) {
+        self.owes.store(true, Ordering::Release);
+    }
+
+    /// Whether there is such work; asked once.
+    pub(crate) fn take_owed(&self) -> bool {
+        self.owes.load(Ordering::Relaxed) && self.owes.swap(false, Ordering::Acquire)
     }
 
     /// Takes what a completion is for. Each id is good once (I18).

@@ -77,6 +77,11 @@ impl Shared {
         result
     }
 
+    /// Leaves work to the moment when the driver of `port`, who is calling, asks for actions.
+    pub(crate) fn owe(&self, port: Port) {
+        self.ports[usize::from(port.0)].owe();
+    }
+
     /// Gives a pin back; the first half of every put.
     pub(crate) fn unpin(
         self: &Arc<Self>,

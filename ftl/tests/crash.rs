@@ -187,7 +187,7 @@ fn all_subsets() {
         nested_images: 2,
         ..Effort::USUAL
     };
-    let tally = enumerate(&Options::tiny(), effort, 2, 2, 30);
+    let tally = enumerate(&Options::tiny(), effort, 3, 2, 30);
     at_least(tally.states, 3_000);
 }
 

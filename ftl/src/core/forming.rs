@@ -143,7 +143,9 @@ impl Core {
             0 | 1 => grains,
             room => room,
         });
-        let limit = (room as usize - 1).min(self.geometry.write_out_data_max());
+        // What is left of the segment is taken in equal parts.
+        let parts = room.div_ceil(self.geometry.write_out_data_max() as u32 + 1);
+        let limit = room.div_ceil(parts) as usize - 1;
         forming.entries.len() >= limit
             || forming.entries.len() + forming.records.len() >= RECORDS_MAX
     }
@@ -167,8 +169,13 @@ impl Core {
         let progress = self.emit_wanted(cx);
         let mut joined = false;
         let mut held = Vec::new();
-        while self.stages.has(StageUse::Forming) && !self.space_wanted {
+        while !self.space_wanted {
             let urgent = self.dirty.has_urgent();
+            // What is urgent would rather share a write-out with strangers than wait for a staging buffer.
+            let room = self.stages.has(StageUse::Forming) || urgent && self.with_room().is_some();
+            if !room {
+                break;
+            }
             let next = if urgent {
                 self.dirty.pop_urgent()
             } else {
@@ -207,14 +214,25 @@ impl Core {
         progress | joined
     }
 
-    /// Copies a page into the write-out of its stream. It is among the dirty ones no more; there is a staging buffer
-    /// left.
+    /// A stream that pages join whose write-out has room.
+    fn with_room(&self) -> Option<StreamId> {
+        let rescue = self.formings.rescue();
+        let mut streams = self.formings.streams().filter(|&s| s != rescue);
+        streams.find(|&s| self.formings.list[s.index()].is_some() && !self.is_full(s))
+    }
+
+    /// Copies a page into the write-out of its stream, or into another one when there is no staging buffer left for it.
+    /// It is among the dirty ones no more; there is room somewhere.
     fn join_page(&mut self, cx: Cx<'_>, lba: Lba, frame: FrameId) -> StreamId {
         let (stream, heat) = self
             .placement
             .write(lba, self.frames[frame.0 as usize].heat);
         let copy = self.formings.next_copy();
-        let forming = self.forming(stream).expect("a staging buffer is left");
+        let stream = match self.forming(stream) {
+            Some(_) => stream,
+            None => self.with_room().expect("there is room"),
+        };
+        let forming = self.forming(stream).expect("it exists");
         let slot = forming.entries.len();
         let slot = cx.sh.pool.stage(forming.stage).plus(1 + slot);
         self.mark_clean(lba, frame);

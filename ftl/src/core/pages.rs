@@ -45,9 +45,9 @@ impl Core {
             intent,
         };
         let acquired = self.acquire(cx, lba, intent, kind, false);
-        let answer = Self::page(cx, lba, intent, port, acquired);
-        self.pump(cx);
-        answer
+        // What it set going besides waits until the driver asks for actions: many gets, one look around.
+        cx.sh.owe(port);
+        Self::page(cx, lba, intent, port, acquired)
     }
 
     fn page(
@@ -285,7 +285,7 @@ impl Core {
         } else {
             self.abandon(cx, frame);
         }
-        self.pump(cx);
+        self.pump_after_put(cx);
     }
 
     /// An exclusive frame is given up: the grain is what it was.
@@ -480,6 +480,20 @@ impl Core {
         }
     }
 
+    /// What a put may have set going. It may be one of many that a sync follows, so nothing is written for it alone.
+    fn pump_after_put(&mut self, cx: Cx<'_>) {
+        let is_due = cx.sh.write_through || self.has_many_dirty();
+        let is_wanted = !self.commits.is_empty() || !self.frame_waiters.is_empty();
+        if is_due || is_wanted || !self.phase.is_running() {
+            self.pump(cx);
+        }
+    }
+
+    /// Whether dirty pages are so many that some must go out.
+    fn has_many_dirty(&self) -> bool {
+        self.dirty.len() > self.frames.len() / 4
+    }
+
     /// What a completed read may have set going. Reads complete often, so nothing else is looked at.
     pub(crate) fn pump_after_fill(&mut self, cx: Cx<'_>) {
         if !self.commits.is_empty() || !self.frame_waiters.is_empty() || self.space_wanted {
@@ -539,11 +553,10 @@ impl Core {
             self.dirty.insert(lba);
         }
         drop(inbox);
-        let frames = self.frames.len();
         if cx.sh.write_through {
             self.dirty.background = self.dirty.len();
-        } else if self.dirty.len() > frames / 4 {
-            let excess = self.dirty.len() - frames / 8;
+        } else if self.has_many_dirty() {
+            let excess = self.dirty.len() - self.frames.len() / 8;
             self.dirty.background = self.dirty.background.max(excess);
         }
     }

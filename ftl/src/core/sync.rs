@@ -23,7 +23,8 @@ pub(super) struct SyncWaiter {
 }
 
 impl Core {
-    /// Everything put before in `range` becomes durable, then the port is told.
+    /// Everything put before in `range` becomes durable, then the port is told. The work is left to the moment when the
+    /// driver asks for actions: all syncs that it brings until then share a write-out.
     pub(crate) fn sync(&mut self, cx: Cx<'_>, range: LbaRange, token: Token) {
         if let Some(error) = self.failed {
             self.tell_durable(cx, cx.port, token, Err(DurableError::Failed(error)));
@@ -41,7 +42,7 @@ impl Core {
             urgent,
             forming,
         });
-        self.pump(cx);
+        cx.sh.owe(port);
     }
 
     /// Syncs whose pages have all been assembled wait for the youngest header.

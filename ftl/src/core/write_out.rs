@@ -24,10 +24,6 @@ use super::commit::GroupRecord;
 
 /// Urgent pages up to this many go out together whatever their streams are: one device write, one header.
 const URGENT_TOGETHER: usize = 32;
-/// Write-outs that go through the caches at the same time: while they do, others who want something durable gather for the
-/// next one. More of them would be smaller.
-const WRITE_THROUGH_MAX: usize = 2;
-
 impl Core {
     /// Whether free segments are so few that relocation must use as little of them as it can.
     pub(super) fn is_tight(&self) -> bool {
@@ -106,8 +102,7 @@ impl Core {
     /// One write-out with the forming group and a few urgent pages.
     fn assemble_prompt(&mut self, cx: Cx<'_>) -> bool {
         let due = self.group.pages.len() + self.dirty.urgent_count();
-        if self.log.going_through() >= WRITE_THROUGH_MAX && due < self.geometry.write_out_data_max()
-        {
+        if self.gathers() && due < self.geometry.write_out_data_max() {
             return false;
         }
         let Some(stage) = self.stages.take(StageUse::Prompt) else {
@@ -203,6 +198,14 @@ impl Core {
         };
         self.emit(cx, stage, segment, &header);
         true
+    }
+
+    /// Whether who wants something durable now had better share the next write-out: enough are on their way, or a flush
+    /// is due, and what is assembled before its end would want another.
+    fn gathers(&self) -> bool {
+        // Without a waiter whose pages have all been assembled no flush will come.
+        let flush_is_due = !self.durable_waiters.is_empty() && self.log.needs_flush();
+        self.log.is_flushing() || flush_is_due || self.log.is_going_through()
     }
 
     /// Adds urgent pages.

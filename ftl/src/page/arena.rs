@@ -1,4 +1,7 @@
-//! The memory of the pool: one shared mapping, handed out by the grain. The one place that touches raw page memory.
+//! The memory of the pool: one range of addresses, handed out by the grain. The one place that touches raw page memory.
+//!
+//! Its front, the pages, is a memory file that others may map. Behind that lies memory of the engine's own, in huge pages
+//! where the system has them: a write of 512 KiB out of them is one segment to the device and not 128.
 //!
 //! Rules of the memory: a slot belongs to whoever the engine says (a page's pin holders, a write-out being
 //! assembled, a media operation). Holders of one page may copy in and out at the same time, as remote peers do; they
@@ -8,10 +11,10 @@
 
 use crate::addr::GRAIN_BYTES;
 use crate::device::IoBuf;
-use memmap2::{MmapOptions, MmapRaw};
+use memmap2::{Advice, MmapOptions, MmapRaw};
 use std::fs::File;
 use std::io;
-use std::os::fd::{FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::ptr::NonNull;
 
 /// Index of a grain of memory.
@@ -25,7 +28,10 @@ impl Slot {
     }
 }
 
-/// A fixed number of grains of shared, zeroed memory.
+/// Smallest private part for which huge pages are asked; less would rather waste them.
+const HUGE_FROM_BYTES: usize = 8 << 20;
+
+/// A fixed number of grains of zeroed memory.
 #[derive(Debug)]
 pub(crate) struct Arena {
     map: MmapRaw,
@@ -34,7 +40,8 @@ pub(crate) struct Arena {
 }
 
 impl Arena {
-    pub(crate) fn new(slots: usize) -> io::Result<Self> {
+    /// `shared` slots in a memory file, and `private` ones behind them.
+    pub(crate) fn new(shared: usize, private: usize) -> io::Result<Self> {
         // SAFETY: the name is a NUL-terminated literal; the call has no other memory argument.
         let raw = unsafe { libc::memfd_create(c"flashnet-pool".as_ptr(), libc::MFD_CLOEXEC) };
         if raw < 0 {
@@ -42,8 +49,31 @@ impl Arena {
         }
         // SAFETY: a fresh descriptor that nobody else owns.
         let fd = File::from(unsafe { OwnedFd::from_raw_fd(raw) });
-        fd.set_len((slots * GRAIN_BYTES) as u64)?;
-        let map = MmapOptions::new().len(slots * GRAIN_BYTES).map_raw(&fd)?;
+        let (front, back) = (shared * GRAIN_BYTES, private * GRAIN_BYTES);
+        fd.set_len(front as u64)?;
+        let map = MmapOptions::new().len(front + back).map_anon()?;
+        let map = MmapRaw::from(map);
+        if front > 0 {
+            // SAFETY: replaces pages of a mapping that is ours alone and that nobody has used yet; it ends with it.
+            let placed = unsafe {
+                libc::mmap(
+                    map.as_mut_ptr().cast(),
+                    front,
+                    libc::PROT_READ | libc::PROT_WRITE,
+                    libc::MAP_SHARED | libc::MAP_FIXED,
+                    fd.as_raw_fd(),
+                    0,
+                )
+            };
+            if placed == libc::MAP_FAILED {
+                return Err(io::Error::last_os_error());
+            }
+        }
+        if back >= HUGE_FROM_BYTES {
+            // Without huge pages it works as well.
+            let _ = map.advise_range(Advice::HugePage, front, back);
+        }
+        let slots = shared + private;
         Ok(Self { map, slots, fd })
     }
 
@@ -52,7 +82,7 @@ impl Arena {
         (self.map.as_mut_ptr(), self.slots * GRAIN_BYTES)
     }
 
-    /// The memory file behind the mapping.
+    /// The memory file of the shared slots.
     pub(crate) fn file(&self) -> &File {
         &self.fd
     }

@@ -1,6 +1,6 @@
 //! The memory of the engine: frames, one page of zeros, staging for write-outs, buffers for relocation.
 //!
-//! All of it is one mapping made at the start. Staging and relocation buffers are separate from the frames, so that
+//! All of it is one range of addresses made at the start. Staging and relocation buffers are separate from the frames, so that
 //! what frees frames never waits for frames (I17).
 
 use super::arena::{Arena, Slot};
@@ -40,7 +40,8 @@ impl Pool {
         let stages = PROMPT_STAGES + forming_stages(streams);
         Ok(Self {
             arena: Arena::new(
-                frames + 2 + stages * stage_grains + scan_grains + SAVE_GRAINS + LOAD_GRAINS,
+                frames,
+                2 + stages * stage_grains + scan_grains + SAVE_GRAINS + LOAD_GRAINS,
             )?,
             frames,
             stages,

@@ -153,10 +153,11 @@ impl Core {
         self.take_jobs(now);
         self.accept_again(now);
         self.pump_links(now);
+        self.submit_media();
         while self.deliver() {
             self.pump_links(now);
+            self.submit_media();
         }
-        self.submit_media();
     }
 
     fn pump_links(&mut self, now: Time) {

@@ -1,6 +1,6 @@
 //! A program that makes, replaces, removes and reads files through the mount, and knows which must be there.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::convert::Infallible;
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -55,6 +55,8 @@ enum Doubt {
 pub(super) struct Churn {
     mount: PathBuf,
     dir: PathBuf,
+    /// The directory is there.
+    made: bool,
     files: BTreeMap<String, Content>,
     doubt: Option<Doubt>,
     /// Most bytes of all files.
@@ -70,6 +72,7 @@ impl Churn {
         Self {
             mount: mount.to_owned(),
             dir: mount.join("files"),
+            made: false,
             files: BTreeMap::new(),
             doubt: None,
             budget,
@@ -90,9 +93,12 @@ impl Churn {
     }
 
     fn work(&mut self, life: &Life) -> Result<()> {
-        match fs::create_dir(&self.dir) {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-            other => other?,
+        if !self.made {
+            match fs::create_dir(&self.dir) {
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                other => other?,
+            }
+            self.made = true;
         }
         self.judge()?;
         while !life.is_over() {
@@ -111,7 +117,10 @@ impl Churn {
             Some(Doubt::Made(name)) => self.remove_if_there(&name)?,
             Some(Doubt::Removed(name)) => {
                 let there = self.dir.join(&name).try_exists()?;
-                self.files.retain(|known, _| there || *known != name);
+                if !there {
+                    self.believe_absence()?;
+                    self.files.remove(&name);
+                }
             }
             Some(Doubt::Replaced(name, new)) => {
                 self.remove_if_there(DRAFT)?;
@@ -122,15 +131,16 @@ impl Churn {
             None => {}
         }
         self.doubt = None;
-        let mut there = Vec::new();
+        let mut there = BTreeSet::new();
         for entry in fs::read_dir(&self.dir)? {
-            there.push(entry?.file_name().into_string().unwrap_or_default());
+            there.insert(entry?.file_name().into_string().unwrap_or_default());
         }
-        there.sort();
-        let expected: Vec<&String> = self.files.keys().collect();
+        let expected: BTreeSet<String> = self.files.keys().cloned().collect();
         ensure!(
-            there.iter().eq(expected.iter().copied()),
-            "there are {there:?}, not {expected:?}"
+            there == expected,
+            "not there: {:?}; there, but not expected: {:?}",
+            expected.difference(&there).collect::<Vec<_>>(),
+            there.difference(&expected).collect::<Vec<_>>()
         );
         for (name, content) in &self.files {
             self.compare(name, *content)?;
@@ -244,9 +254,15 @@ impl Churn {
 
     fn remove_if_there(&self, name: &str) -> Result<()> {
         match fs::remove_file(self.dir.join(name)) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error.into()),
-            _ => Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => self.believe_absence(),
+            other => Ok(other?),
         }
+    }
+
+    /// Under a mount point from which the volume has gone nothing is found either.
+    fn believe_absence(&self) -> Result<()> {
+        fs::metadata(&self.dir)?;
+        Ok(())
     }
 
     fn read(&self, name: &str) -> Result<Vec<u8>> {
@@ -309,5 +325,22 @@ mod tests {
         churn.doubt = Some(Doubt::Removed("2".into()));
         churn.live(&life(true)).expect("gone as was asked");
         assert_eq!(churn.files.len(), 2);
+
+        churn.doubt = Some(Doubt::Scrap(FILL));
+        fs::rename(
+            scratch.path().join("files"),
+            scratch.path().join("unmounted"),
+        )
+        .expect("rename");
+        churn.live(&life(true)).expect("the volume has gone");
+        fs::rename(
+            scratch.path().join("unmounted"),
+            scratch.path().join("files"),
+        )
+        .expect("rename");
+        assert!(
+            matches!(churn.doubt, Some(Doubt::Scrap(FILL))),
+            "nothing was removed"
+        );
     }
 }

@@ -135,7 +135,7 @@ impl<'a> Bare<'a> {
     }
 }
 
-/// Page-aligned buffers, one for each operation in flight.
+/// Page-aligned buffers of ordinary memory, as `fio` has it, one for each operation in flight.
 fn buffers(count: usize, bytes: usize) -> io::Result<Vec<MmapMut>> {
     let map = |n| {
         let mut map = MmapMut::map_anon(bytes)?;
