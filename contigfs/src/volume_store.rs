@@ -10,9 +10,10 @@ impl From<VolumeError> for StoreError {
             VolumeError::NoSpace => Self::NoSpace,
             VolumeError::Damaged { lba } | VolumeError::Media { lba, .. } => Self::Damaged { lba },
             VolumeError::BatchTooLarge => Self::BatchTooLarge,
-            VolumeError::Failed(_) | VolumeError::Shutdown | VolumeError::OutOfRange => {
-                Self::Failed
-            }
+            VolumeError::Failed(_)
+            | VolumeError::Shutdown
+            | VolumeError::OutOfRange
+            | VolumeError::Overlap => Self::Failed,
         }
     }
 }

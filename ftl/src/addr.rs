@@ -53,6 +53,14 @@ impl LbaRange {
         Lba(self.start.0 + self.count)
     }
 
+    /// Whether two runs have grains in common.
+    pub(crate) const fn meets(self, other: Self) -> bool {
+        self.count > 0
+            && other.count > 0
+            && self.start.0 < other.end().0
+            && other.start.0 < self.end().0
+    }
+
     /// Whether `lba` lies in the run.
     pub const fn contains(self, lba: Lba) -> bool {
         self.start.0 <= lba.0 && lba.0 < self.end().0

@@ -48,6 +48,9 @@ pub enum VolumeError {
     /// More than one batch may hold.
     #[error("batch too large")]
     BatchTooLarge,
+    /// A range that is moved or cloned overlaps another part of its batch.
+    #[error("a remap or clone overlaps another part of the batch")]
+    Overlap,
     /// Beyond the address space.
     #[error("address out of range")]
     OutOfRange,
@@ -83,6 +86,7 @@ impl From<CommitError> for VolumeError {
         match error {
             CommitError::TooLarge => Self::BatchTooLarge,
             CommitError::OutOfRange => Self::OutOfRange,
+            CommitError::Overlap => Self::Overlap,
         }
     }
 }
@@ -289,6 +293,21 @@ impl<D: Device> Volume<D> {
     pub fn trim(&self, range: LbaRange) -> Result<(), VolumeError> {
         let token = self.token();
         self.ftl.trim(PORT, range, token)?;
+        self.wait_durable(token)
+    }
+
+    /// Moves a range without writing its data; durable on return. Nobody may hold a page of it, see [`Ftl::remap`].
+    pub fn remap(&self, from: Lba, to: Lba, count: u64) -> Result<(), VolumeError> {
+        let token = self.token();
+        self.ftl.remap(PORT, from, to, count, token)?;
+        self.wait_durable(token)
+    }
+
+    /// Clones a range without writing its data; durable on return. Nobody may hold a page of it, see
+    /// [`Ftl::clone_range`].
+    pub fn clone_range(&self, from: Lba, to: Lba, count: u64) -> Result<(), VolumeError> {
+        let token = self.token();
+        self.ftl.clone_range(PORT, from, to, count, token)?;
         self.wait_durable(token)
     }
 

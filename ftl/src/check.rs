@@ -9,7 +9,8 @@ use crate::device::Device;
 use crate::error::OpenError;
 use crate::format::{Header, HeaderNo, RecordKind, Superblock, Version};
 use crate::recover::io::MediaIo;
-use std::collections::{BTreeMap, BTreeSet};
+use crate::remap::Renaming;
+use std::collections::BTreeMap;
 
 /// What a grain holds according to the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,7 +41,7 @@ pub struct CheckReport {
     pub headers_cut: u64,
     /// Every mapped grain.
     pub map: BTreeMap<Lba, Checked>,
-    /// Live data grains of each segment.
+    /// Live data grains of each segment, each as often as it has names.
     pub live: Vec<u32>,
     /// Live grains whose content does not fit its checksum or can not be read.
     pub damaged: Vec<Lba>,
@@ -60,6 +61,14 @@ enum Said {
     Data { pba: Pba, crc: u32 },
     Trim,
     Zero,
+    Rename(Renaming),
+}
+
+/// What a grain holds, and the header that said so.
+#[derive(Clone, Copy)]
+struct Held {
+    checked: Checked,
+    header: HeaderNo,
 }
 
 /// Something the log says about a range, by version and header.
@@ -80,14 +89,15 @@ pub fn check(device: &mut dyn Device) -> Result<CheckReport, OpenError> {
     report.headers = headers.len() as u64;
     report.clean = superblock.clean;
     report.capacity = superblock.geometry.capacity_grains;
-    report.map = line_up(statements);
+    let map = line_up(statements);
     report.live = vec![0; superblock.geometry.segment_count as usize];
-    let mut places = BTreeSet::new();
-    for (&lba, &checked) in &report.map {
+    let mut places: BTreeMap<Pba, HeaderNo> = BTreeMap::new();
+    for (&lba, &Held { checked, header }) in &map {
         let Checked::Data { pba, crc } = checked else {
             continue;
         };
-        if !places.insert(pba) {
+        // Names of one grain all come from the header that wrote it.
+        if *places.entry(pba).or_insert(header) != header {
             report.faults.push(format!("{pba} holds two grains"));
         }
         match superblock.geometry.locate(pba) {
@@ -101,6 +111,7 @@ pub fn check(device: &mut dyn Device) -> Result<CheckReport, OpenError> {
             report.damaged.push(lba);
         }
     }
+    report.map = map.into_iter().map(|(lba, h)| (lba, h.checked)).collect();
     if report.map.len() as u64 > report.capacity {
         report
             .faults
@@ -185,7 +196,7 @@ fn headers(
                 pba = Pba(pba.0 + 1);
                 io.read(pba).is_ok_and(|b| crc32fast::hash(&b[..]) == crc)
             }
-            RecordKind::Trim { .. } | RecordKind::Zero { .. } => true,
+            _ => true,
         });
         if !whole {
             break;
@@ -209,6 +220,11 @@ fn statements(headers: &BTreeMap<HeaderNo, (Pba, Header)>) -> Vec<Statement> {
                 }
                 RecordKind::Trim { count } => (count, Said::Trim),
                 RecordKind::Zero { count } => (count, Said::Zero),
+                RecordKind::Alias { crc, .. } => (1, Said::Data { pba, crc }),
+                RecordKind::Remap { count, .. } | RecordKind::Clone { count, .. } => {
+                    let renaming = record.renaming().expect("one that renames");
+                    (count, Said::Rename(renaming))
+                }
             };
             all.push(Statement {
                 version: record.version,
@@ -222,45 +238,45 @@ fn statements(headers: &BTreeMap<HeaderNo, (Pba, Header)>) -> Vec<Statement> {
 }
 
 /// For each grain, what remains when everything said about it has been heard in order of version. Copies of one
-/// version follow each other, the youngest last.
-fn line_up(mut statements: Vec<Statement>) -> BTreeMap<Lba, Checked> {
-    statements.sort_by_key(|s| (s.version, s.header));
-    let mut edges: BTreeMap<Lba, (Vec<usize>, Vec<usize>)> = BTreeMap::new();
-    for (index, statement) in statements.iter().enumerate() {
-        edges
-            .entry(statement.range.start)
-            .or_default()
-            .0
-            .push(index);
-        edges
-            .entry(statement.range.end())
-            .or_default()
-            .1
-            .push(index);
-    }
-    let mut map = BTreeMap::new();
-    let mut heard: BTreeSet<usize> = BTreeSet::new();
-    let mut stops = edges.iter().peekable();
-    while let Some((&from, (begin, end))) = stops.next() {
-        for index in end {
-            heard.remove(index);
-        }
-        heard.extend(begin);
-        let Some(&(&until, _)) = stops.peek() else {
-            break;
-        };
-        let mut outcome = None;
-        for &index in &heard {
-            outcome = match (statements[index].said, outcome) {
-                (Said::Data { pba, crc }, _) => Some(Checked::Data { pba, crc }),
-                (Said::Trim, _) => None,
-                (Said::Zero, None) => Some(Checked::Zero),
-                (Said::Zero, before) => before,
-            };
-        }
-        if let Some(checked) = outcome {
-            map.extend((from.0..until.0).map(|lba| (Lba(lba), checked)));
+/// version follow each other, the youngest last; a remap or clone is heard once, and before what has its version.
+fn line_up(mut statements: Vec<Statement>) -> BTreeMap<Lba, Held> {
+    let renames = |s: &Statement| matches!(s.said, Said::Rename(_));
+    statements.sort_by_key(|s| (s.version, !renames(s), s.header));
+    statements.dedup_by(|b, a| b.version == a.version && renames(a) && renames(b));
+    let mut map: BTreeMap<Lba, Held> = BTreeMap::new();
+    for statement in statements {
+        let (range, header) = (statement.range, statement.header);
+        let held = |checked| Held { checked, header };
+        let lbas = (range.start.0..range.end().0).map(Lba);
+        match statement.said {
+            Said::Data { pba, crc } => {
+                map.insert(range.start, held(Checked::Data { pba, crc }));
+            }
+            Said::Trim => drop(take(&mut map, range)),
+            Said::Zero => lbas.for_each(|lba| {
+                map.entry(lba).or_insert(held(Checked::Zero));
+            }),
+            Said::Rename(renaming) => {
+                let to = renaming.ranges().to;
+                drop(take(&mut map, LbaRange::new(to, range.count)));
+                let held = take(&mut map, range);
+                if !renaming.empties_source() {
+                    map.extend(held.iter().copied());
+                }
+                let named = |lba: Lba| Lba(to.0 + (lba.0 - range.start.0));
+                map.extend(held.into_iter().map(|(lba, held)| (named(lba), held)));
+            }
         }
     }
     map
+}
+
+/// Takes what a range holds out of the map.
+fn take(map: &mut BTreeMap<Lba, Held>, range: LbaRange) -> Vec<(Lba, Held)> {
+    let inside = map.range(range.start..range.end());
+    let inside: Vec<(Lba, Held)> = inside.map(|(&lba, &held)| (lba, held)).collect();
+    for (lba, _) in &inside {
+        map.remove(lba);
+    }
+    inside
 }

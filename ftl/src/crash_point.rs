@@ -8,12 +8,15 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 
 /// Every place there is.
-pub const ALL: [&str; 16] = [
+pub const ALL: [&str; 19] = [
     "seal",
     "gc.victim",
     "gc.assembled",
     "gc.moved",
     "gc.freed",
+    "gc.aliased",
+    "remap.applied",
+    "clone.applied",
     "checkpoint.captured",
     "checkpoint.page",
     "checkpoint.flush",

@@ -1,6 +1,7 @@
 //! Dirty pages: which there are, and which of them must go out soon.
 
 use crate::addr::{Lba, LbaRange};
+use crate::remap::Remap;
 use std::collections::{BTreeSet, VecDeque};
 
 /// The dirty pages the core knows of.
@@ -40,6 +41,15 @@ impl Dirty {
             }
         }
         self.pushed
+    }
+
+    /// Pages have another name: who waits for one waits for the same page.
+    pub(crate) fn rename(&mut self, remap: Remap) {
+        for lba in &mut self.urgent {
+            if remap.source().contains(*lba) {
+                *lba = remap.renamed(*lba);
+            }
+        }
     }
 
     /// Whether everything urged up to `mark` has been taken.

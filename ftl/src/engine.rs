@@ -180,6 +180,41 @@ impl Ftl {
         self.commit(port, batch, token)
     }
 
+    /// Moves the `count` (at most [`AtomicBatch::MOVED_MAX`]) grains from `from` to `to` without writing their data;
+    /// what `to` held is gone. [`Event::Durable`] when durable. It takes effect as soon as nobody holds a page of the
+    /// source, and batches submitted later wait for it. What was put and not synced moves along, and is as durable as
+    /// before.
+    pub fn remap(
+        &self,
+        port: Port,
+        from: Lba,
+        to: Lba,
+        count: u64,
+        token: Token,
+    ) -> Result<(), CommitError> {
+        let mut batch = AtomicBatch::new();
+        batch.remap(from, to, count);
+        self.commit(port, batch, token)
+    }
+
+    /// Clones the `count` (at most [`AtomicBatch::MOVED_MAX`]) grains from `from` to `to` without writing their data:
+    /// both ranges have them until one of the two is written to. What `to` held is gone. [`Event::Durable`] when
+    /// durable, and then what it cloned is durable in both ranges. It takes effect once everything put in the source
+    /// has been written out and nobody holds a page of it; who writes to the source without a pause holds it up, and
+    /// batches submitted later wait for it. Every grain counts against the capacity under each of its names.
+    pub fn clone_range(
+        &self,
+        port: Port,
+        from: Lba,
+        to: Lba,
+        count: u64,
+        token: Token,
+    ) -> Result<(), CommitError> {
+        let mut batch = AtomicBatch::new();
+        batch.clone_range(from, to, count);
+        self.commit(port, batch, token)
+    }
+
     /// Most grains the patches of one batch may touch on this volume.
     pub fn batch_grains_max(&self) -> usize {
         AtomicBatch::GRAINS_MAX

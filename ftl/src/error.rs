@@ -71,6 +71,9 @@ pub enum CommitError {
     /// A patch crosses its grain or an address lies outside of the LBA space.
     #[error("address out of range")]
     OutOfRange,
+    /// A range that is moved overlaps another part of the batch, or its own target.
+    #[error("a remap overlaps another part of the batch")]
+    Overlap,
 }
 
 /// Why a device can not be formatted.

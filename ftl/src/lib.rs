@@ -39,7 +39,8 @@
 //! | batch, group | changes that survive together; batches that share a header |
 //! | durable, recorded | safe from a power cut; and a durable header says so |
 //! | victim, relocate | segment being collected; copy what is live in it |
-//! | tombstone | a trim record that older copies still make necessary |
+//! | remap, clone | a range of LBAs gets another name, or one more, without its data being written |
+//! | tombstone | a trim, remap or clone that older copies still make necessary |
 //! | epoch, life | number of the first header since the segment was opened; the time since |
 //!
 //! # Where things are
@@ -56,7 +57,8 @@
 //! | [`device`] | the seam to the media, and devices |
 //! | `blocking` | [`Volume`], for programs that just want to read and write |
 //!
-//! The format and the argument why it survives crashes are in `docs/format.md` and `docs/checkpoint.md`.
+//! The format and the argument why it survives crashes are in `docs/format.md`, `docs/checkpoint.md` and
+//! `docs/remap.md`.
 
 #![deny(unsafe_code)]
 
@@ -90,6 +92,7 @@ pub mod planted;
 mod port;
 mod records;
 mod recover;
+mod remap;
 mod segment;
 mod shared;
 mod space;
@@ -113,6 +116,7 @@ pub use page::PageRef;
 pub use placement::GcPolicy;
 pub use port::Event;
 pub use recover::RecoveryReport;
+pub use remap::Remap;
 pub use segment::StreamUse;
 pub use space::Space;
 pub use stats::Stats;

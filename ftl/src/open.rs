@@ -88,6 +88,9 @@ pub struct OpenOptions {
     /// Entries of each share of the sweep, and the map read page by page: small volumes behave like large ones.
     #[doc(hidden)]
     pub sweep_entries: Option<u64>,
+    /// Records that the copy of one grain takes at most; none: what its header has room for.
+    #[doc(hidden)]
+    pub names_max: Option<usize>,
 }
 
 impl Default for OpenOptions {
@@ -106,6 +109,7 @@ impl Default for OpenOptions {
             checkpoint_headers: 4096,
             map_pages_eager: 64,
             sweep_entries: None,
+            names_max: None,
         }
     }
 }
@@ -213,6 +217,7 @@ impl Ftl {
             age_ns: options.dirty_age_ns,
             write_through: options.write_through,
             dataless: options.dataless,
+            names_max: options.names_max.unwrap_or(usize::MAX).max(1),
             planted: options.planted,
         };
         Ok((Self::assemble(Arc::new(shared), info), report))

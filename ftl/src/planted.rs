@@ -36,11 +36,23 @@ pub enum Bug {
     RelocationUnsaved,
     /// What is written through is taken for durable although something before it waits for a flush.
     WriteThroughVouchesForAll,
+    /// What is relocated while it is remapped stays where it was in memory, although recovery prefers the copy.
+    RemapNotFollowed,
+    /// What is relocated keeps the name and version it was written under.
+    RemapOldName,
+    /// A checkpoint does not wait for remaps: recovery carries them out on a map that has them already.
+    RemapReplayedTwice,
+    /// A clone does not wait until the pages of its source are on the media.
+    CloneBeforePage,
+    /// What is relocated is written under one of its names only.
+    AliasesForgotten,
+    /// What is relocated keeps the version it had before it was cloned.
+    CloneOldVersion,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 22] = [
         Self::MappingBeforeData,
         Self::AckBeforeFlush,
         Self::BatchNotAtomic,
@@ -57,5 +69,11 @@ impl Bug {
         Self::RingOverrun,
         Self::RelocationUnsaved,
         Self::WriteThroughVouchesForAll,
+        Self::RemapNotFollowed,
+        Self::RemapOldName,
+        Self::RemapReplayedTwice,
+        Self::CloneBeforePage,
+        Self::AliasesForgotten,
+        Self::CloneOldVersion,
     ];
 }

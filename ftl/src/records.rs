@@ -1,15 +1,18 @@
-//! Live trim and zero records: what must survive of the log besides data.
+//! Live trim, remap and zero records: what must survive of the log besides data.
 //!
-//! A trim record (tombstone) keeps older versions of its grains dead. They can only lie in headers with a lower
-//! number than the one that first carried the trim, so it is needed while a scan could still find such a life of a
-//! segment. A zero record is needed while some grain is in the Zero state because of it; relocation takes only those
-//! grains along (splitting the record), so that a copy never has a higher header number than a trim that killed
-//! part of it.
+//! A trim record (tombstone) keeps older versions of its grains dead. They can only lie in headers with a lower number
+//! than the one that first carried the trim, so it is needed while a scan could still find such a life of a segment. A
+//! remap or clone is a tombstone of both of its ranges, and says under which names an older grain is found now
+//! (`docs/remap.md`). A zero record is needed while some grain is in the Zero state because of it; relocation takes
+//! only those grains along (splitting the record), so that a copy never has a higher header number than a trim that
+//! killed part of it.
 
 use crate::addr::{Lba, LbaRange, SegmentId};
 use crate::format::{HeaderNo, Version};
 use crate::map::ZeroId;
+use crate::remap::Renaming;
 use std::collections::{BTreeMap, HashMap};
+use std::ops::Bound;
 
 /// Where the youngest copy of a record lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,11 +21,30 @@ pub(crate) struct Home {
     pub(crate) segment: SegmentId,
 }
 
+/// What a tombstone says about older versions.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Fate {
+    /// They are dead.
+    Trimmed(LbaRange),
+    /// They have another name, or one more, and what had that name is dead.
+    Renamed(Renaming),
+}
+
 /// A tombstone.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Tombstone {
-    pub(crate) range: LbaRange,
+    pub(crate) fate: Fate,
     pub(crate) home: Home,
+}
+
+/// Grains that a record was written about, and what has become of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Traced {
+    /// Their name and version for a record that is assembled now.
+    pub(crate) name: LbaRange,
+    pub(crate) version: Version,
+    /// Their name in the map: that with the remaps of the forming group, which have no version yet.
+    pub(crate) now: LbaRange,
 }
 
 /// A zero record.
@@ -38,7 +60,9 @@ pub(crate) struct ZeroRecord {
 /// All of them.
 #[derive(Debug, Default)]
 pub(crate) struct LiveRecords {
-    pub(crate) trims: BTreeMap<Version, Tombstone>,
+    tombstones: BTreeMap<Version, Tombstone>,
+    /// Those of them that rename, to be found quickly.
+    renamings: BTreeMap<Version, Renaming>,
     zeros: Vec<Option<ZeroRecord>>,
     free: Vec<ZeroId>,
     /// By version, first grain and header of the youngest copy.
@@ -46,6 +70,63 @@ pub(crate) struct LiveRecords {
 }
 
 impl LiveRecords {
+    /// Adds a tombstone, or says where its youngest copy lies.
+    pub(crate) fn add_tombstone(&mut self, version: Version, tombstone: Tombstone) {
+        self.tombstones.insert(version, tombstone);
+        if let Fate::Renamed(renaming) = tombstone.fate {
+            self.renamings.insert(version, renaming);
+        }
+    }
+
+    pub(crate) fn tombstone(&self, version: Version) -> Option<&Tombstone> {
+        self.tombstones.get(&version)
+    }
+
+    /// Every tombstone.
+    pub(crate) fn tombstones(&self) -> impl ExactSizeIterator<Item = (Version, &Tombstone)> {
+        self.tombstones.iter().map(|(&version, t)| (version, t))
+    }
+
+    /// What has become of the grains of a record of `version`. `forming`: the remaps and clones of the forming group.
+    ///
+    /// Every one that matters is live: the record lies in a header below its birth, hence in an older life.
+    pub(crate) fn trace(
+        &self,
+        range: LbaRange,
+        version: Version,
+        forming: &[Renaming],
+    ) -> Vec<Traced> {
+        let mut traced = vec![Traced {
+            name: range,
+            version,
+            now: range,
+        }];
+        let above = (Bound::Excluded(version), Bound::Unbounded);
+        for (&version, &renaming) in self.renamings.range(above) {
+            traced = carry(&traced, renaming, Some(version));
+        }
+        for &renaming in forming {
+            traced = carry(&traced, renaming, None);
+        }
+        traced
+    }
+
+    /// Whether something that renames is live.
+    pub(crate) fn renames(&self) -> bool {
+        !self.renamings.is_empty()
+    }
+
+    /// The same of a single grain, for a record that is assembled now: its names and versions are added to `names`.
+    /// Every grain of every victim is asked for.
+    pub(crate) fn trace_one(&self, lba: Lba, version: Version, names: &mut Vec<(Lba, Version)>) {
+        let first = names.len();
+        names.push((lba, version));
+        let above = (Bound::Excluded(version), Bound::Unbounded);
+        for (&later, renaming) in self.renamings.range(above) {
+            renaming.follow(names, first, |n| n.0, |_, lba| (lba, later));
+        }
+    }
+
     pub(crate) fn add_zero(&mut self, range: LbaRange) -> ZeroId {
         let record = ZeroRecord {
             range,
@@ -131,12 +212,177 @@ impl LiveRecords {
     /// oldest life a scan could find.
     pub(crate) fn expire(&mut self, oldest_life: HeaderNo) -> Vec<Tombstone> {
         let mut expired = Vec::new();
-        while let Some(first) = self.trims.first_entry() {
+        while let Some(first) = self.tombstones.first_entry() {
             if first.key().header() >= oldest_life {
                 break;
             }
+            self.renamings.remove(first.key());
             expired.push(first.remove());
         }
         expired
+    }
+}
+
+/// Carries a remap or clone out on what has been traced so far: cuts out what it kills, and renames what it moves.
+/// Without a version a record can not name what it does.
+fn carry(traced: &[Traced], renaming: Renaming, version: Option<Version>) -> Vec<Traced> {
+    let mut out = Vec::with_capacity(traced.len());
+    let ranges = renaming.ranges();
+    let (source, target) = (ranges.source(), ranges.target());
+    for &old in traced {
+        if !old.now.meets(source) && !old.now.meets(target) {
+            out.push(old);
+            continue;
+        }
+        let mut edges = vec![old.now.start, old.now.end()];
+        let inner = [source.start, source.end(), target.start, target.end()];
+        edges.extend(inner.into_iter().filter(|&e| old.now.contains(e)));
+        edges.sort_unstable();
+        edges.dedup();
+        for pair in edges.windows(2) {
+            let (start, count) = (pair[0], pair[1].0 - pair[0].0);
+            if target.contains(start) {
+                continue;
+            }
+            let name = old.name.start.offset(start.0 - old.now.start.0);
+            let part = Traced {
+                name: LbaRange::new(name, count),
+                now: LbaRange::new(start, count),
+                version: old.version,
+            };
+            if !source.contains(start) {
+                out.push(part);
+                continue;
+            }
+            // The source of a clone gets its version too: no older record of it is written any more (`docs/remap.md`).
+            let named = |now: LbaRange| match version {
+                Some(version) => Traced {
+                    name: now,
+                    now,
+                    version,
+                },
+                None => Traced { now, ..part },
+            };
+            if !renaming.empties_source() {
+                out.push(named(part.now));
+            }
+            out.push(named(LbaRange::new(ranges.renamed(start), count)));
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::remap::Remap;
+
+    fn ranges(from: u64, to: u64, count: u64) -> Remap {
+        let (from, to) = (Lba(from), Lba(to));
+        Remap { from, to, count }
+    }
+
+    fn remap(from: u64, to: u64, count: u64) -> Renaming {
+        Renaming::Remap(ranges(from, to, count))
+    }
+
+    fn records(renamings: &[(u64, Renaming)]) -> LiveRecords {
+        let mut records = LiveRecords::default();
+        for &(no, renaming) in renamings {
+            let home = Home {
+                header: HeaderNo(no),
+                segment: SegmentId(0),
+            };
+            let fate = Fate::Renamed(renaming);
+            records.add_tombstone(version(no), Tombstone { fate, home });
+        }
+        records
+    }
+
+    fn version(no: u64) -> Version {
+        Version::new(HeaderNo(no), 0)
+    }
+
+    /// A range is followed through remaps in the order of their versions, is cut where they cut it, and ends where
+    /// something else was put (I4: what is relocated keeps the name it has).
+    #[test]
+    fn tracing() {
+        let records = records(&[
+            (5, remap(0, 100, 4)),
+            (9, remap(102, 0, 8)),
+            (7, remap(50, 6, 1)),
+        ]);
+        let trace = |start, count, no, forming: &[Renaming]| -> Vec<(u64, u64, u64, u64)> {
+            let range = LbaRange::new(Lba(start), count);
+            let traced = records.trace(range, version(no), forming);
+            let show = |t: &Traced| {
+                (
+                    t.name.start.0,
+                    t.now.start.0,
+                    t.now.count,
+                    t.version.header().0,
+                )
+            };
+            traced.iter().map(show).collect()
+        };
+        assert_eq!(trace(0, 9, 9, &[]), [(0, 0, 9, 9)]);
+        // Two of the first four are moved once, two of them twice; of the rest all is killed but the last.
+        assert_eq!(
+            trace(0, 9, 4, &[]),
+            [(100, 100, 2, 5), (0, 0, 2, 9), (8, 8, 1, 4)]
+        );
+        assert_eq!(trace(50, 1, 6, &[]), []);
+        assert_eq!(
+            trace(100, 2, 5, &[remap(101, 7, 1)]),
+            [(100, 100, 1, 5), (101, 7, 1, 5)]
+        );
+    }
+
+    /// A clone adds a name and gives both its version, a clone of a clone adds to both; a grain traced alone has the
+    /// names that its range has.
+    #[test]
+    fn tracing_clones() {
+        let clone = |from, to, count| Renaming::Clone(ranges(from, to, count));
+        let records = records(&[
+            (5, clone(0, 100, 4)),
+            (7, clone(2, 50, 8)),
+            (9, remap(100, 2, 1)),
+        ]);
+        let one = |lba, no| {
+            let mut names = Vec::new();
+            records.trace_one(Lba(lba), version(no), &mut names);
+            let mut names: Vec<(u64, u64)> =
+                names.iter().map(|n| (n.0.0, n.1.header().0)).collect();
+            names.sort_unstable();
+            names
+        };
+        assert_eq!(one(0, 4), [(0, 5), (2, 9)]);
+        assert_eq!(one(2, 4), [(50, 7), (102, 5)]);
+        assert_eq!(one(3, 4), [(3, 7), (51, 7), (103, 5)]);
+        assert_eq!(one(3, 5), [(3, 7), (51, 7)]);
+        assert_eq!(one(100, 4), []);
+        let traced = records.trace(LbaRange::new(Lba(0), 5), version(4), &[clone(103, 0, 1)]);
+        let mut all = Vec::new();
+        for part in traced {
+            for n in 0..part.now.count {
+                let (name, now) = (part.name.start.0 + n, part.now.start.0 + n);
+                all.push((name, now, part.version.header().0));
+            }
+        }
+        all.sort_unstable();
+        let want = [
+            (1, 1, 5),
+            (2, 2, 9),
+            (3, 3, 7),
+            (4, 4, 7),
+            (50, 50, 7),
+            (51, 51, 7),
+            (52, 52, 7),
+            (101, 101, 5),
+            (102, 102, 5),
+            (103, 0, 5),
+            (103, 103, 5),
+        ];
+        assert_eq!(all, want);
     }
 }

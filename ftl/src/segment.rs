@@ -47,7 +47,7 @@ pub(crate) struct Life {
 pub struct StreamUse {
     /// Segments it wrote last, open and closed.
     pub segments: u64,
-    /// Live grains in them.
+    /// Live grains in them, each as often as it has names.
     pub live: u64,
 }
 
@@ -61,9 +61,9 @@ pub(crate) struct Segment {
     pub(crate) stale: HeaderNo,
     /// Grains appended.
     pub(crate) used: u32,
-    /// Data grains that the map points to.
+    /// Entries of the map that point here: a cloned grain counts under each of its names.
     pub(crate) live: u32,
-    /// Trim and zero records at home here that must survive.
+    /// Trim, remap, clone and zero records at home here that must survive.
     pub(crate) records: u32,
     /// Reads in flight.
     pub(crate) readers: u32,

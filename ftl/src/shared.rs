@@ -45,6 +45,8 @@ pub(crate) struct Shared {
     pub(crate) write_through: bool,
     /// The device keeps no data: none is copied or checked.
     pub(crate) dataless: bool,
+    /// Records that the copy of one grain takes at most.
+    pub(crate) names_max: usize,
     pub(crate) planted: Option<Bug>,
 }
 

@@ -50,6 +50,12 @@ counters! {
     commits,
     /// Trims.
     trims,
+    /// Remaps.
+    remaps,
+    /// Clones.
+    clones,
+    /// Names that kept a place because the header of the copy had no room for them.
+    names_left,
     /// Segments freed.
     segments_freed,
     /// Victims collected.

@@ -104,6 +104,63 @@ fn sweeping_volume() {
     at_least(tally.checkpoints, 100);
 }
 
+/// Ranges change their names all the time, while they are dirty, being written, relocated and captured (I1-I5).
+#[test]
+fn remapping_volume() {
+    for (area, reserving) in [(0, false), (96, true)] {
+        let options = Options {
+            area,
+            checkpoint_headers: 3,
+            sweep: Some(14),
+            remapping: true,
+            reserving,
+            ..Options::tiny()
+        };
+        let tally = enumerate(&options, Effort::USUAL, 8, 4, 60);
+        at_least(tally.states, 3_000);
+        at_least(tally.remaps, 100);
+    }
+}
+
+/// Grains have several names all the time, while they are dirty, being written, relocated and captured, and under any
+/// of them they are overwritten, forgotten, renamed and cloned again (I1-I5).
+#[test]
+fn cloning_volume() {
+    for (area, remapping, reserving) in [(0, false, false), (96, true, false), (96, false, true)] {
+        let options = Options {
+            area,
+            checkpoint_headers: 3,
+            sweep: Some(14),
+            cloning: true,
+            remapping,
+            reserving,
+            ..Options::tiny()
+        };
+        let tally = enumerate(&options, Effort::USUAL, 8, 4, 60);
+        at_least(tally.states, 3_000);
+        at_least(tally.clones, 100);
+    }
+}
+
+/// Copies carry one or two names at most, so those of a grain are relocated in rounds, between which anything may
+/// happen (I1-I5).
+#[test]
+fn names_in_rounds() {
+    for (names, area, left) in [(1, 96, 100), (2, 0, 10)] {
+        let options = Options {
+            area,
+            checkpoint_headers: 3,
+            sweep: Some(14),
+            cloning: true,
+            names_max: Some(names),
+            ..Options::tiny()
+        };
+        let tally = enumerate(&options, Effort::USUAL, 8, 4, 60);
+        at_least(tally.states, 3_000);
+        at_least(tally.names_left, left);
+    }
+}
+
 /// The area holds hardly three checkpoints, so the ring goes round all the time.
 #[test]
 fn tight_ring() {

@@ -5,16 +5,16 @@
 
 mod harness;
 
-use std::collections::BTreeMap;
-
+use ftl::check::Checked;
 use ftl::device::sim::{CrashPlan, Effect, Fault, OpKind, SimDevice, SimRng};
 use ftl::format::{Header, Record, RecordKind};
 use ftl::inspect::Inspector;
-use ftl::{Ftl, GetError, Intent, Lba, MediaError, Port, SegmentId, Token};
+use ftl::{Ftl, GetError, Intent, Lba, MediaError, Pba, Port, SegmentId, Token};
 use harness::crash::recover;
 use harness::options::Options;
 use harness::oracle::Violation;
 use harness::world::{World, read_grain, unobserved};
+use std::collections::BTreeMap;
 
 /// Operations of the workload under fault; about twice as many media operations.
 const OPS: usize = 400;
@@ -323,27 +323,54 @@ fn flipped_bits() {
     assert!(damaged > 0);
 }
 
-/// How many grains each header on the media may cost, by the place of the header: those that it describes. The youngest,
-/// which no other header calls durable yet, look like the work of a power cut when they are damaged: they cost what
-/// lies behind them, too.
+/// How many grains each header on the media may cost, by the place of the header: those that it describes, under all of
+/// their names, and those that it renames. The youngest, which no other header calls durable yet, look like the work of
+/// a power cut when they are damaged: they cost what lies behind them, too.
 fn prices(options: &Options, mut device: SimDevice) -> BTreeMap<u64, u64> {
+    let mut names: BTreeMap<Pba, u64> = BTreeMap::new();
+    for checked in ftl::check(&mut device).expect("intact").map.values() {
+        if let Checked::Data { pba, .. } = checked {
+            *names.entry(*pba).or_default() += 1;
+        }
+    }
     let mut inspector = Inspector::new(&mut device).expect("intact");
     let segments = (0..options.segments as u32).map(SegmentId);
     let headers: Vec<_> = segments.flat_map(|s| inspector.headers(s)).collect();
-    let count = |record: &Record| match record.kind {
-        RecordKind::Data { .. } => 1,
-        RecordKind::Trim { count } | RecordKind::Zero { count } => u64::from(count),
+    let renamed = |record: &Record| match record.kind {
+        RecordKind::Remap { count, .. } | RecordKind::Clone { count, .. } => 2 * u64::from(count),
+        _ => 0,
     };
-    let described = |h: &Header| -> u64 { h.records.iter().map(count).sum() };
-    let vouched = headers.iter().map(|(_, h)| h.durable).max();
-    let price = |header: &Header| {
+    let described = |at: Pba, header: &Header| -> u64 {
+        let places = (at.0 + 1..).take(header.grains() as usize - 1).map(Pba);
+        let data = places.map(|p| names.get(&p).copied().unwrap_or(1));
+        let others = header.records.iter().map(|record| match record.kind {
+            RecordKind::Trim { count } | RecordKind::Zero { count } => u64::from(count),
+            // What it renames may have been renamed since.
+            _ if renamed(record) > 0 => {
+                let since = headers.iter().filter(|(_, h)| h.no >= header.no);
+                since.flat_map(|(_, h)| &h.records).map(renamed).sum()
+            }
+            _ => 0,
+        });
+        data.sum::<u64>() + others.sum::<u64>()
+    };
+    // Headers behind a damaged one in its segment are found only from younger ones elsewhere.
+    let is_vouched_for = |header: &Header| {
+        let seen = |h: &Header| h.segment != header.segment || h.position < header.position;
+        let mut all = headers.iter().map(|(_, h)| h);
+        all.any(|h| seen(h) && h.durable >= header.no)
+    };
+    let price = |at: Pba, header: &Header| {
         let behind = headers.iter().filter(|(_, h)| h.no >= header.no);
-        match Some(header.no) <= vouched {
-            true => described(header),
-            false => behind.map(|(_, h)| described(h)).sum(),
+        match is_vouched_for(header) {
+            true => described(at, header),
+            false => behind.map(|(at, h)| described(*at, h)).sum(),
         }
     };
-    headers.iter().map(|(at, h)| (at.0, price(h))).collect()
+    headers
+        .iter()
+        .map(|(at, h)| (at.0, price(*at, h)))
+        .collect()
 }
 
 /// Any single bad sector of metadata leaves the volume mountable (I7): a superblock copy costs nothing, a header

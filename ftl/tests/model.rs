@@ -46,8 +46,10 @@ impl Run {
             }
             62..72 => self.trim(volume),
             72..80 => self.commit(volume),
-            80..84 => self.zero(volume),
-            84..92 => {
+            80..83 => self.zero(volume),
+            83..87 => self.remap(volume),
+            87..90 => self.clone_range(volume),
+            90..92 => {
                 let lba = self.lba();
                 volume.sync(LbaRange::new(lba, 4)).expect("sync");
             }
@@ -139,6 +141,66 @@ impl Run {
             }
             Err(VolumeError::NoSpace) => assert!(!fits, "{range:?}: no space too early"),
             Err(error) => panic!("zero {range:?}: {error}"),
+        }
+    }
+
+    /// A range changes its name; some of it may be dirty, reserved or unmapped.
+    fn remap(&mut self, volume: &Volume<MemDevice>) {
+        let (range, to) = (self.range(), self.lba());
+        let result = volume.remap(range.start, to, range.count);
+        let target = LbaRange::new(to, range.count);
+        if range.count > 0 && range.start.0 < target.end().0 && to.0 < range.end().0 {
+            assert_eq!(result, Err(VolumeError::Overlap));
+            return;
+        }
+        result.expect("a remap needs no space");
+        self.rename(range, to, true);
+    }
+
+    /// A range gets other names, each of which counts.
+    fn clone_range(&mut self, volume: &Volume<MemDevice>) {
+        let (range, to) = (self.range(), self.lba());
+        let result = volume.clone_range(range.start, to, range.count);
+        let target = LbaRange::new(to, range.count);
+        if range.count > 0 && range.start.0 < target.end().0 && to.0 < range.end().0 {
+            assert_eq!(result, Err(VolumeError::Overlap));
+            return;
+        }
+        let in_range = |range: LbaRange| self.model.keys().filter(|&&l| range.contains(l)).count();
+        let after = self.mapped() + in_range(range) as u64 - in_range(target) as u64;
+        let fits = after <= self.capacity;
+        match result {
+            Ok(()) => {
+                assert!(fits, "{range:?}: beyond the capacity");
+                self.rename(range, to, false);
+            }
+            Err(VolumeError::NoSpace) => assert!(!fits, "{range:?}: no space too early"),
+            Err(error) => panic!("clone {range:?}: {error}"),
+        }
+    }
+
+    fn rename(&mut self, range: LbaRange, to: Lba, empties: bool) {
+        let lbas: Vec<Lba> = self.model.keys().copied().collect();
+        let moved = lbas.into_iter().filter(|&lba| range.contains(lba));
+        let moved: Vec<_> = moved
+            .map(|lba| {
+                (
+                    lba,
+                    self.model[&lba].clone(),
+                    self.reserved.contains_key(&lba),
+                )
+            })
+            .collect();
+        self.forget(LbaRange::new(to, range.count));
+        if empties {
+            self.forget(range);
+        }
+        for (lba, data, reserved) in moved {
+            let lba = Lba(to.0 + lba.0 - range.start.0);
+            self.model.insert(lba, data);
+            if reserved {
+                self.reserved.insert(lba, ());
+            }
         }
     }
 

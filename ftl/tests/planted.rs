@@ -180,6 +180,63 @@ fn write_through_vouches_for_all() {
     must_be_caught(Bug::WriteThroughVouchesForAll, options);
 }
 
+/// Seen by the replay of a checkpoint's tail, which goes by the names that records have.
+#[test]
+fn remap_old_name() {
+    must_be_caught(Bug::RemapOldName, remapping());
+}
+
+#[test]
+fn remap_replayed_twice() {
+    must_be_caught(Bug::RemapReplayedTwice, remapping());
+}
+
+#[test]
+fn clone_before_page() {
+    must_be_caught(Bug::CloneBeforePage, cloning());
+}
+
+#[test]
+fn aliases_forgotten() {
+    must_be_caught(Bug::AliasesForgotten, cloning());
+}
+
+/// Seen only when a scan meets a clone that has expired and not the trim that came after it.
+#[test]
+fn clone_old_version() {
+    let options = Options {
+        cloning: true,
+        ..scanning()
+    };
+    let search = Search {
+        effort: Effort {
+            images: 1,
+            moment_one_in: 20,
+            ..Effort::USUAL
+        },
+        ops: 240,
+        seeds: 100,
+        ..options.into()
+    };
+    must_be_caught(Bug::CloneOldVersion, search);
+}
+
+/// Many clones among few other batches, with checkpoints all the time.
+fn cloning() -> Options {
+    Options {
+        cloning: true,
+        ..sweeping()
+    }
+}
+
+/// Many remaps among few other batches, with checkpoints all the time.
+fn remapping() -> Options {
+    Options {
+        remapping: true,
+        ..sweeping()
+    }
+}
+
 #[test]
 fn reservation_dropped() {
     let options = Options {

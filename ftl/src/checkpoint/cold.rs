@@ -4,10 +4,11 @@
 //! when something in it is first needed; after that it is warm and none of this is asked again. Units begin at leaf
 //! boundaries, so that a leaf is wholly cold or wholly warm.
 
+use super::change::{Change, Grain, Grains, carry_out, cut, remove};
 use crate::addr::{Lba, LbaRange};
 use crate::format::{Fence, MapEntry, PageKind, PageName, Piece};
-use crate::map::{LEAF_GRAINS, Location, ZeroId};
-use std::collections::{BTreeMap, HashMap};
+use crate::map::LEAF_GRAINS;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 /// Pages of a unit, roughly.
 pub(crate) const UNIT_PAGES: usize = 24;
@@ -19,19 +20,6 @@ pub(crate) struct Sheet {
     pub(crate) fences: Vec<Fence>,
 }
 
-/// Something that a header above the checkpoint says; changes take effect in their order.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Change {
-    /// The grain is here now, with this checksum.
-    Set { lba: Lba, at: Location, crc: u32 },
-    /// All of it is unmapped.
-    Unmap(LbaRange),
-    /// What is unmapped in it reads as zeros because of this record.
-    Reserve(LbaRange, ZeroId),
-    /// What reads as zeros in it does so because of this record.
-    Rehome(LbaRange, ZeroId),
-}
-
 /// A page that a unit needs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PageWanted {
@@ -39,11 +27,14 @@ pub(crate) struct PageWanted {
     sheet: usize,
 }
 
+/// Pages of a unit with their entries, in the order in which they speak.
+pub(crate) type UnitPages = Vec<(PageWanted, Vec<MapEntry>)>;
+
 /// What a unit held at the checkpoint and holds now.
 #[derive(Debug, Default)]
 pub(crate) struct UnitContent {
-    pub(crate) before: BTreeMap<Lba, (Location, u32)>,
-    pub(crate) after: BTreeMap<Lba, (Location, u32)>,
+    pub(crate) before: Grains,
+    pub(crate) after: Grains,
     /// The changes between, cut to the unit.
     pub(crate) changes: Vec<Change>,
 }
@@ -51,7 +42,7 @@ pub(crate) struct UnitContent {
 impl UnitContent {
     /// Grains that are not what they were at the checkpoint.
     pub(crate) fn changed(&self) -> impl Iterator<Item = Lba> + '_ {
-        let differs = |(lba, now): &(&Lba, &(Location, u32))| {
+        let differs = |(lba, now): &(&Lba, &Grain)| {
             // The same place with another checksum is another life of its segment.
             self.before.get(lba).is_none_or(|was| was != *now)
         };
@@ -71,6 +62,10 @@ pub(crate) struct ColdMap {
     warm: Vec<bool>,
     cold: usize,
     changes: HashMap<usize, Vec<Change>>,
+    /// Units that remaps and clones tie together: what one holds depends on the others.
+    tied: BTreeSet<usize>,
+    /// What the tail says of those.
+    tied_changes: Vec<Change>,
 }
 
 impl ColdMap {
@@ -92,7 +87,29 @@ impl ColdMap {
             cold: starts.len(),
             starts,
             changes: HashMap::new(),
+            tied: BTreeSet::new(),
+            tied_changes: Vec::new(),
         }
+    }
+
+    /// A remap or clone of the tail has to do with a range. All are told of before any change is.
+    pub(crate) fn tie(&mut self, range: LbaRange) {
+        let units = self.units(range);
+        self.tied.extend(units);
+    }
+
+    /// Whether some units are tied together.
+    pub(crate) fn has_ties(&self) -> bool {
+        !self.tied.is_empty()
+    }
+
+    /// The units that are tied together.
+    pub(crate) fn tied(&self) -> Vec<usize> {
+        self.tied.iter().copied().collect()
+    }
+
+    fn units(&self, range: LbaRange) -> std::ops::RangeInclusive<usize> {
+        self.unit_of(range.start)..=self.unit_of(Lba(range.end().0 - 1))
     }
 
     /// Whether everything is in memory.
@@ -142,17 +159,24 @@ impl ColdMap {
         let range = match change {
             Change::Set { lba, .. } => LbaRange::new(lba, 1),
             Change::Unmap(range) | Change::Reserve(range, _) | Change::Rehome(range, _) => range,
+            Change::Rename(_) => {
+                self.tied_changes.push(change);
+                return;
+            }
         };
-        let last = self.unit_of(Lba(range.end().0 - 1));
-        for unit in self.unit_of(range.start)..=last {
+        for unit in self.units(range) {
             let cut = |range| cut(range, self.range_of(unit));
             let change = match change {
-                Change::Set { .. } => change,
+                Change::Set { .. } | Change::Rename(_) => change,
                 Change::Unmap(range) => Change::Unmap(cut(range)),
                 Change::Reserve(range, id) => Change::Reserve(cut(range), id),
                 Change::Rehome(range, id) => Change::Rehome(cut(range), id),
             };
-            self.changes.entry(unit).or_default().push(change);
+            if self.tied.contains(&unit) {
+                self.tied_changes.push(change);
+            } else {
+                self.changes.entry(unit).or_default().push(change);
+            }
         }
     }
 
@@ -201,8 +225,41 @@ impl ColdMap {
         unit: usize,
         pages: &[(PageWanted, Vec<MapEntry>)],
     ) -> UnitContent {
+        let before = self.warm_up(unit, pages);
+        let changes = self.changes.remove(&unit).unwrap_or_default();
+        self.content(before, changes)
+    }
+
+    /// Puts the units together that are tied, each from its pages; they count as warm from now on.
+    pub(crate) fn assemble_tied(&mut self, read: &[(usize, UnitPages)]) -> UnitContent {
+        let mut before = BTreeMap::new();
+        for (unit, pages) in read {
+            before.append(&mut self.warm_up(*unit, pages));
+        }
+        self.tied.clear();
+        let changes = std::mem::take(&mut self.tied_changes);
+        self.content(before, changes)
+    }
+
+    fn content(&mut self, before: Grains, changes: Vec<Change>) -> UnitContent {
+        let mut after = before.clone();
+        for change in &changes {
+            carry_out(*change, &mut after);
+        }
+        if self.is_warm() {
+            self.sheets.clear();
+        }
+        UnitContent {
+            before,
+            after,
+            changes,
+        }
+    }
+
+    /// What a unit held at the checkpoint.
+    fn warm_up(&mut self, unit: usize, pages: &[(PageWanted, Vec<MapEntry>)]) -> Grains {
         let range = self.range_of(unit);
-        let mut before: BTreeMap<Lba, (Location, u32)> = BTreeMap::new();
+        let mut before: Grains = BTreeMap::new();
         let mut pages = pages.iter().peekable();
         for (index, sheet) in self.sheets.iter().enumerate() {
             let piece = &sheet.piece;
@@ -223,67 +280,16 @@ impl ColdMap {
         if !std::mem::replace(&mut self.warm[unit], true) {
             self.cold -= 1;
         }
-        let changes = self.changes.remove(&unit).unwrap_or_default();
-        let mut after = before.clone();
-        for change in &changes {
-            carry_out(*change, &mut after);
-        }
-        if self.is_warm() {
-            self.sheets.clear();
-        }
-        UnitContent {
-            before,
-            after,
-            changes,
-        }
+        before
     }
-}
-
-fn carry_out(change: Change, map: &mut BTreeMap<Lba, (Location, u32)>) {
-    match change {
-        Change::Set { lba, at, crc } => {
-            map.insert(lba, (at, crc));
-        }
-        Change::Unmap(range) => remove(map, range),
-        Change::Reserve(range, id) => {
-            for lba in (range.start.0..range.end().0).map(Lba) {
-                map.entry(lba).or_insert((Location::Zero(id), 0));
-            }
-        }
-        Change::Rehome(range, id) => {
-            for (_, (at, _)) in map.range_mut(range.start..range.end()) {
-                if let Location::Zero(_) = at {
-                    *at = Location::Zero(id);
-                }
-            }
-        }
-    }
-}
-
-fn remove(map: &mut BTreeMap<Lba, (Location, u32)>, range: LbaRange) {
-    if range.count == 0 || map.is_empty() {
-        return;
-    }
-    let gone: Vec<Lba> = map
-        .range(range.start..range.end())
-        .map(|(&l, _)| l)
-        .collect();
-    for lba in gone {
-        map.remove(&lba);
-    }
-}
-
-/// What two ranges have in common.
-fn cut(a: LbaRange, b: LbaRange) -> LbaRange {
-    let start = a.start.max(b.start);
-    let end = a.end().min(b.end());
-    LbaRange::new(start, end.0.saturating_sub(start.0))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::addr::Pba;
+    use crate::map::{Location, ZeroId};
+    use crate::remap::{Remap, Renaming};
 
     fn set(lba: u64, pba: u64) -> MapEntry {
         MapEntry::Set {
@@ -340,7 +346,7 @@ mod tests {
         let read: Vec<_> = pages.into_iter().zip(entries).collect();
         let content = cold.assemble(unit, &read);
         assert!(cold.is_warm());
-        let places = |map: &BTreeMap<Lba, (Location, u32)>| -> Vec<(u64, Location)> {
+        let places = |map: &Grains| -> Vec<(u64, Location)> {
             map.iter().map(|(l, (at, _))| (l.0, *at)).collect()
         };
         let media = |pba| Location::Media(Pba(pba));
@@ -355,6 +361,58 @@ mod tests {
             (9, media(900)),
         ];
         assert_eq!(places(&content.after), after);
+    }
+
+    /// What a remap moves from one unit to another is what the tail has made of it by then; other units stay cold.
+    #[test]
+    fn ties() {
+        let base: Vec<(u64, u64)> = (0..100).map(|n| (n * 203 + 5, n * 203 + 207)).collect();
+        let mut cold = ColdMap::new(7, vec![sheet(1, &[], &base, 0, Lba::END.0)], UNIT_PAGES);
+        let units = cold.starts.len();
+        let far = cold.starts[units - 1].0 + 9;
+        let remap = Remap {
+            from: Lba(8),
+            to: Lba(far),
+            count: 3,
+        };
+        cold.tie(remap.source());
+        cold.tie(remap.target());
+        let at = |pba| (Location::Media(Pba(pba)), 7);
+        let set = |lba, pba| Change::Set {
+            lba: Lba(lba),
+            at: at(pba).0,
+            crc: 7,
+        };
+        for change in [
+            set(9, 900),
+            set(far + 2, 901),
+            Change::Rename(Renaming::Remap(remap)),
+            set(far, 902),
+            set(10, 903),
+        ] {
+            cold.change(change);
+        }
+        assert_eq!(cold.tied(), [0, units - 1]);
+        let pages = |_| Vec::new();
+        let mut read: Vec<(usize, UnitPages)> =
+            cold.tied().into_iter().map(|u| (u, pages(u))).collect();
+        let wanted = cold.pages_of(0)[0];
+        let crc = 8;
+        let lba = Lba(8);
+        read[0].1.push((
+            wanted,
+            vec![MapEntry::Set {
+                lba,
+                at: at(800).0,
+                crc,
+            }],
+        ));
+        let content = cold.assemble_tied(&read);
+        let want = [(10, at(903)), (far, at(902)), (far + 1, at(900))];
+        let got: Vec<_> = content.after.iter().map(|(l, &at)| (l.0, at)).collect();
+        assert_eq!(got, want);
+        assert!(!cold.has_ties() && !cold.is_warm());
+        assert_eq!(cold.first_cold(LbaRange::ALL), Some(1));
     }
 
     /// Units cover every LBA, begin at leaves, and get what a change says of them.

@@ -1,6 +1,7 @@
 //! Installing a unit of the cold map: its entries into the map, and the counts from estimates to what is true.
 
-use super::cold::{Change, UnitContent};
+use super::change::Change;
+use super::cold::UnitContent;
 use crate::geometry::Geometry;
 use crate::map::{LeafIndex, Location, MapTable, State, ZeroId};
 use crate::records::LiveRecords;
@@ -22,7 +23,7 @@ impl Books<'_> {
     pub(crate) fn estimate(&mut self, change: &Change, sign: i64) {
         match *change {
             Change::Set { at, .. } => self.count(at, sign),
-            Change::Unmap(_) => {}
+            Change::Unmap(_) | Change::Rename(_) => {}
             Change::Reserve(range, id) | Change::Rehome(range, id) => {
                 let count = range.count as i64 * sign;
                 self.count_zeros(id, count);
@@ -57,7 +58,7 @@ impl Books<'_> {
             match *change {
                 Change::Set { at, .. } => left.push(at),
                 Change::Reserve(_, id) | Change::Rehome(_, id) => left.push(Location::Zero(id)),
-                Change::Unmap(_) => {}
+                Change::Unmap(_) | Change::Rename(_) => {}
             }
         }
         for (&lba, &(at, crc)) in &content.after {

@@ -3,12 +3,14 @@
 //! See `docs/checkpoint.md` for the layout and the argument. Taking a checkpoint is the core's business
 //! (`core/checkpoint.rs`, `core/load.rs`), finding one is recovery's (`recover/saved.rs`, `recover/tail.rs`).
 
+mod change;
 mod changes;
 mod cold;
 mod install;
 mod sweep;
 
+pub(crate) use change::Change;
 pub(crate) use changes::Changes;
-pub(crate) use cold::{Change, ColdMap, PageWanted, Sheet, UNIT_PAGES, UnitContent};
+pub(crate) use cold::{ColdMap, PageWanted, Sheet, UNIT_PAGES, UnitContent};
 pub(crate) use install::Books;
 pub(crate) use sweep::{needed_pieces, share};

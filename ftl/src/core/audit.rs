@@ -72,7 +72,7 @@ impl Core {
             "over capacity"
         );
         let mut records: HashMap<u32, u32> = HashMap::new();
-        for (_, segment) in self.tombstone_homes() {
+        for segment in self.tombstone_homes() {
             *records.entry(segment.0).or_default() += 1;
         }
         for (id, zero) in self.records.zeros() {

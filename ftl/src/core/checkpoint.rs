@@ -10,13 +10,14 @@ use crate::checkpoint::{Changes, needed_pieces, share};
 use crate::crash_point::crash_point;
 use crate::device::{MediaError, MediaOp};
 use crate::format::{
-    HeaderNo, MapEntry, PIECES_MAX, PageKind, PageName, Piece, Root, SavedRecord, SavedSegment,
-    root_slot,
+    HeaderNo, MapEntry, PIECES_MAX, PageKind, PageName, Piece, Root, SavedKind, SavedRecord,
+    SavedSegment, root_slot,
 };
 use crate::map::Location;
 use crate::page::SAVE_GRAINS;
 use crate::planted::Bug;
 use crate::port::Op;
+use crate::records::Fate;
 use crate::segment::SegmentUse;
 use crate::stats::count;
 
@@ -124,17 +125,24 @@ impl Core {
     }
 
     /// Whether a checkpoint can be taken at this moment.
-    fn can_capture(&self) -> bool {
+    fn can_capture(&self, cx: Cx<'_>) -> bool {
         self.geometry.area_grains > 0
             && self.failed.is_none()
             && self.checkpointer.is_idle()
             && self.cold.is_warm()
             && self.group.is_empty()
+            && self.are_renamings_behind(cx)
+    }
+
+    /// Whether every remap and clone would lie below what a checkpoint taken now lets recovery replay: carried out a
+    /// second time, one would move what has come after it.
+    fn are_renamings_behind(&self, cx: Cx<'_>) -> bool {
+        self.renamed <= self.log.written() || cx.sh.has_bug(Bug::RemapReplayedTwice)
     }
 
     fn is_due(&self, cx: Cx<'_>) -> bool {
         let this = &self.checkpointer;
-        if this.headers_due == 0 || !self.can_capture() || !self.phase.is_running() {
+        if this.headers_due == 0 || !self.can_capture(cx) || !self.phase.is_running() {
             return false;
         }
         let written = self.log.written();
@@ -159,7 +167,7 @@ impl Core {
         if !self.checkpointer.is_idle() {
             return false;
         }
-        if self.checkpointer.dumped || !self.can_capture() {
+        if self.checkpointer.dumped || !self.can_capture(cx) {
             return true;
         }
         self.checkpointer.dumped = true;
@@ -471,25 +479,24 @@ impl Core {
     }
 
     fn saved_records(&self) -> Vec<SavedRecord> {
-        let trims = self.records.trims.iter().map(|(&version, t)| SavedRecord {
-            zero: None,
+        let tombstones = self.records.tombstones().map(|(version, t)| SavedRecord {
+            what: match t.fate {
+                Fate::Trimmed(range) => SavedKind::Trim(range),
+                Fate::Renamed(renaming) => SavedKind::Rename(renaming),
+            },
             version,
-            range: t.range,
-            home_header: t.home.header,
-            home_segment: t.home.segment,
-            live: 0,
+            home: t.home,
         });
         let zeros = self.records.zeros().filter_map(|(id, z)| {
             let (version, home) = z.home?;
+            let (range, live) = (z.range, z.live);
+            let what = SavedKind::Zero { id, range, live };
             Some(SavedRecord {
-                zero: Some(id),
+                what,
                 version,
-                range: z.range,
-                home_header: home.header,
-                home_segment: home.segment,
-                live: z.live,
+                home,
             })
         });
-        trims.chain(zeros).collect()
+        tombstones.chain(zeros).collect()
     }
 }

@@ -5,127 +5,23 @@
 //! all of it survives a crash or none; it is the first thing the next write-out takes. Batches that come before that
 //! join it, and pages they share are written once. The group holds pins on its pages until they have been copied.
 
+use super::group::GroupRecord;
 use super::pages::Acquired;
+use super::pending::{Got, PendingCommit, Wanted};
+use super::remap::Seized;
 use super::{Core, Cx};
-use crate::addr::{GRAIN_BYTES, Lba, LbaRange};
+use crate::addr::{Lba, LbaRange};
 use crate::batch::AtomicBatch;
-use crate::error::{CommitError, DurableError};
+use crate::crash_point::crash_point;
+use crate::error::DurableError;
 use crate::format::RECORDS_MAX;
-use crate::ids::{Intent, Port, Token};
+use crate::ids::Intent;
 use crate::map::{FrameId, Location, State, ZeroId};
 use crate::page::WaiterKind;
 use crate::planted::Bug;
+use crate::remap::Renaming;
 use crate::stats::count;
 use std::collections::{BTreeMap, BTreeSet};
-
-/// A trim or zero of the forming group.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum GroupRecord {
-    Trim(LbaRange),
-    Zero(ZeroId),
-}
-
-/// Batches that have taken effect and wait for their write-out.
-#[derive(Debug, Default)]
-pub(super) struct Group {
-    pub(super) pages: BTreeMap<Lba, FrameId>,
-    /// Pins on the pages.
-    pub(super) pins: Vec<(Lba, FrameId)>,
-    /// In the order they took effect.
-    pub(super) records: Vec<GroupRecord>,
-    waiters: Vec<(Port, Token)>,
-}
-
-impl Group {
-    pub(super) fn is_empty(&self) -> bool {
-        self.pages.is_empty() && self.records.is_empty()
-    }
-
-    pub(super) fn take_waiters(&mut self) -> Vec<(Port, Token)> {
-        std::mem::take(&mut self.waiters)
-    }
-
-    /// Takes a trimmed page out; true if the group held a pin on it.
-    pub(super) fn remove_page(&mut self, lba: Lba) -> bool {
-        self.pins.retain(|&(l, _)| l != lba);
-        self.pages.remove(&lba).is_some()
-    }
-}
-
-/// A page of a waiting batch.
-#[derive(Debug)]
-struct Wanted {
-    lba: Lba,
-    /// All of its bytes are replaced.
-    whole: bool,
-    got: Got,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Got {
-    Nothing,
-    Asked,
-    Pinned(FrameId),
-    Exclusive(FrameId),
-}
-
-/// A batch that has not taken effect.
-#[derive(Debug)]
-pub(crate) struct PendingCommit {
-    pub(super) port: Port,
-    pub(super) token: Token,
-    batch: AtomicBatch,
-    wanted: Vec<Wanted>,
-    failed: Option<DurableError>,
-}
-
-impl PendingCommit {
-    /// Checks a batch and notes which pages it needs. `grains_max` is the volume's limit.
-    pub(crate) fn new(
-        port: Port,
-        token: Token,
-        batch: AtomicBatch,
-        grains_max: usize,
-    ) -> Result<Self, CommitError> {
-        if batch.trims.len() + batch.zeros.len() > AtomicBatch::RANGES_MAX {
-            return Err(CommitError::TooLarge);
-        }
-        for range in batch.trims.iter().chain(&batch.zeros) {
-            let end = range.start.0.checked_add(range.count);
-            if end.is_none_or(|end| end > Lba::END.0) {
-                return Err(CommitError::OutOfRange);
-            }
-            if range.count > u64::from(u32::MAX) {
-                return Err(CommitError::TooLarge);
-            }
-        }
-        let mut wanted: BTreeMap<Lba, bool> = BTreeMap::new();
-        for (lba, offset, bytes) in &batch.patches {
-            if *lba >= Lba::END || usize::from(*offset) + bytes.len() > GRAIN_BYTES {
-                return Err(CommitError::OutOfRange);
-            }
-            *wanted.entry(*lba).or_default() |= bytes.len() == GRAIN_BYTES;
-        }
-        if wanted.len() > grains_max {
-            return Err(CommitError::TooLarge);
-        }
-        let wanted = wanted
-            .into_iter()
-            .map(|(lba, whole)| Wanted {
-                lba,
-                whole,
-                got: Got::Nothing,
-            })
-            .collect();
-        Ok(Self {
-            port,
-            token,
-            batch,
-            wanted,
-            failed: None,
-        })
-    }
-}
 
 impl Core {
     /// Queues a batch; it takes effect at once if nothing is in the way.
@@ -156,6 +52,7 @@ impl Core {
     /// Brings queued batches into effect as far as possible.
     pub(super) fn run_commits(&mut self, cx: Cx<'_>) -> bool {
         let mut progress = false;
+        self.pins_awaited = false;
         while !self.commits.is_empty() {
             if let Some(refused) = self.refusal_of_commit() {
                 self.commits[0].failed = Some(refused);
@@ -181,24 +78,38 @@ impl Core {
                     self.commits[0].failed = Some(DurableError::NoSpace);
                 }
             }
+            let mut seized = None;
+            if self.commits[0].failed.is_none() {
+                let batch = std::mem::take(&mut self.commits[0].batch);
+                if self.are_settled(cx, &batch.clones) {
+                    seized = self.seize_pages(cx, &batch.remaps);
+                }
+                self.commits[0].batch = batch;
+                if seized.is_none() {
+                    break;
+                }
+            }
             let head = self.commits.pop_front().expect("not empty");
-            match head.failed {
-                Some(error) => {
+            match (head.failed, seized) {
+                (None, Some(seized)) => self.apply(cx, head, &seized),
+                (failed, _) => {
+                    let error = failed.expect("why it did not get its pages");
                     self.release_commit(cx, &head);
                     self.tell_durable(cx, head.port, head.token, Err(error));
                 }
-                None => self.apply(cx, head),
             }
             progress = true;
         }
         progress
     }
 
-    /// Whether the map of what the batch at the head trims and zeros is in memory; if not, it is asked for.
+    /// Whether the map of what the batch at the head trims, zeros, moves and clones is in memory; if not, it is asked
+    /// for.
     fn is_map_known(&mut self, cx: Cx<'_>) -> bool {
         let batch = &self.commits[0].batch;
-        let ranges = batch.trims.iter().chain(&batch.zeros);
-        let cold = ranges.filter_map(|&r| self.cold.first_cold(r)).next();
+        let moved = batch.renamed().flat_map(|r| [r.source(), r.target()]);
+        let ranges = batch.trims.iter().chain(&batch.zeros).copied().chain(moved);
+        let cold = ranges.filter_map(|r| self.cold.first_cold(r)).next();
         if let Some(unit) = cold {
             self.loader.urge(unit);
             self.run_loader(cx);
@@ -278,8 +189,9 @@ impl Core {
             .filter(|w| !self.group.pages.contains_key(&w.lba))
             .count();
         let pages = self.group.pages.len() + new;
-        let ranges = commit.batch.trims.len() + commit.batch.zeros.len();
-        let records = self.group.records.len() + ranges;
+        let batch = &commit.batch;
+        let ranges = batch.trims.len() + batch.zeros.len() + 2 * batch.renamed().count();
+        let records = self.group.slots() + ranges;
         let pages_max = self
             .batch_grains_max()
             .max(self.geometry.write_out_data_max() / 2);
@@ -304,7 +216,8 @@ impl Core {
         let new_patches = patched.iter().filter(|&&lba| !is_mapped(lba)).count() as u64;
         let trims = merged(&commit.batch.trims);
         let zeros = merged(&commit.batch.zeros);
-        if new_patches == 0 && zeros.is_empty() {
+        let clones = &commit.batch.clones;
+        if new_patches == 0 && zeros.is_empty() && clones.is_empty() {
             return true;
         }
         let in_trims = |lba: Lba| trims.iter().any(|t| t.contains(lba));
@@ -317,7 +230,11 @@ impl Core {
             .iter()
             .map(|&t| mapped_in(t).filter(|&lba| goes(lba)).count() as u64)
             .sum();
-        let mut reserved = 0;
+        let targets = commit.batch.renamed().map(|r| r.target());
+        let freed = freed + targets.map(|t| mapped_in(t).count() as u64).sum::<u64>();
+        // Each name of a grain counts, so that whoever writes to one of them later finds space for it.
+        let cloned = clones.iter().map(|c| mapped_in(c.source()).count() as u64);
+        let mut reserved: u64 = cloned.sum();
         for &range in &zeros {
             let stay = mapped_in(range).filter(|&lba| !goes(lba)).count() as u64;
             let patched_new = patched
@@ -330,7 +247,7 @@ impl Core {
     }
 
     /// The batch takes effect.
-    fn apply(&mut self, cx: Cx<'_>, commit: PendingCommit) {
+    fn apply(&mut self, cx: Cx<'_>, commit: PendingCommit, seized: &Seized) {
         let PendingCommit {
             port,
             token,
@@ -381,6 +298,20 @@ impl Core {
             let id = self.records.add_zero(range);
             self.group.records.push(GroupRecord::Zero(id));
             self.reserve(cx, range, id);
+        }
+        for &remap in batch.remaps.iter().filter(|r| r.count > 0) {
+            count(&cx.sh.counters.remaps, 1);
+            let renaming = Renaming::Remap(remap);
+            self.group.records.push(GroupRecord::Rename(renaming));
+            self.remap(cx, remap, seized);
+            crash_point!("remap.applied");
+        }
+        for &clone in batch.clones.iter().filter(|c| c.count > 0) {
+            count(&cx.sh.counters.clones, 1);
+            let renaming = Renaming::Clone(clone);
+            self.group.records.push(GroupRecord::Rename(renaming));
+            self.clone_range(cx, clone);
+            crash_point!("clone.applied");
         }
         if self.group.is_empty() {
             self.durable_waiters

@@ -71,15 +71,27 @@ impl Core {
         if !done.moves.is_empty() {
             crash_point!("gc.moved");
         }
+        let mut referrers = Vec::new();
         for moved in done.moves.drain(..) {
             self.collector.drained(moved.victim);
-            if !self.is_still_at(cx, moved.lba, moved.from, moved.victim) {
+            let is_same_life = self.segments.life(moved.victim.segment) == moved.victim;
+            if !is_same_life {
                 continue;
             }
-            self.relocate_entry(cx, moved.lba, Location::Media(moved.to), moved.heat);
-            let target = self.geometry.segment_of(moved.to);
-            self.segments.get_mut(target).live += 1;
-            self.leave(Location::Media(moved.from));
+            // A remap or clone since the assembly takes the copy along, so whoever has a name by it is moved:
+            // recovery prefers the copy, hence it must not be dead here.
+            referrers.clear();
+            self.referrers(cx, &moved.names, moved.from, &mut referrers);
+            for referrer in &referrers {
+                let is_new = moved.names.iter().all(|name| name.lba != referrer.now);
+                if cx.sh.has_bug(Bug::RemapNotFollowed) && is_new {
+                    continue;
+                }
+                self.relocate_entry(cx, referrer.now, Location::Media(moved.to), moved.heat);
+                let target = self.geometry.segment_of(moved.to);
+                self.segments.get_mut(target).live += 1;
+                self.leave(Location::Media(moved.from));
+            }
         }
         let segment = done.segment.expect("segment of a write-out");
         self.segments.get_mut(segment).writing -= 1;

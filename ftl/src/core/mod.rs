@@ -12,18 +12,22 @@
 
 mod audit;
 mod checkpoint;
+mod clone;
 mod commit;
 mod done;
 mod forming;
 mod gc;
+mod group;
 mod load;
 mod pages;
+mod pending;
+mod remap;
 mod shutdown;
 mod stages;
 mod sync;
 mod write_out;
 
-use crate::addr::{Lba, Pba};
+use crate::addr::Lba;
 use crate::checkpoint::ColdMap;
 use crate::device::{MediaError, MediaOp};
 use crate::dirty::Dirty;
@@ -38,18 +42,18 @@ use crate::page::{Candidates, Frame, Waiter};
 use crate::placement::Placement;
 use crate::port::{Event, Op};
 use crate::records::LiveRecords;
-use crate::segment::{Life, Segments};
+use crate::segment::Segments;
 use crate::shared::Shared;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-pub(crate) use commit::PendingCommit;
+pub(crate) use pending::PendingCommit;
 
 use checkpoint::Checkpointer;
-use commit::Group;
 use forming::Formings;
 use gc::Collector;
+use group::Group;
 use load::Loader;
 use shutdown::Phase;
 use stages::Stages;
@@ -82,6 +86,12 @@ pub(crate) struct Core {
     group: Group,
     groups_done: u64,
     commits: VecDeque<PendingCommit>,
+    /// The batch at the head waits until nobody holds the pages it moves.
+    pins_awaited: bool,
+    /// Urgent pages and write-outs that its clones wait for.
+    clones_await: (u64, u64),
+    /// The youngest header with a remap or clone.
+    renamed: HeaderNo,
     syncs: VecDeque<SyncWaiter>,
     /// Ascending by header.
     durable_waiters: VecDeque<(HeaderNo, Port, Token)>,
@@ -154,6 +164,9 @@ impl Core {
             group: Group::default(),
             groups_done: 0,
             commits: VecDeque::new(),
+            pins_awaited: false,
+            clones_await: (0, 0),
+            renamed: HeaderNo(0),
             syncs: VecDeque::new(),
             durable_waiters: VecDeque::new(),
             stages: Stages::new(streams),
@@ -186,7 +199,7 @@ impl Core {
     }
 
     pub(crate) fn tombstones(&self) -> usize {
-        self.records.trims.len()
+        self.records.tombstones().len()
     }
 
     pub(crate) fn dirty_pages(&self) -> usize {
@@ -228,11 +241,6 @@ impl Core {
             State::InFlight(frame) => self.frames[frame.0 as usize].media,
             State::Resident(r) => self.frames[r.frame.0 as usize].media,
         }
-    }
-
-    /// Whether a grain is where it was seen in that life of the segment.
-    fn is_still_at(&self, cx: Cx<'_>, lba: Lba, at: Pba, life: Life) -> bool {
-        self.location(cx, lba) == Location::Media(at) && self.segments.life(life.segment) == life
     }
 
     /// A trim of the forming group takes a grain away from `location`.

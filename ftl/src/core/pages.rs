@@ -467,7 +467,7 @@ impl Core {
             self.ask_again(cx, waiter);
             progress = true;
         }
-        if self.frame_waiters.is_empty() {
+        if self.frame_waiters.is_empty() && !self.pins_awaited {
             cx.sh.frames_wanted.store(false, Ordering::SeqCst);
         }
         progress

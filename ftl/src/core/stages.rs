@@ -3,17 +3,18 @@
 //! Two kinds, so that neither waits for the other (I17): buffers for what must go out at once, and buffers for
 //! write-outs that form slowly, one per stream and a few in flight.
 
-use crate::addr::{Lba, Pba, SegmentId};
-use crate::format::HeaderNo;
+use crate::addr::{Pba, SegmentId};
+use crate::format::{HeaderNo, Record};
 use crate::map::FrameId;
 use crate::page::{PROMPT_STAGES, Slot, forming_stages};
 use crate::placement::Heat;
 use crate::segment::Life;
 
 /// A grain that a relocation in flight moves.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(super) struct Move {
-    pub(super) lba: Lba,
+    /// What the header of the copy says: the data record and its aliases.
+    pub(super) names: Vec<Record>,
     pub(super) from: Pba,
     /// The life of the segment it leaves.
     pub(super) victim: Life,

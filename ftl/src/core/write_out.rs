@@ -16,11 +16,11 @@ use crate::page::Slot;
 use crate::placement::StreamId;
 use crate::planted::Bug;
 use crate::port::Op;
-use crate::records::{Home, Tombstone};
+use crate::records::{Fate, Home, Tombstone};
 use crate::stats::count;
 use std::sync::atomic::Ordering;
 
-use super::commit::GroupRecord;
+use super::group::GroupRecord;
 
 /// Urgent pages up to this many go out together whatever their streams are: one device write, one header.
 const URGENT_TOGETHER: usize = 32;
@@ -135,6 +135,7 @@ impl Core {
             return false;
         };
         let atomic = !self.group.is_empty();
+        let slots = self.group.slots();
         let pages_max = (room - 1).min(self.geometry.write_out_data_max());
         let single = cx.sh.has_bug(Bug::BatchNotAtomic) && self.group.pages.len() > 1;
         let mut pages: Vec<(Lba, FrameId)> = Vec::with_capacity(pages_max);
@@ -143,7 +144,7 @@ impl Core {
             pages.extend(self.group.pages.pop_first());
         } else {
             pages.extend(std::mem::take(&mut self.group.pages));
-            let limit = pages_max.min(RECORDS_MAX - records.len());
+            let limit = pages_max.min(RECORDS_MAX - slots);
             self.pick_urgent(cx, limit, &mut pages);
         }
         if pages.is_empty() && records.is_empty() {
@@ -255,8 +256,8 @@ impl Core {
         arena.crc(slot)
     }
 
-    /// A copy of a page has got its place: the grain is there from now on.
-    pub(super) fn arrive(&mut self, frame: FrameId, copy: u64, to: Pba, crc: u32) {
+    /// A copy of a page has got its place: the grain is there from now on. Returns its name.
+    pub(super) fn arrive(&mut self, frame: FrameId, copy: u64, to: Pba, crc: u32) -> Lba {
         let known = &mut self.frames[frame.0 as usize];
         known.written = copy;
         let lba = known.lba;
@@ -266,9 +267,10 @@ impl Core {
         let segment = self.geometry.segment_of(to);
         self.segments.get_mut(segment).live += 1;
         self.leave(old);
+        lba
     }
 
-    /// Gives trims and zeros of the group their versions, in the order they took effect.
+    /// Gives trims, zeros, remaps and clones of the group their versions, in the order they took effect.
     fn settle_records(
         &mut self,
         cx: Cx<'_>,
@@ -283,15 +285,26 @@ impl Core {
                     if cx.sh.has_bug(Bug::TrimResurrected) {
                         continue;
                     }
+                    let fate = Fate::Trimmed(range);
                     self.records
-                        .trims
-                        .insert(version, Tombstone { range, home });
+                        .add_tombstone(version, Tombstone { fate, home });
                     out.push(Record {
                         lba: range.start,
                         version,
                         kind: RecordKind::Trim {
                             count: range.count as u32,
                         },
+                    });
+                }
+                GroupRecord::Rename(renaming) => {
+                    let fate = Fate::Renamed(renaming);
+                    self.records
+                        .add_tombstone(version, Tombstone { fate, home });
+                    self.renamed = home.header;
+                    out.push(Record {
+                        lba: renaming.ranges().from,
+                        version,
+                        kind: RecordKind::of(renaming),
                     });
                 }
                 GroupRecord::Zero(id) => {

@@ -1,7 +1,8 @@
 //! Header grains: each describes the data grains that follow it in the same device write.
 
 use super::GrainBytes;
-use crate::addr::{GRAIN_BYTES, Lba, Pba, SegmentId};
+use super::record::{RECORD_BYTES, Record, RecordKind, emit_record, parse_record};
+use crate::addr::{GRAIN_BYTES, Pba, SegmentId};
 use std::fmt;
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -11,9 +12,9 @@ pub const RECORDS_MAX: usize = (GRAIN_BYTES - FIXED_BYTES) / RECORD_BYTES;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"FTLHEAD1");
 const FIXED_BYTES: usize = 128;
-const RECORD_BYTES: usize = 20;
 const CRC_AT: usize = 8;
 const NO_BACK: u64 = u64::MAX;
+const _: () = assert!(RECORDS_MAX == 198 && RECORDS_MAX < 256);
 
 /// First bytes of a header grain. Little-endian.
 #[repr(C)]
@@ -39,17 +40,6 @@ struct RawHeader {
 }
 const _: () = assert!(size_of::<RawHeader>() == FIXED_BYTES);
 
-/// One record. Little-endian.
-#[repr(C)]
-#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
-struct RawRecord {
-    lba: U64,
-    version_kind: U64,
-    value: U32,
-}
-const _: () = assert!(size_of::<RawRecord>() == RECORD_BYTES);
-const _: () = assert!(RECORDS_MAX == 198 && RECORDS_MAX < 256);
-
 /// Number of a header: consecutive over the whole log, from 1. 0 means "none".
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct HeaderNo(pub u64);
@@ -73,39 +63,6 @@ impl fmt::Display for HeaderNo {
     }
 }
 
-/// Version of a grain: the header that first wrote it and the record there. Never changes, wherever it is relocated.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Version(u64);
-
-impl Version {
-    /// The version made by record `index` of header `no`.
-    pub const fn new(no: HeaderNo, index: usize) -> Self {
-        assert!(no.0 < 1 << 48 && index < RECORDS_MAX);
-        Self(no.0 << 8 | index as u64)
-    }
-
-    /// As it is on the media, without the kind.
-    pub(crate) const fn raw(self) -> u64 {
-        self.0
-    }
-
-    /// From [`Version::raw`].
-    pub(crate) const fn from_raw(raw: u64) -> Self {
-        Self(raw & ((1 << 56) - 1))
-    }
-
-    /// The header that first wrote it.
-    pub const fn header(self) -> HeaderNo {
-        HeaderNo(self.0 >> 8)
-    }
-}
-
-impl fmt::Debug for Version {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "v{}.{}", self.0 >> 8, self.0 & 255)
-    }
-}
-
 /// What a write-out carries; information only. (The stream that the placement policy chose is not on the media.)
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Stream {
@@ -113,37 +70,6 @@ pub enum Stream {
     User = 0,
     /// Nothing but what collection relocated.
     Relocated = 1,
-}
-
-/// What a record says about its LBA.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum RecordKind {
-    /// A data grain follows, with this CRC-32.
-    Data {
-        /// CRC-32 of the grain.
-        crc: u32,
-    },
-    /// These many grains from the LBA are forgotten.
-    Trim {
-        /// Number of grains, at least 1.
-        count: u32,
-    },
-    /// Those of these many grains from the LBA that are unmapped are reserved and read as zeros.
-    Zero {
-        /// Number of grains, at least 1.
-        count: u32,
-    },
-}
-
-/// One record of a header.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Record {
-    /// (First) grain.
-    pub lba: Lba,
-    /// Which version.
-    pub version: Version,
-    /// What about it.
-    pub kind: RecordKind,
 }
 
 /// A header grain that is intact and says something possible. Whether it belongs where it was found is the
@@ -190,9 +116,6 @@ pub enum HeaderFlaw {
 }
 
 const FLAG_ATOMIC: u8 = 1;
-const KIND_DATA: u64 = 1;
-const KIND_TRIM: u64 = 2;
-const KIND_ZERO: u64 = 3;
 
 /// CRC-32 of a header with these bytes behind magic number and checksum.
 fn crc_with_magic(bytes: &GrainBytes) -> u32 {
@@ -208,6 +131,11 @@ impl Header {
     pub fn data_count(&self) -> usize {
         let data = |r: &&Record| matches!(r.kind, RecordKind::Data { .. });
         self.records.iter().filter(data).count()
+    }
+
+    /// Places its records take.
+    pub fn slots(&self) -> usize {
+        self.records.iter().map(|r| r.kind.slots()).sum()
     }
 
     /// Grains the whole write-out takes.
@@ -243,11 +171,13 @@ impl Header {
         if no == 0 || no >= 1 << 48 || epoch > no || raw.durable.get() >= no {
             return Err(HeaderFlaw::Nonsense);
         }
-        let records = rest[..count * RECORD_BYTES]
-            .chunks_exact(RECORD_BYTES)
-            .map(|bytes| parse_record(bytes, no))
-            .collect::<Option<Vec<_>>>()
-            .ok_or(HeaderFlaw::Nonsense)?;
+        let mut raws = rest[..count * RECORD_BYTES].chunks_exact(RECORD_BYTES);
+        let mut records = Vec::with_capacity(count);
+        while let Some(bytes) = raws.next() {
+            let record =
+                parse_record(bytes, &mut raws, no, &records).ok_or(HeaderFlaw::Nonsense)?;
+            records.push(record);
+        }
         let header = Self {
             volume: raw.volume.get(),
             session: raw.session.get(),
@@ -270,7 +200,7 @@ impl Header {
 
     /// Writes the grain.
     pub fn emit(&self) -> Box<GrainBytes> {
-        assert!(self.records.len() <= RECORDS_MAX, "too many records");
+        assert!(self.slots() <= RECORDS_MAX, "too many records");
         let raw = RawHeader {
             magic: MAGIC.into(),
             crc: 0.into(),
@@ -286,18 +216,15 @@ impl Header {
             time_ns: self.time_ns.into(),
             segment: self.segment.0.into(),
             position: self.position.into(),
-            records: (self.records.len() as u16).into(),
+            records: (self.slots() as u16).into(),
             data: (self.data_count() as u16).into(),
             reserved: [0; 44],
         };
         let mut bytes = Box::new([0; GRAIN_BYTES]);
         bytes[..FIXED_BYTES].copy_from_slice(raw.as_bytes());
-        for (record, to) in self
-            .records
-            .iter()
-            .zip(bytes[FIXED_BYTES..].chunks_exact_mut(RECORD_BYTES))
-        {
-            to.copy_from_slice(emit_record(record).as_bytes());
+        let raws = self.records.iter().flat_map(emit_record);
+        for (raw, to) in raws.zip(bytes[FIXED_BYTES..].chunks_exact_mut(RECORD_BYTES)) {
+            to.copy_from_slice(raw.as_bytes());
         }
         let crc = crc_with_magic(&bytes);
         bytes[CRC_AT..CRC_AT + 4].copy_from_slice(&crc.to_le_bytes());
@@ -305,41 +232,11 @@ impl Header {
     }
 }
 
-fn parse_record(bytes: &[u8], header_no: u64) -> Option<Record> {
-    let raw = RawRecord::ref_from_bytes(bytes).ok()?;
-    let version = Version(raw.version_kind.get() >> 8);
-    let (lba, value) = (raw.lba.get(), raw.value.get());
-    let (kind, count) = match raw.version_kind.get() & 255 {
-        KIND_DATA => (RecordKind::Data { crc: value }, 1),
-        KIND_TRIM => (RecordKind::Trim { count: value }, u64::from(value)),
-        KIND_ZERO => (RecordKind::Zero { count: value }, u64::from(value)),
-        _ => return None,
-    };
-    let in_space = lba < Lba::END.0 && count > 0 && lba + count <= Lba::END.0;
-    let possible = version.0 >> 8 <= header_no && version.0 >> 8 > 0;
-    (in_space && possible).then_some(Record {
-        lba: Lba(lba),
-        version,
-        kind,
-    })
-}
-
-fn emit_record(record: &Record) -> RawRecord {
-    let (kind, value) = match record.kind {
-        RecordKind::Data { crc } => (KIND_DATA, crc),
-        RecordKind::Trim { count } => (KIND_TRIM, count),
-        RecordKind::Zero { count } => (KIND_ZERO, count),
-    };
-    RawRecord {
-        lba: record.lba.0.into(),
-        version_kind: (record.version.0 << 8 | kind).into(),
-        value: value.into(),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::addr::Lba;
+    use crate::format::Version;
 
     fn example() -> Header {
         let no = HeaderNo(0x0102);
@@ -400,6 +297,95 @@ mod tests {
             ]
         );
         assert!(bytes[188..].iter().all(|&b| b == 0));
+    }
+
+    /// A remap is a pair of records of one version; half a pair, or a pair that overlaps itself, is nonsense.
+    #[test]
+    fn golden_remap() {
+        let no = HeaderNo(0x0102);
+        let mut header = example();
+        header.records = vec![Record {
+            lba: Lba(0x10),
+            version: Version::new(no, 0),
+            kind: RecordKind::Remap {
+                to: Lba(0x20),
+                count: 4,
+            },
+        }];
+        let bytes = header.emit();
+        assert_eq!(&bytes[80..84], [2, 0, 0, 0]);
+        assert_eq!(
+            &bytes[128..168],
+            [
+                0x10, 0, 0, 0, 0, 0, 0, 0, 4, 0, 2, 1, 0, 0, 0, 0, 4, 0, 0, 0, //
+                0x20, 0, 0, 0, 0, 0, 0, 0, 6, 0, 2, 1, 0, 0, 0, 0, 0, 0, 0, 0,
+            ]
+        );
+        assert!(bytes[168..].iter().all(|&b| b == 0));
+        assert_eq!(Header::parse(&bytes), Ok(header));
+        let damaged = |at: usize, byte| {
+            let mut bad = bytes.clone();
+            bad[at] = byte;
+            let crc = crc_with_magic(&bad);
+            bad[CRC_AT..CRC_AT + 4].copy_from_slice(&crc.to_le_bytes());
+            Header::parse(&bad)
+        };
+        for (at, byte) in [
+            (80, 1),
+            (148, 0x12),
+            (149, 0xff),
+            (156, 2),
+            (157, 1),
+            (164, 1),
+        ] {
+            let found = damaged(at, byte);
+            let fine = at == 149;
+            assert_eq!(found.is_ok(), fine, "byte {at}: {found:?}");
+        }
+    }
+
+    /// A clone is a pair like a remap; aliases follow the data record whose grain they name, or the header is nonsense.
+    #[test]
+    fn golden_clone() {
+        let no = HeaderNo(0x0102);
+        let mut header = example();
+        let record = |lba, kind| Record {
+            lba: Lba(lba),
+            version: Version::new(no, 0),
+            kind,
+        };
+        let (to, crc) = (Lba(0x20), 9);
+        header.records = vec![
+            record(0x10, RecordKind::Clone { to, count: 4 }),
+            record(0x30, RecordKind::Data { crc: 8 }),
+            record(0x31, RecordKind::Data { crc }),
+            record(0x32, RecordKind::Alias { grain: 1, crc }),
+            record(0x33, RecordKind::Alias { grain: 1, crc }),
+        ];
+        let bytes = header.emit();
+        assert_eq!(&bytes[80..84], [6, 0, 2, 0]);
+        assert_eq!(
+            &bytes[128..168],
+            [
+                0x10, 0, 0, 0, 0, 0, 0, 0, 5, 0, 2, 1, 0, 0, 0, 0, 4, 0, 0, 0, //
+                0x20, 0, 0, 0, 0, 0, 0, 0, 6, 0, 2, 1, 0, 0, 0, 0, 0, 0, 0, 0,
+            ]
+        );
+        assert_eq!(
+            &bytes[208..228],
+            [
+                0x32, 0, 0, 0, 0, 0, 0, 0, 7, 0, 2, 1, 0, 0, 0, 0, 1, 0, 0, 0
+            ]
+        );
+        assert_eq!((header.grains(), header.slots()), (3, 6));
+        assert_eq!(Header::parse(&bytes), Ok(header.clone()));
+        for (first, grain) in [(0, 1), (3, 0), (3, 2), (1, 0)] {
+            let mut bad = header.clone();
+            bad.records[3].kind = RecordKind::Alias { grain, crc };
+            bad.records.swap(first, 3);
+            let found = Header::parse(&bad.emit());
+            assert_eq!(found, Err(HeaderFlaw::Nonsense), "{first} {grain}");
+        }
     }
 
     #[test]

@@ -5,6 +5,8 @@ use super::map_entry::{self, MapEntry};
 use super::{GrainBytes, HeaderNo, Version};
 use crate::addr::{GRAIN_BYTES, Lba, LbaRange, SegmentId};
 use crate::map::ZeroId;
+use crate::records::Home;
+use crate::remap::{Remap, Renaming};
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -56,7 +58,7 @@ struct RawRecord {
     home_header: U64,
     home_segment: U32,
     reserved: U32,
-    live: U64,
+    extra: U64,
 }
 const _: () = assert!(size_of::<RawRecord>() == 56);
 
@@ -97,17 +99,26 @@ pub(crate) struct SavedSegment {
     pub(crate) walk_from: Option<u32>,
 }
 
+/// What a record that must survive says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SavedKind {
+    Trim(LbaRange),
+    Zero {
+        id: ZeroId,
+        range: LbaRange,
+        /// Grains that read as zeros because of it.
+        live: u64,
+    },
+    Rename(Renaming),
+}
+
 /// A tombstone or a zero record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SavedRecord {
-    /// Id of a zero record; none for tombstones.
-    pub(crate) zero: Option<ZeroId>,
+    pub(crate) what: SavedKind,
     pub(crate) version: Version,
-    pub(crate) range: LbaRange,
-    pub(crate) home_header: HeaderNo,
-    pub(crate) home_segment: SegmentId,
-    /// Grains that read as zeros because of it.
-    pub(crate) live: u64,
+    /// Where its youngest copy lies.
+    pub(crate) home: Home,
 }
 
 /// An entry of a page.
@@ -175,16 +186,25 @@ impl PageEntry for SavedRecord {
     const BYTES: usize = 56;
 
     fn emit(&self, to: &mut [u8]) {
+        let (kind, id, range, extra) = match self.what {
+            SavedKind::Trim(range) => (0, 0, range, 0),
+            SavedKind::Zero { id, range, live } => (1, id.0, range, live),
+            SavedKind::Rename(renaming) => {
+                let ranges = renaming.ranges();
+                let kind = if renaming.empties_source() { 2 } else { 3 };
+                (kind, 0, ranges.source(), ranges.to.0)
+            }
+        };
         let raw = RawRecord {
-            kind: if self.zero.is_some() { 1 } else { 0 }.into(),
-            id: self.zero.map_or(0, |id| id.0).into(),
+            kind: kind.into(),
+            id: id.into(),
             version: self.version.raw().into(),
-            lba: self.range.start.0.into(),
-            count: self.range.count.into(),
-            home_header: self.home_header.0.into(),
-            home_segment: self.home_segment.0.into(),
+            lba: range.start.0.into(),
+            count: range.count.into(),
+            home_header: self.home.header.0.into(),
+            home_segment: self.home.segment.0.into(),
             reserved: 0.into(),
-            live: self.live.into(),
+            extra: extra.into(),
         };
         to.copy_from_slice(raw.as_bytes());
     }
@@ -195,13 +215,31 @@ impl PageEntry for SavedRecord {
         if lba.checked_add(count)? > Lba::END.0 || count == 0 {
             return None;
         }
+        let (range, extra) = (LbaRange::new(Lba(lba), count), raw.extra.get());
+        let what = match raw.kind.get() {
+            0 => SavedKind::Trim(range),
+            1 => SavedKind::Zero {
+                id: ZeroId(raw.id.get()),
+                range,
+                live: extra,
+            },
+            kind @ (2 | 3) => {
+                let (from, to) = (range.start, Lba(extra));
+                let ranges = Some(Remap { from, to, count }).filter(|r| r.is_possible())?;
+                SavedKind::Rename(match kind {
+                    2 => Renaming::Remap(ranges),
+                    _ => Renaming::Clone(ranges),
+                })
+            }
+            _ => return None,
+        };
         Some(Self {
-            zero: (raw.kind.get() == 1).then_some(ZeroId(raw.id.get())),
+            what,
             version: Version::from_raw(raw.version.get()),
-            range: LbaRange::new(Lba(lba), count),
-            home_header: HeaderNo(raw.home_header.get()),
-            home_segment: SegmentId(raw.home_segment.get()),
-            live: raw.live.get(),
+            home: Home {
+                header: HeaderNo(raw.home_header.get()),
+                segment: SegmentId(raw.home_segment.get()),
+            },
         })
     }
 }
@@ -333,6 +371,45 @@ mod tests {
             [0x40, 0x40, 0xef, 0xbe, 0xad, 0xde, 0x06, 0x05]
         );
         assert!(page[40..].iter().all(|&b| b == 0));
+    }
+
+    /// The four kinds of records, byte by byte; a remap that makes no sense is none (I7).
+    #[test]
+    fn golden_records() {
+        let home = Home {
+            header: HeaderNo(6),
+            segment: SegmentId(7),
+        };
+        let range = LbaRange::new(Lba(0x10), 4);
+        let (from, to, count) = (range.start, Lba(0x20), range.count);
+        let (id, live) = (ZeroId(9), 3);
+        let ranges = Remap { from, to, count };
+        let kinds = [
+            (SavedKind::Trim(range), [0, 0, 0]),
+            (SavedKind::Zero { id, range, live }, [1, 9, 3]),
+            (SavedKind::Rename(Renaming::Remap(ranges)), [2, 0, 0x20]),
+            (SavedKind::Rename(Renaming::Clone(ranges)), [3, 0, 0x20]),
+        ];
+        for (what, [kind, id, extra]) in kinds {
+            let version = Version::new(HeaderNo(5), 1);
+            let record = SavedRecord {
+                what,
+                version,
+                home,
+            };
+            let mut bytes = [0; SavedRecord::BYTES];
+            record.emit(&mut bytes);
+            let mut want = [0; SavedRecord::BYTES];
+            for (at, byte) in [(0, kind), (4, id), (8, 1), (9, 5), (16, 0x10), (24, 4)] {
+                want[at] = byte;
+            }
+            (want[32], want[40], want[48]) = (6, 7, extra);
+            assert_eq!(bytes, want);
+            assert_eq!(SavedRecord::parse(&bytes), Some(record));
+            bytes[48] = 0x12;
+            let renames = kind >= 2;
+            assert_eq!(SavedRecord::parse(&bytes).is_none(), renames);
+        }
     }
 
     /// What is written is read back; any damaged byte, and any other name, is noticed (I4, I7).

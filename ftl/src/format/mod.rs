@@ -7,12 +7,16 @@
 mod header;
 mod map_entry;
 mod map_page;
+mod record;
 mod root;
 mod superblock;
 
-pub use header::{Header, HeaderFlaw, HeaderNo, RECORDS_MAX, Record, RecordKind, Stream, Version};
+pub use header::{Header, HeaderFlaw, HeaderNo, RECORDS_MAX, Stream};
 pub(crate) use map_entry::MapEntry;
-pub(crate) use map_page::{Fence, PageEntry, PageKind, PageName, SavedRecord, SavedSegment};
+pub(crate) use map_page::{
+    Fence, PageEntry, PageKind, PageName, SavedKind, SavedRecord, SavedSegment,
+};
+pub use record::{Record, RecordKind, Version};
 pub(crate) use root::{PIECES_MAX, Piece, ROOT_SLOTS, Root, root_slot};
 pub use superblock::{SESSIONS_MAX, SessionEnd, Sessions, Superblock, SuperblockFlaw};
 

@@ -12,7 +12,10 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"FLASHNET");
 const CRC_AT: usize = 8;
-const VERSION: u32 = 1;
+/// 2: the log may carry remaps and clones. An engine that knows only 1 would take the first of them for the end of the log.
+const VERSION: u32 = 2;
+/// What is written as [`VERSION`] and was written as this one says the same.
+const VERSION_OLDEST: u32 = 1;
 const FLAG_CLEAN: u32 = 1;
 
 /// Most past sessions whose ends are remembered one by one.
@@ -169,8 +172,9 @@ impl Superblock {
         if raw.crc.get() != crc_without(bytes, CRC_AT) {
             return Err(SuperblockFlaw::Checksum);
         }
-        if raw.version.get() != VERSION {
-            return Err(SuperblockFlaw::Version(raw.version.get()));
+        let version = raw.version.get();
+        if !(VERSION_OLDEST..=VERSION).contains(&version) {
+            return Err(SuperblockFlaw::Version(version));
         }
         let geometry = Geometry {
             device_grains: raw.device_grains.get(),
@@ -295,7 +299,7 @@ mod tests {
     fn golden_bytes() {
         let bytes = example().emit();
         assert_eq!(&bytes[0..8], b"FLASHNET");
-        assert_eq!(&bytes[12..16], [1, 0, 0, 0]);
+        assert_eq!(&bytes[12..16], [2, 0, 0, 0]);
         assert_eq!(&bytes[16..32], b"0123456789abcdef");
         assert_eq!(&bytes[32..40], [7, 0, 0, 0, 0, 0, 0, 0]);
         assert_eq!(&bytes[40..48], [3, 0, 0, 0, 0, 0, 0, 0]);
@@ -312,6 +316,26 @@ mod tests {
         assert_eq!(&bytes[248..256], [0; 8]);
         assert_eq!(&bytes[256..264], [2, 0, 0, 0, 0, 0, 0, 0]);
         assert_eq!(&bytes[272..280], [0x55, 0, 0, 0, 0, 0, 0, 0]);
+    }
+
+    /// A volume of version 1 is understood, and is one of version 2 once its superblock has been written; what is
+    /// older or younger is refused, not misread.
+    #[test]
+    fn versions() {
+        let with_version = |version: u8| {
+            let mut bytes = example().emit();
+            bytes[12] = version;
+            let crc = crc_without(&bytes, CRC_AT);
+            bytes[CRC_AT..CRC_AT + 4].copy_from_slice(&crc.to_le_bytes());
+            Superblock::parse(&bytes)
+        };
+        for known in [1, 2] {
+            assert_eq!(with_version(known), Ok(example()));
+        }
+        for unknown in [0, 3] {
+            let flaw = SuperblockFlaw::Version(u32::from(unknown));
+            assert_eq!(with_version(unknown), Err(flaw));
+        }
     }
 
     /// What is written is read back, and any single damaged byte is noticed (I7).

@@ -275,6 +275,24 @@ impl<W: Word> Entry<W> {
         self.0.swap_if(word, away(location, heat)).is_ok()
     }
 
+    /// Puts a resident page that nobody holds out of reach, and returns what it was; who wants it asks the core. None:
+    /// somebody holds it. Lock held.
+    pub fn seize(&self) -> Option<Resident> {
+        let mut word = self.0.load();
+        loop {
+            let State::Resident(page) = State::decode(word) else {
+                return None;
+            };
+            if page.pins > 0 {
+                return None;
+            }
+            match self.0.swap_if(word, State::InFlight(page.frame).encode()) {
+                Ok(_) => return Some(page),
+                Err(seen) => word = seen,
+            }
+        }
+    }
+
     /// Clears the dirty mark of `frame`; false if it was not there. Done before the bytes are copied, so that a
     /// write put later marks the page again. Lock held.
     pub fn clean(&self, frame: FrameId) -> bool {

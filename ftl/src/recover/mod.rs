@@ -321,9 +321,11 @@ fn from_root(
         }
     }
     let mut replayed = tail::replay_tail(&geometry, &mut saved, &found.headers, end, table);
-    if saved.cold.pages() <= how.pages_eager {
+    // What remaps of the tail tie together is read together, and now.
+    let all = saved.cold.pages() <= how.pages_eager;
+    if all || saved.cold.has_ties() {
         let cold = &mut saved.cold;
-        let warm = saved::warm_all(io, superblock, cold, |content| {
+        let warm = saved::warm(io, superblock, cold, all, |content| {
             let mut books = replayed.books(&geometry, table);
             let sane = books.are_sane(content);
             if sane {
@@ -381,7 +383,7 @@ fn find_end(
 fn data_fits(io: &mut MediaIo<'_>, found: &scan::Found) -> bool {
     let data = found.header.records.iter().filter_map(|r| match r.kind {
         RecordKind::Data { crc } => Some(crc),
-        RecordKind::Trim { .. } | RecordKind::Zero { .. } => None,
+        _ => None,
     });
     let crcs: Vec<u32> = data.collect();
     for index in 0..crcs.len() as u64 {

@@ -1,8 +1,8 @@
 //! Replay: from the headers that count to the map.
 //!
-//! For each grain the highest version wins, wherever its header lies; of copies of one version the youngest header
-//! wins, because older copies may have been overwritten. Trims kill lower versions. Zero records reserve what is
-//! unmapped at their version.
+//! What the headers say is carried out in order of version, wherever they lie; of copies of one version the youngest
+//! header has the last word, because older copies may have been overwritten. Trims kill what is there, zero records
+//! reserve what is unmapped, remaps and clones rename; what has the version of one was said after it (`docs/remap.md`).
 
 use super::scan::Found;
 use crate::addr::{Lba, LbaRange, Pba};
@@ -11,10 +11,10 @@ use crate::geometry::Geometry;
 use crate::log::Log;
 use crate::map::{LeafIndex, Location, MapTable, State};
 use crate::planted::Bug;
-use crate::records::{Home, LiveRecords, Tombstone};
+use crate::records::{Fate, Home, LiveRecords, Tombstone};
+use crate::remap::Renaming;
 use crate::segment::{SegmentUse, Segments};
-use std::cmp::Reverse;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::BTreeMap;
 
 /// The books after recovery.
 #[derive(Debug)]
@@ -28,21 +28,22 @@ pub(crate) struct Replayed {
     pub(crate) changed: Vec<Lba>,
 }
 
+/// Something a record says.
 #[derive(Clone, Copy, Debug)]
-struct Best {
-    version: Version,
-    header: HeaderNo,
-    pba: Pba,
-    crc: u32,
+enum Said {
+    Trim(LbaRange),
+    Rename(Renaming),
+    Zero(LbaRange),
+    Data { lba: Lba, pba: Pba, crc: u32 },
 }
 
-/// Trims and zero records by version; of the copies of one version the youngest comes first.
-type RangedRecords = BTreeMap<(Version, Reverse<HeaderNo>, Lba), (LbaRange, Ranged, Home)>;
-
-#[derive(Clone, Copy, Debug)]
-enum Ranged {
-    Trim,
-    Zero,
+/// When something takes effect. Remaps and clones come before what has their version; of several copies of a zero
+/// record the youngest comes first and takes what it speaks of, of several copies of a grain it comes last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Moment {
+    version: Version,
+    is_content: bool,
+    copy: u64,
 }
 
 /// Replays headers, all of which count, into `table`.
@@ -54,8 +55,9 @@ pub(crate) fn replay(
     planted: Option<Bug>,
 ) -> Replayed {
     let mut segments = Segments::new(geometry.segment_count);
-    let mut best: HashMap<Lba, Best> = HashMap::new();
-    let mut ranged = RangedRecords::new();
+    let mut statements: Vec<(Moment, Said, Home)> = Vec::new();
+    // Of trims and remaps, the youngest copy.
+    let mut tombstones: BTreeMap<Version, (Said, Home)> = BTreeMap::new();
     for found in headers.values() {
         let header = &found.header;
         let segment = segments.get_mut(header.segment);
@@ -68,33 +70,42 @@ pub(crate) fn replay(
         };
         let mut pba = found.at;
         for record in &header.records {
-            let (kind, count) = match record.kind {
+            let (lba, version) = (record.lba, record.version);
+            let range = |count| LbaRange::new(lba, u64::from(count));
+            let (said, copy) = match record.kind {
                 RecordKind::Data { crc } => {
                     pba = Pba(pba.0 + 1);
-                    let new = Best {
-                        version: record.version,
-                        header: header.no,
-                        pba,
-                        crc,
-                    };
-                    let old = best.entry(record.lba).or_insert(new);
-                    let mut wins = (new.version, new.header) > (old.version, old.header);
-                    if planted == Some(Bug::WrongSequenceWins) {
-                        wins = new.version < old.version;
-                    }
-                    if wins {
-                        *old = new;
-                    }
+                    (Said::Data { lba, pba, crc }, header.no.0)
+                }
+                RecordKind::Zero { count } => (Said::Zero(range(count)), u64::MAX - header.no.0),
+                RecordKind::Trim { count } => {
+                    tombstones.insert(version, (Said::Trim(range(count)), home));
                     continue;
                 }
-                RecordKind::Trim { count } => (Ranged::Trim, count),
-                RecordKind::Zero { count } => (Ranged::Zero, count),
+                RecordKind::Alias { crc, .. } => (Said::Data { lba, pba, crc }, header.no.0),
+                RecordKind::Remap { .. } | RecordKind::Clone { .. } => {
+                    let renaming = record.renaming().expect("one that renames");
+                    tombstones.insert(version, (Said::Rename(renaming), home));
+                    continue;
+                }
             };
-            let range = LbaRange::new(record.lba, u64::from(count));
-            let place = (record.version, Reverse(header.no), record.lba);
-            ranged.insert(place, (range, kind, home));
+            let moment = Moment {
+                version,
+                is_content: true,
+                copy,
+            };
+            statements.push((moment, said, home));
         }
     }
+    statements.extend(tombstones.into_iter().map(|(version, (said, home))| {
+        let moment = Moment {
+            version,
+            is_content: false,
+            copy: 0,
+        };
+        (moment, said, home)
+    }));
+    statements.sort_unstable_by_key(|&(moment, ..)| moment);
     let mut replayed = Replayed {
         segments,
         records: LiveRecords::default(),
@@ -103,77 +114,90 @@ pub(crate) fn replay(
         log: Log::new(last, headers.get(&last).map(|f| f.at)),
         changed: Vec::new(),
     };
-    replayed.install(table, &best);
-    replayed.kill(table, &best, &ranged);
-    drop(best);
-    replayed.settle(geometry, table, &ranged);
+    let oldest = replayed.segments.oldest_life(last);
+    let oldest_wins = planted == Some(Bug::WrongSequenceWins);
+    for (moment, said, home) in statements {
+        let version = moment.version;
+        let fate = match said {
+            Said::Data { lba, pba, crc } => {
+                if !oldest_wins || !replayed.is_on_media(lba) {
+                    replayed.set(table, lba, Location::Media(pba), crc);
+                }
+                continue;
+            }
+            Said::Zero(range) => {
+                replayed.reserve(table, range, version, home);
+                continue;
+            }
+            Said::Trim(range) => {
+                replayed.unmap(table, range);
+                Fate::Trimmed(range)
+            }
+            Said::Rename(renaming) => {
+                replayed.rename(table, renaming);
+                Fate::Renamed(renaming)
+            }
+        };
+        if oldest.is_some_and(|oldest| version.header() >= oldest) {
+            let records = &mut replayed.records;
+            records.add_tombstone(version, Tombstone { fate, home });
+            replayed.segments.get_mut(home.segment).records += 1;
+        }
+    }
+    replayed.settle(geometry);
     replayed
 }
 
 impl Replayed {
-    fn install(&mut self, table: &MapTable, best: &HashMap<Lba, Best>) {
-        for (&lba, found) in best {
+    fn is_on_media(&self, lba: Lba) -> bool {
+        let state = self.index.leaf(lba).map(|leaf| leaf.entry(lba).state());
+        matches!(state, Some(State::Away(Location::Media(_))))
+    }
+
+    fn set(&mut self, table: &MapTable, lba: Lba, at: Location, crc: u32) {
+        let leaf = self.index.leaf_or_new(table, lba);
+        leaf.entry(lba).replace(State::Away(at));
+        leaf.set_crc(lba, crc);
+    }
+
+    fn unmap(&mut self, table: &MapTable, range: LbaRange) {
+        let dead: Vec<Lba> = self.index.mapped(range).map(|(lba, _)| lba).collect();
+        for lba in dead {
+            let leaf = self.index.leaf(lba).expect("leaf of a mapped grain");
+            leaf.entry(lba).replace(State::UNMAPPED);
+            self.index.prune(table, lba);
+        }
+    }
+
+    fn rename(&mut self, table: &MapTable, renaming: Renaming) {
+        let ranges = renaming.ranges();
+        self.unmap(table, ranges.target());
+        let named: Vec<(Lba, State)> = self.index.mapped(ranges.source()).collect();
+        for &(lba, state) in &named {
+            let crc = self.index.leaf(lba).map_or(0, |leaf| leaf.crc(lba));
+            if let State::Away(at) = state {
+                self.set(table, ranges.renamed(lba), at, crc);
+            }
+        }
+        if renaming.empties_source() {
+            self.unmap(table, ranges.source());
+        }
+    }
+
+    fn reserve(&mut self, table: &MapTable, range: LbaRange, version: Version, home: Home) {
+        let id = self.records.add_zero(range);
+        self.records.settle_zero(id, version, home);
+        for lba in (range.start.0..range.end().0).map(Lba) {
             let leaf = self.index.leaf_or_new(table, lba);
-            let there = Location::Media(found.pba);
-            leaf.entry(lba).replace(State::Away(there));
-            leaf.set_crc(lba, found.crc);
-        }
-    }
-
-    /// Trims kill data of lower versions.
-    fn kill(&mut self, table: &MapTable, best: &HashMap<Lba, Best>, ranged: &RangedRecords) {
-        for ((version, ..), (range, kind, _)) in ranged {
-            if let Ranged::Trim = kind {
-                let mapped = self.index.mapped(*range).map(|(lba, _)| lba);
-                let dead: Vec<Lba> = mapped.filter(|l| best[l].version < *version).collect();
-                for lba in dead {
-                    self.unmap(table, lba);
-                }
+            if leaf.entry(lba).state() == State::UNMAPPED {
+                let there = Location::Zero(id);
+                leaf.entry(lba).replace(State::Away(there));
             }
         }
     }
 
-    fn unmap(&mut self, table: &MapTable, lba: Lba) {
-        let leaf = self.index.leaf(lba).expect("leaf of a mapped grain");
-        leaf.entry(lba).replace(State::UNMAPPED);
-        self.index.prune(table, lba);
-    }
-
-    /// Replays zero records, and the trims among them, on what data leaves free; then counts everything.
-    fn settle(&mut self, geometry: &Geometry, table: &MapTable, ranged: &RangedRecords) {
-        let oldest = self.segments.oldest_life(self.log.durable());
-        for (&(version, ..), &(range, kind, home)) in ranged {
-            match kind {
-                Ranged::Trim => {
-                    let mapped = self.index.mapped(range);
-                    let zeros: Vec<Lba> = mapped
-                        .filter(|(_, s)| matches!(s, State::Away(Location::Zero(_))))
-                        .map(|(lba, _)| lba)
-                        .collect();
-                    for lba in zeros {
-                        self.unmap(table, lba);
-                    }
-                    let needed = oldest.is_some_and(|oldest| version.header() >= oldest);
-                    if needed && !self.records.trims.contains_key(&version) {
-                        self.records
-                            .trims
-                            .insert(version, Tombstone { range, home });
-                        self.segments.get_mut(home.segment).records += 1;
-                    }
-                }
-                Ranged::Zero => {
-                    let id = self.records.add_zero(range);
-                    self.records.settle_zero(id, version, home);
-                    for lba in (range.start.0..range.end().0).map(Lba) {
-                        let leaf = self.index.leaf_or_new(table, lba);
-                        if leaf.entry(lba).state() == State::UNMAPPED {
-                            let there = Location::Zero(id);
-                            leaf.entry(lba).replace(State::Away(there));
-                        }
-                    }
-                }
-            }
-        }
+    /// Counts everything.
+    fn settle(&mut self, geometry: &Geometry) {
         for (_, state) in self.index.mapped(LbaRange::ALL) {
             self.mapped += 1;
             match state {

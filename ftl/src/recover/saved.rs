@@ -2,12 +2,11 @@
 
 use super::io::MediaIo;
 use crate::addr::{LbaRange, Pba};
-use crate::checkpoint::{ColdMap, Sheet};
+use crate::checkpoint::{ColdMap, PageWanted, Sheet};
 use crate::format::{
-    Fence, GrainBytes, PageEntry, PageKind, PageName, Piece, ROOT_SLOTS, Root, SavedRecord,
-    SavedSegment, Superblock, root_slot,
+    Fence, GrainBytes, MapEntry, PageEntry, PageKind, PageName, Piece, ROOT_SLOTS, Root, SavedKind,
+    SavedRecord, SavedSegment, Superblock, root_slot,
 };
-use crate::map::ZeroId;
 use std::collections::HashSet;
 
 /// A checkpoint, ready to be replayed on.
@@ -86,9 +85,13 @@ pub(crate) fn load(
             .all(|s| s.used <= geometry.segment_grains && s.epoch <= root.last)
         && records
             .iter()
-            .all(|r| r.home_segment.0 < geometry.segment_count);
+            .all(|r| r.home.segment.0 < geometry.segment_count);
     let mut ids = HashSet::new();
-    let unique = records.iter().filter_map(|r| r.zero).all(|z| ids.insert(z));
+    let zeros = records.iter().filter_map(|r| match r.what {
+        SavedKind::Zero { id, .. } => Some(id),
+        SavedKind::Trim(_) | SavedKind::Rename(_) => None,
+    });
+    let unique = zeros.into_iter().all(|id| ids.insert(id));
     if !sane || !unique {
         return None;
     }
@@ -144,26 +147,31 @@ fn entries<E: PageEntry>(pages: &mut impl Iterator<Item = Page>, count: u32) -> 
     Some(all)
 }
 
-/// Reads the whole map of a checkpoint. False: a page is damaged.
-pub(super) fn warm_all(
+/// Reads the map of a checkpoint: all of it, or what is tied together. False: a page is damaged.
+pub(super) fn warm(
     io: &mut MediaIo<'_>,
     superblock: &Superblock,
     cold: &mut ColdMap,
+    all: bool,
     mut install: impl FnMut(&crate::checkpoint::UnitContent) -> bool,
 ) -> bool {
-    while let Some(unit) = cold.first_cold(LbaRange::ALL) {
-        let wanted = cold.pages_of(unit);
-        let names: Vec<PageName> = wanted.iter().map(|w| w.name).collect();
-        let Some(pages) = read_pages(io, superblock, &names) else {
-            return false;
-        };
-        let mut read = Vec::with_capacity(pages.len());
-        for (wanted, (name, bytes)) in wanted.into_iter().zip(pages) {
-            let Some(entries) = name.parse_map(&bytes) else {
+    if cold.has_ties() {
+        let mut read = Vec::new();
+        for unit in cold.tied() {
+            let Some(pages) = read_unit(io, superblock, cold, unit) else {
                 return false;
             };
-            read.push((wanted, entries));
+            read.push((unit, pages));
         }
+        let content = cold.assemble_tied(&read);
+        if !install(&content) {
+            return false;
+        }
+    }
+    while all && let Some(unit) = cold.first_cold(LbaRange::ALL) {
+        let Some(read) = read_unit(io, superblock, cold, unit) else {
+            return false;
+        };
         let content = cold.assemble(unit, &read);
         if !install(&content) {
             return false;
@@ -172,7 +180,17 @@ pub(super) fn warm_all(
     true
 }
 
-/// The zero records of a checkpoint, and the places that tombstones and they keep.
-pub(super) fn zero_ids(records: &[SavedRecord]) -> impl Iterator<Item = (ZeroId, &SavedRecord)> {
-    records.iter().filter_map(|r| Some((r.zero?, r)))
+/// The pages of a unit of the map. None: one is damaged.
+fn read_unit(
+    io: &mut MediaIo<'_>,
+    superblock: &Superblock,
+    cold: &ColdMap,
+    unit: usize,
+) -> Option<Vec<(PageWanted, Vec<MapEntry>)>> {
+    let wanted = cold.pages_of(unit);
+    let names: Vec<PageName> = wanted.iter().map(|w| w.name).collect();
+    let pages = read_pages(io, superblock, &names)?;
+    let all = wanted.into_iter().zip(pages);
+    all.map(|(wanted, (name, bytes))| Some((wanted, name.parse_map(&bytes)?)))
+        .collect()
 }

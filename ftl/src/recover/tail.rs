@@ -1,18 +1,20 @@
 //! Replay of the tail: what the headers above a checkpoint say, in the order of their numbers.
 //!
 //! Order of numbers is order of effect (`docs/checkpoint.md`, C1), so no versions are compared: every record sets an
-//! absolute state. Trims and zero records take effect where they were born, also when only a relocated copy is left.
+//! absolute state, but for remaps and clones: none of those is in the checkpoint already. They, trims and zero records
+//! take effect where they were born, also when only a relocated copy is left.
 
 use super::replay::Replayed;
-use super::saved::{Saved, zero_ids};
+use super::saved::Saved;
 use super::scan::Found;
 use crate::addr::{LbaRange, Pba};
 use crate::checkpoint::{Books, Change};
-use crate::format::{HeaderNo, RecordKind, Version};
+use crate::format::{HeaderNo, RecordKind, SavedKind, Version};
 use crate::geometry::Geometry;
 use crate::log::Log;
 use crate::map::{LeafIndex, Location, MapTable};
-use crate::records::{Home, LiveRecords, Tombstone};
+use crate::records::{Fate, Home, LiveRecords, Tombstone};
+use crate::remap::Renaming;
 use crate::segment::{SegmentUse, Segments};
 use std::collections::BTreeMap;
 
@@ -38,6 +40,7 @@ pub(super) fn replay_tail(
     replayed.restore(saved);
     let after = root.replay_from;
     let mut changes: Vec<(Version, Change)> = Vec::new();
+    let mut renamings: BTreeMap<Version, Renaming> = BTreeMap::new();
     for found in headers.values() {
         let header = &found.header;
         let segment = replayed.segments.get_mut(header.segment);
@@ -64,10 +67,24 @@ pub(super) fn replay_tail(
                 }
                 RecordKind::Trim { count } => {
                     let range = range(count);
-                    let trims = &mut replayed.records.trims;
-                    trims.insert(record.version, Tombstone { range, home });
+                    let fate = Fate::Trimmed(range);
+                    let records = &mut replayed.records;
+                    records.add_tombstone(record.version, Tombstone { fate, home });
                     if !is_known {
                         changes.push((record.version, Change::Unmap(range)));
+                    }
+                }
+                RecordKind::Alias { crc, .. } => {
+                    let (lba, at) = (record.lba, Location::Media(pba));
+                    changes.push((place, Change::Set { lba, at, crc }));
+                }
+                RecordKind::Remap { .. } | RecordKind::Clone { .. } => {
+                    let renaming = record.renaming().expect("one that renames");
+                    let fate = Fate::Renamed(renaming);
+                    let records = &mut replayed.records;
+                    records.add_tombstone(record.version, Tombstone { fate, home });
+                    if !is_known {
+                        renamings.insert(record.version, renaming);
                     }
                 }
                 RecordKind::Zero { count } => {
@@ -89,7 +106,16 @@ pub(super) fn replay_tail(
             }
         }
     }
+    // However many copies of one there are, it took effect once. What has its version was said after it.
+    let renamings = renamings.into_iter().map(|(v, r)| (v, Change::Rename(r)));
+    let mut changes: Vec<(Version, Change)> = renamings.chain(changes).collect();
     changes.sort_by_key(|&(place, _)| place);
+    for (_, change) in &changes {
+        if let Change::Rename(renaming) = change {
+            saved.cold.tie(renaming.ranges().source());
+            saved.cold.tie(renaming.ranges().target());
+        }
+    }
     for (_, change) in changes {
         replayed.books(geometry, table).estimate(&change, 1);
         saved.cold.change(change);
@@ -108,23 +134,19 @@ impl Replayed {
                 segment.usage = SegmentUse::Closed;
             }
         }
-        for (id, known) in zero_ids(&saved.records) {
-            let home = Home {
-                header: known.home_header,
-                segment: known.home_segment,
+        for known in &saved.records {
+            let (version, home) = (known.version, known.home);
+            let fate = match known.what {
+                SavedKind::Trim(range) => Fate::Trimmed(range),
+                SavedKind::Rename(renaming) => Fate::Renamed(renaming),
+                SavedKind::Zero { id, range, live } => {
+                    self.records.add_zero_as(id, range, live);
+                    self.records.settle_zero(id, version, home);
+                    continue;
+                }
             };
-            self.records.add_zero_as(id, known.range, known.live);
-            self.records.settle_zero(id, known.version, home);
-        }
-        for known in saved.records.iter().filter(|r| r.zero.is_none()) {
-            let home = Home {
-                header: known.home_header,
-                segment: known.home_segment,
-            };
-            let range = known.range;
             self.records
-                .trims
-                .insert(known.version, Tombstone { range, home });
+                .add_tombstone(version, Tombstone { fate, home });
         }
     }
 
@@ -149,7 +171,7 @@ impl Replayed {
         let oldest = self.segments.oldest_life(self.log.durable());
         let oldest = oldest.unwrap_or(HeaderNo(u64::MAX)).min(floor.next());
         self.records.expire(oldest);
-        let homes: Vec<Home> = self.records.trims.values().map(|t| t.home).collect();
+        let homes: Vec<Home> = self.records.tombstones().map(|(_, t)| t.home).collect();
         for home in homes {
             self.segments.get_mut(home.segment).records += 1;
         }

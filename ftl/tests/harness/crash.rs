@@ -75,6 +75,9 @@ pub(crate) struct Tally {
     pub(crate) nudges: u64,
     pub(crate) batches: u64,
     pub(crate) trims: u64,
+    pub(crate) remaps: u64,
+    pub(crate) clones: u64,
+    pub(crate) names_left: u64,
     pub(crate) no_space: u64,
     /// Checkpoints taken, those that did not fit, and recoveries from one.
     pub(crate) checkpoints: u64,
@@ -109,6 +112,9 @@ impl Tally {
         self.nudges += other.nudges;
         self.batches += other.batches;
         self.trims += other.trims;
+        self.remaps += other.remaps;
+        self.clones += other.clones;
+        self.names_left += other.names_left;
         self.no_space += other.no_space;
         self.checkpoints += other.checkpoints;
         self.skipped += other.skipped;
@@ -434,10 +440,13 @@ fn note_engine(tally: &mut Tally, world: &World) {
     let stats = world.ftl.stats();
     tally.victims += stats.victims;
     tally.relocated += stats.relocated_grains;
+    tally.names_left += stats.names_left;
     tally.segments_freed += stats.segments_freed;
     tally.nudges += stats.nudges;
     tally.batches += world.stats.batches;
     tally.trims += world.stats.trims;
+    tally.remaps += world.stats.remaps;
+    tally.clones += world.stats.clones;
     tally.no_space += world.stats.no_space;
     tally.checkpoints += stats.checkpoints;
     tally.skipped += stats.checkpoints_skipped;

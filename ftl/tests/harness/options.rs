@@ -22,6 +22,12 @@ pub(crate) struct Options {
     pub(crate) lazy: bool,
     /// Every batch reserves a range.
     pub(crate) reserving: bool,
+    /// Every fifth operation is a remap.
+    pub(crate) remapping: bool,
+    /// Every fifth operation is a clone.
+    pub(crate) cloning: bool,
+    /// Names that a copy carries at most.
+    pub(crate) names_max: Option<usize>,
     /// Grains for checkpoints.
     pub(crate) area: u64,
     /// Headers between checkpoints.
@@ -49,6 +55,9 @@ impl Options {
             universe_percent: 90,
             lazy: false,
             reserving: false,
+            remapping: false,
+            cloning: false,
+            names_max: None,
             area: 32,
             checkpoint_headers: 1,
             eager: 0,
@@ -82,6 +91,7 @@ impl Options {
             map_pages_eager: self.eager,
             rebuild: self.rebuild,
             sweep_entries: self.sweep,
+            names_max: self.names_max,
             ..OpenOptions::default()
         }
     }

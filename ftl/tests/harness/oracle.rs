@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::sync::Arc;
 
-use ftl::{AtomicBatch, GRAIN_BYTES, LbaRange};
+use ftl::{AtomicBatch, GRAIN_BYTES, LbaRange, Remap};
 
 /// What a grain holds.
 #[derive(Clone, PartialEq, Eq)]
@@ -46,6 +46,9 @@ impl fmt::Debug for Content {
 #[derive(Clone, Debug)]
 struct History {
     versions: Vec<Content>,
+    /// What a version that was moved here may also be after a crash: what had not been synced where it came from may
+    /// be lost, wherever it is.
+    instead: BTreeMap<usize, Vec<Content>>,
     /// Oldest version that may be found after a crash.
     durable: usize,
     /// Reservations made while the grain was mapped: (current version then, durable). They matter only if an older,
@@ -58,22 +61,40 @@ impl History {
         self.versions.len() - 1
     }
 
+    /// What may be found of it after a crash now, besides what is current.
+    fn possible(&self) -> Vec<Content> {
+        let mut all = self.versions[self.durable..].to_vec();
+        all.extend(
+            self.instead
+                .range(self.durable..)
+                .flat_map(|(_, c)| c.clone()),
+        );
+        if !self.reserved.is_empty() {
+            all.push(Content::Zero);
+        }
+        all
+    }
+
     /// Lowest and highest version that `found` may be.
     fn candidates(&self, found: &Content) -> Option<(usize, usize)> {
-        let fits = |index: &usize| {
-            let version = &self.versions[*index];
+        let fits = |version: &Content, index: usize| {
             let over = |(at, durable): &&(usize, bool)| {
-                *at >= *index && (*durable || *found == Content::Zero)
+                *at >= index && (*durable || *found == Content::Zero)
             };
             match (version, found) {
                 // Not reserved although that was acknowledged.
                 (Content::Unmapped, Content::Unmapped) => !self
                     .reserved
                     .iter()
-                    .any(|(at, durable)| *durable && at >= index),
+                    .any(|(at, durable)| *durable && *at >= index),
                 (Content::Unmapped, Content::Zero) => self.reserved.iter().any(|r| over(&r)),
                 _ => version == found,
             }
+        };
+        let fits = |index: &usize| {
+            let instead = self.instead.get(index).into_iter().flatten();
+            let mut all = instead.chain([&self.versions[*index]]);
+            all.any(|version| fits(version, *index))
         };
         let mut fitting = (self.durable..self.versions.len()).filter(fits);
         let first = fitting.next()?;
@@ -86,8 +107,12 @@ impl History {
 pub(crate) struct Promise {
     /// (grain, index of the version that is then durable)
     versions: Vec<(u64, usize)>,
+    /// The same of versions that somebody else wrote.
+    kept: Vec<(u64, usize)>,
     /// (grain, index of the reservation that is then durable)
     reserved: Vec<(u64, usize)>,
+    /// It is about all that was put: nothing moved may be older.
+    synced: bool,
 }
 
 impl Promise {
@@ -122,6 +147,7 @@ impl Oracle {
     pub(crate) fn new(content: &BTreeMap<u64, Content>) -> Self {
         let history = |content: &Content| History {
             versions: vec![content.clone()],
+            instead: BTreeMap::new(),
             durable: 0,
             reserved: Vec::new(),
         };
@@ -169,7 +195,7 @@ impl Oracle {
     pub(crate) fn write(&mut self, lba: u64, offset: usize, bytes: &[u8]) -> Promise {
         Promise {
             versions: vec![self.patch(lba, offset, bytes)],
-            reserved: Vec::new(),
+            ..Promise::default()
         }
     }
 
@@ -187,7 +213,63 @@ impl Oracle {
             .map(|lba| self.push(lba, Content::Unmapped));
         Promise {
             versions: versions.collect(),
-            reserved: Vec::new(),
+            ..Promise::default()
+        }
+    }
+
+    /// A range changes its name. All of it must be known grains.
+    pub(crate) fn remap(&mut self, port: u16, remap: Remap) -> Promise {
+        let mut members = Vec::new();
+        let sources = self.within(remap.source());
+        let moved: Vec<(u64, Content, Vec<Content>)> = sources
+            .iter()
+            .map(|lba| {
+                let to = remap.to.0 + (lba - remap.from.0);
+                (to, self.current(*lba).clone(), self.grains[lba].possible())
+            })
+            .collect();
+        for lba in sources {
+            members.push(self.push(lba, Content::Unmapped));
+        }
+        for lba in self.within(remap.target()) {
+            let found = moved.iter().find(|(to, ..)| *to == lba);
+            let (content, possible) = match found {
+                Some((_, content, possible)) => (content.clone(), possible.clone()),
+                None => (Content::Unmapped, Vec::new()),
+            };
+            let (lba, index) = self.push(lba, content);
+            let history = self.grains.get_mut(&lba).expect("a known grain");
+            history.instead.insert(index, possible);
+            members.push((lba, index));
+        }
+        self.batches.push(Batch {
+            port,
+            members: members.clone(),
+        });
+        Promise {
+            versions: members,
+            ..Promise::default()
+        }
+    }
+
+    /// A range gets other names. All of it must be known grains. What is cloned is durable with the clone, under both
+    /// names.
+    pub(crate) fn clone_range(&mut self, port: u16, clone: Remap) -> Promise {
+        let mut members = Vec::new();
+        let mut sources = Vec::new();
+        for lba in self.within(clone.source()) {
+            let to = clone.to.0 + (lba - clone.from.0);
+            sources.push((lba, self.version(lba)));
+            members.push(self.push(to, self.current(lba).clone()));
+        }
+        self.batches.push(Batch {
+            port,
+            members: members.clone(),
+        });
+        Promise {
+            versions: members,
+            kept: sources,
+            ..Promise::default()
         }
     }
 
@@ -226,13 +308,17 @@ impl Oracle {
         Promise {
             versions: versions.into_iter().collect(),
             reserved,
+            ..Promise::default()
         }
     }
 
     /// A sync of a range begins; its acknowledgement promises everything so far, except what `pending` says: grains
     /// of commits that may not have taken effect.
     pub(crate) fn sync(&self, range: LbaRange, pending: impl Fn(u64) -> bool) -> Promise {
-        let mut promise = Promise::default();
+        let mut promise = Promise {
+            synced: true,
+            ..Promise::default()
+        };
         for lba in self.within(range) {
             if pending(lba) {
                 continue;
@@ -292,9 +378,12 @@ impl Oracle {
 
     /// The promise is given: from now on it must hold after any crash.
     pub(crate) fn acknowledge(&mut self, promise: &Promise) {
-        for (lba, index) in &promise.versions {
+        for (lba, index) in promise.versions.iter().chain(&promise.kept) {
             let history = self.grains.get_mut(lba).expect("a known grain");
             history.durable = history.durable.max(*index);
+            if promise.synced {
+                history.instead.remove(index);
+            }
         }
         for (lba, index) in &promise.reserved {
             self.grains.get_mut(lba).expect("a known grain").reserved[*index].1 = true;

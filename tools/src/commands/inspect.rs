@@ -235,6 +235,9 @@ fn says(kind: RecordKind) -> String {
         RecordKind::Data { crc } => format!("data, CRC-32 {crc:08x}"),
         RecordKind::Trim { count } => format!("{count} trimmed"),
         RecordKind::Zero { count } => format!("{count} reserved"),
+        RecordKind::Remap { to, count } => format!("{count} remapped to {}", to.0),
+        RecordKind::Clone { to, count } => format!("{count} cloned to {}", to.0),
+        RecordKind::Alias { grain, .. } => format!("data of grain {grain}, too"),
     }
 }
 

@@ -120,7 +120,7 @@ pub(super) fn durable_error(error: &DurableError) -> StoreError {
 pub(super) fn commit_error(error: CommitError) -> StoreError {
     match error {
         CommitError::TooLarge => StoreError::BatchTooLarge,
-        CommitError::OutOfRange => StoreError::Failed,
+        CommitError::OutOfRange | CommitError::Overlap => StoreError::Failed,
     }
 }
 

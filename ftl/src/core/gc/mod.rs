@@ -11,6 +11,8 @@ mod records;
 mod scan;
 mod space;
 
+pub(super) use records::Referrer;
+
 use super::{Core, Cx};
 use crate::addr::SegmentId;
 use crate::crash_point::crash_point;
@@ -218,7 +220,7 @@ impl Core {
     }
 
     fn expire_tombstones(&mut self, cx: Cx<'_>) {
-        if self.records.trims.is_empty() {
+        if self.records.tombstones().len() == 0 {
             return;
         }
         let Some(oldest) = self.segments.oldest_life(self.log.durable()) else {
@@ -239,9 +241,9 @@ impl Core {
         let draining = self.collector.draining.len();
         let coming = self.segments.free_count() + self.segments.pending_count();
         let bound = 198.max(self.geometry.capacity_grains as usize / 8);
-        if self.records.trims.len() > bound && self.collector.aging_credit {
+        if self.records.tombstones().len() > bound && self.collector.aging_credit {
             self.expire_tombstones(cx);
-            if self.records.trims.len() > bound {
+            if self.records.tombstones().len() > bound {
                 self.collector.aging_credit = false;
                 let oldest = self.segments.candidates(grains).by_epoch().next();
                 return oldest.map(|c| c.id);

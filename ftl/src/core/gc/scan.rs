@@ -1,12 +1,12 @@
 //! Reading a victim: headers say what each grain was, the map says what is still live.
 
 use super::super::{Core, Cx};
+use super::records::Referrer;
 use super::{Scan, Victim};
 use crate::addr::{GRAIN_BYTES, Pba, SegmentId};
 use crate::device::{MediaError, MediaOp};
 use crate::format::{Header, RecordKind};
-use crate::map::{Location, State};
-use crate::placement::Heat;
+use crate::map::State;
 use crate::port::Op;
 
 /// How far the staging of a buffer got.
@@ -88,6 +88,7 @@ impl Core {
         let (buffer, _) = cx.sh.pool.scan();
         let end = self.segments.get(victim.id).used;
         let segment_start = self.geometry.segment_start(victim.id);
+        let mut referrers = Vec::new();
         while victim.position < end {
             let offset = (victim.position - from) as usize;
             if offset >= grains as usize {
@@ -119,21 +120,22 @@ impl Core {
             while let Some(&record) = header.records.get(victim.record) {
                 let at = Pba(segment_start.0 + u64::from(victim.position) + 1 + data as u64);
                 let is_data = matches!(record.kind, RecordKind::Data { .. });
+                let behind = header.records[victim.record + 1..].iter();
+                let aliases = behind.take_while(|r| matches!(r.kind, RecordKind::Alias { .. }));
+                let records = 1 + aliases.count();
+                let records = &header.records[victim.record..victim.record + records];
                 // Every grain of every victim comes by here: its entry is read once.
-                let (state, heat) = match is_data {
-                    true => cx.sh.map.known(record.lba),
-                    false => (State::UNMAPPED, Heat::UNKNOWN),
-                };
+                referrers.clear();
                 let needed = if is_data {
-                    self.place_of(state) == Location::Media(at)
+                    self.referrers(cx, records, at, &mut referrers);
+                    !referrers.is_empty()
                 } else {
                     self.record_needed(&record, header.no)
                 };
-                if needed && !(is_data && self.is_overtaken(state, victim)) {
+                if needed && !(is_data && self.are_overtaken(&referrers, victim)) {
                     let joined = if is_data {
                         let source = buffer.plus(offset + 1 + data);
-                        let heat = self.heat(state, heat);
-                        self.join_grain(cx, record, heat, at, victim.life, source)
+                        self.join_grain(cx, records, &referrers, at, victim.life, source)
                     } else {
                         self.join_record(cx, record, header.no, victim.life)
                     };
@@ -143,7 +145,7 @@ impl Core {
                     self.collector.joined(victim.life);
                 }
                 data += usize::from(is_data);
-                victim.record += 1;
+                victim.record += records.len();
             }
             victim.position += header.grains();
             victim.record = 0;
@@ -152,17 +154,20 @@ impl Core {
         Step::Done
     }
 
-    /// Whether a younger copy of a grain has joined a write-out already: the grain dies with that, and the victim
-    /// waits for it. Not when segments are scarce: pages may have to wait for what the victim frees.
-    fn is_overtaken(&mut self, state: State, victim: &Victim) -> bool {
+    /// Whether younger copies of a grain have joined write-outs already, under all of its names: the grain dies with
+    /// them, and the victim waits for that. Not when segments are scarce: pages may have to wait for what the victim
+    /// frees.
+    fn are_overtaken(&mut self, referrers: &[Referrer], victim: &Victim) -> bool {
         if self.is_tight() || self.space_wanted {
             return false;
         }
-        let State::Resident(r) = state else {
-            return false;
-        };
-        let known = &self.frames[r.frame.0 as usize];
-        let overtaken = known.joined > known.written;
+        let overtaken = referrers.iter().all(|referrer| {
+            let State::Resident(r) = referrer.state else {
+                return false;
+            };
+            let known = &self.frames[r.frame.0 as usize];
+            known.joined > known.written
+        });
         if overtaken {
             self.collector.overtaken(victim.life);
         }

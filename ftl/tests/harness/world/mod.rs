@@ -108,6 +108,8 @@ pub(crate) struct WorldStats {
     pub(crate) no_space: u64,
     pub(crate) batches: u64,
     pub(crate) trims: u64,
+    pub(crate) remaps: u64,
+    pub(crate) clones: u64,
 }
 
 fn violation<T>(message: impl Into<String>) -> Result<T, Violation> {

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use ftl::{
     AtomicBatch, GRAIN_BYTES, Get, GetError, GrainState, Intent, Lba, LbaRange, PageRef, Port,
+    Remap,
 };
 
 use super::{Asked, World, violation};
@@ -17,6 +18,12 @@ impl World {
                 1 => self.read_one(),
                 _ => self.overwrite(),
             };
+        }
+        if self.options.remapping && self.rng.one_in(5) {
+            return self.remap();
+        }
+        if self.options.cloning && self.rng.one_in(5) {
+            return self.clone_range();
         }
         match self.rng.below(100) {
             0..30 => self.overwrite(),
@@ -33,7 +40,9 @@ impl World {
             }
             71..85 => self.commit(),
             85..93 => self.trim(),
-            93..96 => self.hold(),
+            93..95 => self.hold(),
+            95 => self.remap(),
+            96 | 97 => self.clone_range(),
             _ => {
                 for _ in 0..12 {
                     self.overwrite()?;
@@ -242,6 +251,108 @@ impl World {
             grains.iter().for_each(|lba| self.locked.add(*lba));
         }
         self.stats.trims += 1;
+        Ok(())
+    }
+
+    /// A few grains change their name, within a cluster or between clusters.
+    fn remap(&mut self) -> Result<(), Violation> {
+        let count = 1 + self.rng.below(8);
+        let (from, to) = (Lba(self.random_lba()), Lba(self.random_lba()));
+        if from.0.max(to.0) + count > Lba::END.0 || from.0.abs_diff(to.0) < count {
+            return Ok(());
+        }
+        let remap = Remap { from, to, count };
+        let mut grains = self.oracle.within(remap.source());
+        let targets = self.oracle.within(remap.target());
+        let is_whole = grains.len() as u64 == count && targets.len() as u64 == count;
+        grains.extend(targets);
+        if !is_whole || grains.iter().any(|lba| self.is_busy(*lba)) {
+            return Ok(());
+        }
+        if !self.rng.one_in(4) {
+            self.held
+                .retain(|page| !remap.source().contains(page.lba()));
+        }
+        let mut sources = grains[..count as usize].iter().copied();
+        let mapped = sources.find(|lba| self.oracle.current(*lba).is_mapped());
+        let port = self.random_port();
+        let promise = self.oracle.remap(port.0, remap);
+        let token = self.promise(promise, grains.clone());
+        for lba in &grains {
+            self.trace(*lba, || format!("{remap:?} as {token:?}"));
+        }
+        if let Err(error) = self.ftl.remap(port, from, to, count, token) {
+            return violation(format!("remap refused: {error}"));
+        }
+        self.stats.remaps += 1;
+        // It may wait behind a batch that waits for pages, or for a page that is held.
+        let took_effect =
+            |lba| self.ftl.is_map_loaded() && self.ftl.state(Lba(lba)) == GrainState::Unmapped;
+        if mapped.is_some_and(took_effect) {
+            self.promises
+                .insert(token.0, (self.promises[&token.0].0.clone(), Vec::new()));
+        } else {
+            grains.iter().for_each(|lba| self.locked.add(*lba));
+        }
+        Ok(())
+    }
+
+    /// A few grains get other names, within a cluster or between clusters.
+    fn clone_range(&mut self) -> Result<(), Violation> {
+        let count = 1 + self.rng.below(8);
+        let (from, to) = (Lba(self.random_lba()), Lba(self.random_lba()));
+        if from.0.max(to.0) + count > Lba::END.0 || from.0.abs_diff(to.0) < count {
+            return Ok(());
+        }
+        let clone = Remap { from, to, count };
+        let mut grains = self.oracle.within(clone.source());
+        let targets = self.oracle.within(clone.target());
+        let is_whole = grains.len() as u64 == count && targets.len() as u64 == count;
+        grains.extend(&targets);
+        if !is_whole || grains.iter().any(|lba| self.is_busy(*lba)) {
+            return Ok(());
+        }
+        let mapped = |lbas: &[u64]| {
+            lbas.iter()
+                .filter(|l| self.oracle.current(**l).is_mapped())
+                .count() as u64
+        };
+        let (named, gone) = (mapped(&grains[..count as usize]), mapped(&targets));
+        let others = self.writing.len() + self.locked.len();
+        if self.oracle.mapped() + others + named - gone > self.ftl.space().capacity {
+            return Ok(());
+        }
+        if !self.rng.one_in(4) {
+            self.held
+                .retain(|page| !clone.source().contains(page.lba()));
+        }
+        // A target that turns from unmapped to mapped, or the other way, tells when it has taken effect.
+        let is_mapped = |lba: u64| self.oracle.current(lba).is_mapped();
+        let sign = targets
+            .iter()
+            .copied()
+            .find(|lba| is_mapped(lba - to.0 + from.0) != is_mapped(*lba));
+        let port = self.random_port();
+        let promise = self.oracle.clone_range(port.0, clone);
+        let token = self.promise(promise, grains.clone());
+        for lba in &grains {
+            self.trace(*lba, || format!("clone {clone:?} as {token:?}"));
+        }
+        if let Err(error) = self.ftl.clone_range(port, from, to, count, token) {
+            return violation(format!("clone refused: {error}"));
+        }
+        self.stats.clones += 1;
+        let took_effect = |lba: u64| {
+            let is_mapped = self.oracle.current(lba).is_mapped();
+            self.ftl.is_map_loaded()
+                && (self.ftl.state(Lba(lba)) != GrainState::Unmapped) == is_mapped
+        };
+        if sign.is_some_and(took_effect) {
+            self.promises
+                .insert(token.0, (self.promises[&token.0].0.clone(), Vec::new()));
+        } else {
+            grains.iter().for_each(|lba| self.locked.add(*lba));
+        }
         Ok(())
     }
 

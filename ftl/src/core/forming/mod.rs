@@ -15,20 +15,23 @@
 //!                                                                             a victim
 //! ```
 
-use super::stages::{Move, StageUse, WriteOut};
+mod assemble;
+
+pub(super) use assemble::Part;
+
+use super::gc::Referrer;
+use super::stages::StageUse;
 use super::{Core, Cx};
-use crate::addr::{Lba, LbaRange, Pba, SegmentId};
-use crate::crash_point::crash_point;
-use crate::format::{HeaderNo, RECORDS_MAX, Record, RecordKind, Stream, Version};
+use crate::addr::{Lba, LbaRange, Pba};
+use crate::format::{HeaderNo, RECORDS_MAX, Record};
 use crate::map::{FrameId, Location, State};
-use crate::page::{FrameUse, Slot};
+use crate::page::Slot;
 use crate::placement::{Heat, StreamId};
-use crate::records::Home;
+use crate::remap::Remap;
 use crate::segment::Life;
-use crate::stats::count;
 
 /// A grain that has joined. Entry `i` lies in slot `1 + i` of the staging buffer.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 enum Entry {
     Page {
         lba: Lba,
@@ -39,14 +42,28 @@ enum Entry {
         crc: u32,
     },
     Grain {
+        /// What the victim's header says, and what it says of further names.
         record: Record,
+        aliases: Box<[Record]>,
+        /// Names when it joined.
+        names: usize,
         from: Pba,
         victim: Life,
         heat: Heat,
     },
 }
 
-/// A trim or zero record that has joined: the header it was found in, and the victim.
+impl Entry {
+    /// Records it takes, unless it has got more names since it joined.
+    fn slots(&self) -> usize {
+        match self {
+            Self::Page { .. } => 1,
+            Self::Grain { names, .. } => *names,
+        }
+    }
+}
+
+/// A trim, remap, clone or zero record that has joined: the header it was found in, and the victim.
 #[derive(Clone, Copy, Debug)]
 struct Joined {
     record: Record,
@@ -60,8 +77,17 @@ struct Forming {
     entries: Vec<Entry>,
     records: Vec<Joined>,
     pages: usize,
+    /// Records that the entries take.
+    names: usize,
     /// The first sync that waits for it.
     wanted: Option<u64>,
+}
+
+impl Forming {
+    /// Places its trims, remaps, clones and zero records take in a header.
+    fn slots(&self) -> usize {
+        self.records.iter().map(|j| j.record.kind.slots()).sum()
+    }
 }
 
 /// All of them: one for each stream, and the rescue.
@@ -72,14 +98,6 @@ pub(super) struct Formings {
     syncs: u64,
     /// Pages in them.
     pub(super) pages: usize,
-}
-
-/// What of a forming write-out goes out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Part {
-    All,
-    /// Only what is relocated: it may use the reserved segments.
-    Relocated,
 }
 
 impl Formings {
@@ -110,6 +128,19 @@ impl Formings {
         self.syncs
     }
 
+    /// Pages have another name.
+    pub(super) fn rename(&mut self, remap: Remap) {
+        for forming in self.list.iter_mut().flatten() {
+            for entry in &mut forming.entries {
+                if let Entry::Page { lba, .. } = entry
+                    && remap.source().contains(*lba)
+                {
+                    *lba = remap.renamed(*lba);
+                }
+            }
+        }
+    }
+
     /// Whether everything wanted up to `number` has gone out.
     pub(super) fn reached(&self, number: u64) -> bool {
         let waits = |f: &Forming| f.wanted.is_some_and(|w| w <= number);
@@ -134,8 +165,14 @@ impl Formings {
 impl Core {
     /// Whether the write-out of a stream can take no more.
     fn is_full(&self, stream: StreamId) -> bool {
+        // Room for one more, even if that is a pair.
+        !self.takes(stream, 2)
+    }
+
+    /// Whether the write-out of a stream can take one more, with so many records.
+    fn takes(&self, stream: StreamId, records: usize) -> bool {
         let Some(forming) = &self.formings.list[stream.index()] else {
-            return false;
+            return true;
         };
         let grains = self.geometry.segment_grains;
         let open = self.segments.open(self.segments_of(stream));
@@ -146,8 +183,10 @@ impl Core {
         // What is left of the segment is taken in equal parts.
         let parts = room.div_ceil(self.geometry.write_out_data_max() as u32 + 1);
         let limit = room.div_ceil(parts) as usize - 1;
-        forming.entries.len() >= limit
-            || forming.entries.len() + forming.records.len() >= RECORDS_MAX
+        let taken = forming.names + forming.slots();
+        // What has more names than a header has room for goes in rounds.
+        let is_alone = forming.entries.is_empty() && forming.records.is_empty();
+        forming.entries.len() < limit && (taken + records <= RECORDS_MAX || is_alone)
     }
 
     fn forming(&mut self, stream: StreamId) -> Option<&mut Forming> {
@@ -158,6 +197,7 @@ impl Core {
                 entries: Vec::with_capacity(self.geometry.write_out_data_max()),
                 records: Vec::new(),
                 pages: 0,
+                names: 0,
                 wanted: None,
             });
         }
@@ -251,16 +291,18 @@ impl Core {
             crc,
         });
         forming.pages += 1;
+        forming.names += 1;
         self.formings.pages += 1;
         stream
     }
 
-    /// A live grain of a victim joins; its bytes are at `slot`. False: no room for now.
+    /// A live grain of a victim joins, with what its header says and those who refer to it; its bytes are at `slot`.
+    /// False: no room for now.
     pub(super) fn join_grain(
         &mut self,
         cx: Cx<'_>,
-        record: Record,
-        old: Heat,
+        records: &[Record],
+        referrers: &[Referrer],
         from: Pba,
         victim: Life,
         slot: Slot,
@@ -268,17 +310,23 @@ impl Core {
         if !self.stages.has(StageUse::Forming) {
             return false;
         }
-        let (stream, heat) = self.placement.relocate(record.lba, old);
-        let Some(forming) = self.forming_with_room(cx, stream) else {
+        let first = &referrers[0];
+        let old = self.heat(first.state, first.heat);
+        let (stream, heat) = self.placement.relocate(first.now, old);
+        let names = referrers.len().min(RECORDS_MAX);
+        let Some(forming) = self.forming_with_room(cx, stream, names.max(2)) else {
             return false;
         };
         let at = forming.entries.len();
         forming.entries.push(Entry::Grain {
-            record,
+            record: records[0],
+            aliases: records[1..].into(),
+            names,
             from,
             victim,
             heat,
         });
+        forming.names += names;
         if !cx.sh.dataless {
             let to = cx.sh.pool.stage(forming.stage).plus(1 + at);
             cx.sh.pool.arena.copy_slot(slot, to);
@@ -286,7 +334,7 @@ impl Core {
         true
     }
 
-    /// A trim or zero record of a victim joins. False: no room for now.
+    /// A trim, remap, clone or zero record of a victim joins. False: no room for now.
     pub(super) fn join_record(
         &mut self,
         cx: Cx<'_>,
@@ -294,7 +342,7 @@ impl Core {
         header: HeaderNo,
         victim: Life,
     ) -> bool {
-        let Some(forming) = self.forming_with_room(cx, self.last_stream()) else {
+        let Some(forming) = self.forming_with_room(cx, self.last_stream(), 2) else {
             return false;
         };
         forming.records.push(Joined {
@@ -307,11 +355,16 @@ impl Core {
 
     /// A write-out for something relocated: that of its stream, or the rescue when space is short or pages hold the
     /// other up.
-    fn forming_with_room(&mut self, cx: Cx<'_>, stream: StreamId) -> Option<&mut Forming> {
+    fn forming_with_room(
+        &mut self,
+        cx: Cx<'_>,
+        stream: StreamId,
+        records: usize,
+    ) -> Option<&mut Forming> {
         let rescue = self.formings.rescue();
         let short = self.is_tight() || self.space_wanted;
         let fits = |core: &mut Self, stream| {
-            !core.is_full(stream) || core.emit_forming(cx, stream, Part::All)
+            core.takes(stream, records) || core.emit_forming(cx, stream, Part::All)
         };
         if !short && fits(self, stream) {
             return self.forming(stream);
@@ -362,223 +415,6 @@ impl Core {
             }
         }
         progress
-    }
-
-    /// Takes what is not worth writing any more out of a write-out: what was trimmed, relocated or overtaken.
-    fn sift(&mut self, cx: Cx<'_>, forming: &mut Forming) {
-        let base = cx.sh.pool.stage(forming.stage);
-        let mut kept = 0;
-        for index in 0..forming.entries.len() {
-            let entry = forming.entries[index];
-            let live = match entry {
-                Entry::Page {
-                    frame, life, copy, ..
-                } => {
-                    let known = &self.frames[frame.0 as usize];
-                    let live = known.life == life
-                        && known.usage == FrameUse::Resident
-                        && copy > known.written;
-                    if !live {
-                        forming.pages -= 1;
-                        self.formings.pages -= 1;
-                        count(&cx.sh.counters.overtaken_grains, 1);
-                        self.page_written(cx, frame, life);
-                    }
-                    live
-                }
-                Entry::Grain {
-                    record,
-                    from,
-                    victim,
-                    ..
-                } => {
-                    let live = self.is_still_at(cx, record.lba, from, victim);
-                    if !live {
-                        self.collector.drained(victim);
-                    }
-                    live
-                }
-            };
-            if live {
-                if kept != index && !cx.sh.dataless {
-                    let arena = &cx.sh.pool.arena;
-                    arena.copy_slot(base.plus(1 + index), base.plus(1 + kept));
-                }
-                forming.entries[kept] = entry;
-                kept += 1;
-            }
-        }
-        forming.entries.truncate(kept);
-        let records = std::mem::take(&mut forming.records);
-        for joined in records {
-            if self.record_needed(&joined.record, joined.header) {
-                forming.records.push(joined);
-            } else {
-                self.collector.drained(joined.victim);
-            }
-        }
-    }
-
-    /// Assembles and writes what has joined, or as much as the segment has room for; the rest goes on forming.
-    /// False: not possible for now.
-    pub(super) fn emit_forming(&mut self, cx: Cx<'_>, stream: StreamId, part: Part) -> bool {
-        if self.failed.is_some() {
-            return false;
-        }
-        let Some(mut forming) = self.formings.list[stream.index()].take() else {
-            return false;
-        };
-        self.sift(cx, &mut forming);
-        if forming.entries.is_empty() && forming.records.is_empty() {
-            self.stages.give_back(forming.stage);
-            return true;
-        }
-        let goes = |e: &Entry| part == Part::All || matches!(e, Entry::Grain { .. });
-        let going = forming.entries.iter().filter(|e| goes(e)).count();
-        let has_pages = part == Part::All && forming.pages > 0;
-        // Pages must not overtake trims that have taken effect.
-        let room =
-            if going == 0 && forming.records.is_empty() || has_pages && !self.group.is_empty() {
-                None
-            } else {
-                self.room(self.segments_of(stream), 1 + going.min(1), has_pages)
-            };
-        let Some((segment, room)) = room else {
-            self.formings.list[stream.index()] = Some(forming);
-            return false;
-        };
-        let most = (room - 1).min(RECORDS_MAX - forming.records.len());
-        if going.min(most) < forming.entries.len() {
-            let Some(rest) = self.split(cx, &mut forming, most, goes) else {
-                self.formings.list[stream.index()] = Some(forming);
-                return false;
-            };
-            self.formings.list[stream.index()] = Some(rest);
-        }
-        self.formings.pages -= forming.pages;
-        self.assemble_forming(cx, forming, segment);
-        true
-    }
-
-    /// Leaves the first `most` entries that go in `forming`; the others move to another staging buffer.
-    fn split(
-        &mut self,
-        cx: Cx<'_>,
-        forming: &mut Forming,
-        most: usize,
-        goes: impl Fn(&Entry) -> bool,
-    ) -> Option<Forming> {
-        let mut rest = Forming {
-            stage: self.stages.take(StageUse::Forming)?,
-            entries: Vec::new(),
-            records: Vec::new(),
-            pages: 0,
-            wanted: forming.wanted,
-        };
-        let (from, to) = (
-            cx.sh.pool.stage(forming.stage),
-            cx.sh.pool.stage(rest.stage),
-        );
-        let copy = |source, target| {
-            if !cx.sh.dataless {
-                cx.sh.pool.arena.copy_slot(source, target);
-            }
-        };
-        let mut kept = 0;
-        for index in 0..forming.entries.len() {
-            let entry = forming.entries[index];
-            let source = from.plus(1 + index);
-            if goes(&entry) && kept < most {
-                if kept != index {
-                    copy(source, from.plus(1 + kept));
-                }
-                forming.entries[kept] = entry;
-                kept += 1;
-            } else {
-                copy(source, to.plus(1 + rest.entries.len()));
-                rest.pages += usize::from(matches!(entry, Entry::Page { .. }));
-                rest.entries.push(entry);
-            }
-        }
-        forming.entries.truncate(kept);
-        forming.pages -= rest.pages;
-        Some(rest)
-    }
-
-    fn assemble_forming(&mut self, cx: Cx<'_>, forming: Forming, segment: SegmentId) {
-        let at = self.place(segment);
-        let no = self.log.assemble(at);
-        let kind = if forming.pages > 0 {
-            Stream::User
-        } else {
-            Stream::Relocated
-        };
-        let mut header = self.header(cx, no, at, kind, false);
-        let home = Home {
-            header: no,
-            segment,
-        };
-        let mut records_from = Vec::with_capacity(forming.records.len());
-        let mut behind = forming.records.len();
-        for joined in forming.records {
-            // A zero record may fall into pieces: those that come behind it, and the entries, keep their room.
-            behind -= 1;
-            let limit = RECORDS_MAX - forming.entries.len() - header.records.len() - behind;
-            let out = &mut header.records;
-            self.rehome(cx, &joined.record, joined.header, home, limit, out);
-            records_from.push(joined.victim);
-        }
-        let mut pages = Vec::with_capacity(forming.pages);
-        let mut moves = Vec::with_capacity(forming.entries.len() - forming.pages);
-        for (index, entry) in forming.entries.into_iter().enumerate() {
-            let to = Pba(at.0 + 1 + index as u64);
-            match entry {
-                Entry::Page {
-                    lba,
-                    frame,
-                    life,
-                    copy,
-                    crc,
-                } => {
-                    self.arrive(frame, copy, to, crc);
-                    pages.push((frame, life));
-                    header.records.push(Record {
-                        lba,
-                        version: Version::new(no, header.records.len()),
-                        kind: RecordKind::Data { crc },
-                    });
-                }
-                Entry::Grain {
-                    record,
-                    from,
-                    victim,
-                    heat,
-                } => {
-                    header.records.push(record);
-                    moves.push(Move {
-                        lba: record.lba,
-                        from,
-                        victim,
-                        to,
-                        heat,
-                    });
-                }
-            }
-        }
-        count(&cx.sh.counters.user_grains, pages.len() as u64);
-        count(&cx.sh.counters.relocated_grains, moves.len() as u64);
-        if !moves.is_empty() {
-            crash_point!("gc.assembled");
-        }
-        self.stages.list[forming.stage] = WriteOut {
-            no,
-            segment: Some(segment),
-            pages,
-            moves,
-            records_from,
-            late_data: None,
-        };
-        self.emit(cx, forming.stage, segment, &header);
     }
 
     /// The log closes: what has joined and is not assembled is dropped, the grains stay where they are.

@@ -1,0 +1,357 @@
+//! Clones from outside: what they cost, what they wait for, and what becomes of grains with many names.
+
+mod common;
+
+use common::{Rng, at, grain, reopen, volume};
+use ftl::device::sim::SimRng;
+use ftl::{
+    Action, ActionId, AtomicBatch, CommitError, Device, FormatOptions, Ftl, GRAIN_BYTES,
+    GrainState, HeaderDevice, Intent, Lba, LbaRange, MediaError, MediaOp, MemDevice, OpenOptions,
+    Port, Token, Volume, VolumeError,
+};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
+
+/// Counts the bytes that are written.
+struct Counting {
+    device: HeaderDevice,
+    written: u64,
+}
+
+impl Device for Counting {
+    fn len_bytes(&self) -> u64 {
+        self.device.len_bytes()
+    }
+    fn submit(&mut self, action: Action) {
+        if let MediaOp::Write { buf, .. } = &action.op {
+            self.written += buf.len() as u64;
+        }
+        self.device.submit(action);
+    }
+    fn poll(&mut self, wait: bool) -> Option<(ActionId, Result<(), MediaError>)> {
+        self.device.poll(wait)
+    }
+}
+
+fn read<D: Device>(live: &Volume<D>, lba: Lba) -> Vec<u8> {
+    let mut bytes = vec![0; GRAIN_BYTES];
+    live.read(at(lba), &mut bytes).expect("read");
+    bytes
+}
+
+/// What a scan finds is what is in memory (I5).
+fn agrees_with_scan(live: Volume<MemDevice>) -> Volume<MemDevice> {
+    live.sync(LbaRange::ALL).expect("sync");
+    live.ftl().self_check();
+    let before = live.ftl().map_digest();
+    let options = OpenOptions {
+        pool_frames: 64,
+        rebuild: true,
+        ..OpenOptions::default()
+    };
+    let (live, _) = Volume::open(live.into_device(), options).expect("open");
+    assert_eq!(live.ftl().map_digest(), before);
+    live.ftl().self_check();
+    live
+}
+
+/// 256 MiB of mapped grains get another name for less than 64 KiB of media writes, and count twice.
+#[test]
+fn cost_is_by_ranges() {
+    const GRAINS: u64 = AtomicBatch::MOVED_MAX;
+    let mut device = Counting {
+        device: HeaderDevice::new(1 << 30),
+        written: 0,
+    };
+    Ftl::format(&mut device, &FormatOptions::default()).expect("format");
+    let options = OpenOptions {
+        pool_frames: 1024,
+        dataless: true,
+        checkpoint_headers: 0,
+        ..OpenOptions::default()
+    };
+    let (volume, _) = Volume::open(device, options).expect("open");
+    let bytes = vec![1; 64 * GRAIN_BYTES];
+    for first in (0..GRAINS).step_by(64) {
+        volume.write(at(Lba(first)), &bytes).expect("write");
+    }
+    volume.sync(LbaRange::ALL).expect("sync");
+    let before = volume.with_device(|d| d.written);
+    let to = Lba(7 << 24);
+    volume.clone_range(Lba(0), to, GRAINS).expect("clone");
+    let written = volume.with_device(|d| d.written) - before;
+    assert!(written < 64 << 10, "{written} bytes written");
+    assert_eq!(volume.mapped_count(LbaRange::new(to, GRAINS)), GRAINS);
+    assert_eq!(volume.space().mapped, 2 * GRAINS);
+    volume.ftl().self_check();
+}
+
+/// Whatever happens under one name, the other keeps what it had (I2): written to, forgotten, renamed, cloned again.
+#[test]
+fn names_are_independent() {
+    let live = volume(16 + 24 * 16, 16, 64);
+    let (a, b, c, d) = (Lba(0), Lba(100), Lba(200), Lba(300));
+    for n in 0..6 {
+        live.write(at(a.offset(n)), &grain(a.offset(n), 1))
+            .expect("write");
+    }
+    live.clone_range(a, b, 8).expect("clone");
+    live.clone_range(b.offset(2), c, 4)
+        .expect("clone of a clone");
+    live.write(at(a), &grain(a, 2)).expect("write");
+    live.write(at(b.offset(1)), &grain(b, 3)).expect("write");
+    live.trim(LbaRange::new(a.offset(2), 1)).expect("trim");
+    live.trim(LbaRange::new(b.offset(3), 1)).expect("trim");
+    live.remap(a.offset(4), d, 1).expect("remap");
+    let check = |live: &Volume<MemDevice>| {
+        let old = |n| grain(a.offset(n), 1);
+        assert!(read(live, a) == grain(a, 2));
+        assert!(read(live, b) == old(0));
+        assert!(read(live, a.offset(1)) == old(1));
+        assert!(read(live, b.offset(1)) == grain(b, 3));
+        assert_eq!(live.ftl().state(a.offset(2)), GrainState::Unmapped);
+        assert!(read(live, b.offset(2)) == old(2));
+        assert!(read(live, c) == old(2));
+        assert!(read(live, a.offset(3)) == old(3));
+        assert_eq!(live.ftl().state(b.offset(3)), GrainState::Unmapped);
+        assert!(read(live, c.offset(1)) == old(3));
+        assert_eq!(live.ftl().state(a.offset(4)), GrainState::Unmapped);
+        assert!(read(live, d) == old(4));
+        assert!(read(live, c.offset(2)) == old(4));
+        // A hole is cloned as a hole.
+        assert_eq!(live.ftl().state(b.offset(6)), GrainState::Unmapped);
+        live.ftl().self_check();
+    };
+    check(&live);
+    live.sync(LbaRange::ALL).expect("sync");
+    let live = reopen(live.into_device(), 64);
+    check(&live);
+    check(&agrees_with_scan(live));
+}
+
+/// Clones of clones while everything is collected again and again: names, versions and the lives of the records hold
+/// over many lives of all segments (I2, I4, I5).
+#[test]
+fn many_generations() {
+    let mut live = volume(16 + 24 * 16, 16, 64);
+    let places = [Lba(0), Lba(1 << 24), Lba(5 << 24), Lba(9 << 30)];
+    let mut rng = Rng::new(5);
+    let count = live.space().capacity * 9 / 10 / places.len() as u64;
+    let mut model: BTreeMap<Lba, Vec<u8>> = BTreeMap::new();
+    for round in 1..=150 {
+        for _ in 0..count {
+            let lba = places[rng.below(4) as usize].offset(rng.below(count));
+            let bytes = grain(lba, round);
+            live.write(at(lba), &bytes).expect("write");
+            model.insert(lba, bytes);
+        }
+        let first = rng.below(4) as usize;
+        let (from, to) = (
+            places[first],
+            places[(first + 1 + rng.below(3) as usize) % 4],
+        );
+        let (start, most) = (rng.below(count), 1 + rng.below(count));
+        let length = most.min(count - start);
+        live.clone_range(from.offset(start), to.offset(start), length)
+            .expect("clone");
+        for n in start..start + length {
+            match model.get(&from.offset(n)).cloned() {
+                Some(bytes) => model.insert(to.offset(n), bytes),
+                None => model.remove(&to.offset(n)),
+            };
+        }
+        if round % 8 == 0 {
+            let gone = LbaRange::new(places[first].offset(start), length);
+            live.trim(gone).expect("trim");
+            model.retain(|&lba, _| !gone.contains(lba));
+        }
+        live.ftl().self_check();
+        if round % 25 == 0 {
+            live.sync(LbaRange::ALL).expect("sync");
+            live = reopen(live.into_device(), 64);
+        }
+        if round % 40 == 0 {
+            live = agrees_with_scan(live);
+        }
+        for (&lba, bytes) in &model {
+            assert!(read(&live, lba) == *bytes, "round {round}, {lba}");
+        }
+        assert_eq!(live.space().mapped, model.len() as u64);
+    }
+    let stats = live.ftl().stats();
+    assert!(
+        stats.tombstones < 150,
+        "clones expire: {}",
+        stats.tombstones
+    );
+}
+
+/// A grain with more names than a header has room for is relocated in rounds, and no name is lost (I2, I5).
+#[test]
+fn more_names_than_a_header_holds() {
+    const NAMES: u64 = 512;
+    let live = volume(16 + 128 * 16, 16, 64);
+    let (first, busy) = (Lba(1 << 30), Lba(0));
+    let bytes = grain(first, 7);
+    live.write(at(first), &bytes).expect("write");
+    let mut names = 1;
+    while names < NAMES {
+        live.clone_range(first, first.offset(names), names)
+            .expect("clone");
+        names *= 2;
+    }
+    let spare = live.space().capacity - NAMES;
+    let mut rng = SimRng::new(3);
+    for round in 0..12 {
+        for _ in 0..spare {
+            let lba = busy.offset(rng.below(spare));
+            live.write(at(lba), &grain(lba, round)).expect("write");
+        }
+        // Its segment looks full: it is collected when there are so many tombstones that old segments are.
+        for _ in 0..60 {
+            live.trim(LbaRange::new(Lba(1 << 40), 1)).expect("trim");
+        }
+        live.sync(LbaRange::ALL).expect("sync");
+        live.ftl().self_check();
+    }
+    let check = |live: &Volume<MemDevice>| {
+        for n in 0..NAMES {
+            assert!(read(live, first.offset(n)) == bytes, "name {n}");
+        }
+    };
+    assert!(live.ftl().stats().names_left > 0, "all names fitted");
+    check(&live);
+    let live = reopen(live.into_device(), 64);
+    check(&live);
+    check(&agrees_with_scan(live));
+}
+
+/// A clone waits until a page of its source is put, and takes what was written there; then both are durable (I1).
+#[test]
+fn a_held_page_makes_it_wait() {
+    let live = volume(16 + 24 * 16, 16, 64);
+    let (from, to, token) = (Lba(3), Lba(100), Token(1 << 40));
+    live.write(at(from), &grain(from, 1)).expect("write");
+    let page = live.page(from, Intent::Write).expect("page");
+    live.ftl()
+        .clone_range(Port(0), from, to, 1, token)
+        .expect("accepted");
+    page.copy_in(0, &grain(from, 2));
+    live.tick();
+    assert_eq!(live.ftl().state(to), GrainState::Unmapped);
+    drop(page);
+    // Batches take effect in order, so the clone has done so before this one is durable.
+    live.trim(LbaRange::new(Lba(50), 1)).expect("trim");
+    assert!(read(&live, to) == grain(from, 2));
+    live.ftl().self_check();
+    // Nothing is synced and nothing is shut down.
+    let live = reopen(live.into_device(), 64);
+    assert!(read(&live, from) == grain(from, 2));
+    assert!(read(&live, to) == grain(from, 2));
+}
+
+/// Pages are written to without the lock while clones take effect: a clone is a version of the grain, whole, never what
+/// somebody was just writing (I2).
+#[test]
+fn writers_beside_it() {
+    const SOURCE: u64 = 4;
+    const ROUNDS: u64 = 3000;
+    let live = volume(16 + 24 * 16, 16, 64);
+    let (from, to) = (Lba(0), Lba(1000));
+    for n in 0..SOURCE {
+        live.write(at(from.offset(n)), &grain(from.offset(n), 0))
+            .expect("write");
+    }
+    let done = AtomicBool::new(false);
+    let (done, live) = (&done, &live);
+    thread::scope(|scope| {
+        for writer in 0..2 {
+            scope.spawn(move || {
+                let mut rng = Rng::new(writer + 1);
+                for version in 1.. {
+                    let lba = from.offset(2 * writer + rng.below(2));
+                    live.write(at(lba), &grain(lba, version)).expect("write");
+                    if done.load(Ordering::Relaxed) {
+                        break;
+                    }
+                    // A clone takes effect between writes, not beside them.
+                    thread::sleep(Duration::from_micros(rng.below(400)));
+                }
+            });
+        }
+        let mut newest = [0; SOURCE as usize];
+        for round in 0..ROUNDS {
+            live.clone_range(from, to, SOURCE).expect("clone");
+            for n in 0..SOURCE {
+                let (got, lba) = (read(live, to.offset(n)), from.offset(n));
+                let known = &mut newest[n as usize];
+                let version = (*known..*known + 100_000).find(|&v| grain(lba, v)[..8] == got[..8]);
+                let version =
+                    version.unwrap_or_else(|| panic!("round {round}: no version of {lba}"));
+                assert!(got == grain(lba, version), "round {round}: {lba} is torn");
+                *known = version;
+            }
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+    live.ftl().self_check();
+}
+
+/// Every name counts, exactly; and because it does, every name can be written to on a full volume (I17).
+#[test]
+fn space_is_counted_by_names() {
+    let live = volume(16 + 24 * 16, 16, 64);
+    let capacity = live.space().capacity;
+    let (half, far) = (capacity / 2, Lba(1 << 30));
+    for n in 0..half {
+        live.write(at(Lba(n)), &grain(Lba(n), 1)).expect("write");
+    }
+    live.clone_range(Lba(0), far, half).expect("clone");
+    let left = capacity - 2 * half;
+    let more = far.offset(half);
+    assert_eq!(
+        live.clone_range(Lba(0), more, left + 1),
+        Err(VolumeError::NoSpace)
+    );
+    assert_eq!(live.mapped_count(LbaRange::new(more, left + 1)), 0);
+    live.clone_range(Lba(0), more, left).expect("the rest");
+    assert_eq!(live.space().mapped, capacity);
+    // What it replaces is free for it.
+    live.clone_range(Lba(0), far, half).expect("again");
+    for round in 2..6 {
+        for n in 0..half {
+            for lba in [Lba(n), far.offset(n)] {
+                live.write(at(lba), &grain(lba, round)).expect("write");
+            }
+        }
+    }
+    live.ftl().self_check();
+    for n in 0..half {
+        assert!(read(&live, Lba(n)) == grain(Lba(n), 5));
+    }
+    agrees_with_scan(live);
+}
+
+/// Nonsense is refused and nothing takes effect.
+#[test]
+fn refused() {
+    let live: Volume<MemDevice> = volume(16 + 24 * 16, 16, 64);
+    let overlap = Err(VolumeError::Overlap);
+    assert_eq!(live.clone_range(Lba(0), Lba(4), 5), overlap);
+    let mut batch = AtomicBatch::new();
+    batch
+        .clone_range(Lba(0), Lba(8), 4)
+        .clone_range(Lba(2), Lba(20), 4);
+    let refused = live.ftl().commit(Port(0), batch, Token(9));
+    assert_eq!(refused, Err(CommitError::Overlap));
+    let (far, most) = (Lba(1 << 40), AtomicBatch::MOVED_MAX);
+    assert_eq!(live.clone_range(Lba(0), far, most), Ok(()));
+    let mut batch = AtomicBatch::new();
+    batch
+        .clone_range(Lba(0), far, most)
+        .remap(Lba(1 << 30), Lba(1 << 31), 1);
+    let refused = live.ftl().commit(Port(0), batch, Token(9));
+    assert_eq!(refused, Err(CommitError::TooLarge));
+}
