@@ -75,6 +75,10 @@ impl From<DurableError> for VolumeError {
             DurableError::NoSpace => Self::NoSpace,
             DurableError::Damaged { lba } => Self::Damaged { lba },
             DurableError::Media { lba, error } => Self::Media { lba, error },
+            DurableError::Lost { lba } => Self::Media {
+                lba,
+                error: MediaError::Gone,
+            },
             DurableError::Failed(error) => Self::Failed(error),
             DurableError::Shutdown => Self::Shutdown,
         }

@@ -29,7 +29,7 @@ pub enum Checked {
 /// What the judge found.
 #[derive(Clone, Debug, Default)]
 pub struct CheckReport {
-    /// Superblock copies that are intact (2 is best).
+    /// Superblock copies that are intact (2 is best), of an array on the device that has fewest.
     pub superblocks: u32,
     /// Marked clean.
     pub clean: bool,
@@ -83,6 +83,9 @@ struct Statement {
 pub fn check(device: &mut dyn Device) -> Result<CheckReport, OpenError> {
     let mut io = MediaIo::new(device).map_err(OpenError::Memory)?;
     let mut report = CheckReport::default();
+    if let Some(member) = io.lost() {
+        return Err(OpenError::DeviceLost(member.name().to_owned()));
+    }
     let superblock = superblock(&mut io, &mut report)?;
     let headers = headers(&mut io, &superblock, &mut report);
     let statements = statements(&headers);
@@ -121,11 +124,21 @@ pub fn check(device: &mut dyn Device) -> Result<CheckReport, OpenError> {
 }
 
 fn superblock(io: &mut MediaIo<'_>, report: &mut CheckReport) -> Result<Superblock, OpenError> {
-    let copies =
-        [Pba(0), Pba(1)].map(|at| io.read(at).ok().and_then(|b| Superblock::parse(&b).ok()));
-    report.superblocks = copies.iter().flatten().count() as u32;
-    let young = copies.into_iter().flatten().max_by_key(|s| s.generation);
-    young.ok_or(OpenError::NotFormatted)
+    let mut all = Vec::new();
+    report.superblocks = 2;
+    for front in io.fronts() {
+        let copies = [front, Pba(front.0 + 1)];
+        let copies = copies.map(|at| io.read(at).ok().and_then(|b| Superblock::parse(&b).ok()));
+        let intact = copies.iter().flatten().count() as u32;
+        report.superblocks = report.superblocks.min(intact);
+        all.extend(copies.into_iter().flatten());
+    }
+    let young = all.into_iter().max_by_key(|s| s.generation);
+    let young = young.ok_or(OpenError::NotFormatted)?;
+    match young.geometry.places.count() {
+        count if count == io.sizes().len() => Ok(young),
+        count => Err(OpenError::NotAssembled(count)),
+    }
 }
 
 /// The headers of one segment, front to back.

@@ -8,7 +8,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 
 /// Every place there is.
-pub const ALL: [&str; 19] = [
+pub const ALL: [&str; 22] = [
     "seal",
     "gc.victim",
     "gc.assembled",
@@ -17,6 +17,7 @@ pub const ALL: [&str; 19] = [
     "gc.aliased",
     "remap.applied",
     "clone.applied",
+    "discard",
     "checkpoint.captured",
     "checkpoint.page",
     "checkpoint.flush",
@@ -25,6 +26,8 @@ pub const ALL: [&str; 19] = [
     "superblock.copy",
     "shutdown.settled",
     "shutdown.clean",
+    "loss",
+    "loss.record",
     "recover.decided",
     "recover.session",
     "recover.cut",

@@ -3,7 +3,7 @@
 use crate::addr::{Lba, LbaRange};
 use crate::batch::AtomicBatch;
 use crate::core::{Core, Cx, PendingCommit};
-use crate::device::{Action, ActionId, MediaError};
+use crate::device::{Action, ActionId, MediaError, Member, MemberState};
 use crate::error::{CommitError, GetError};
 use crate::fault::MediaFault;
 use crate::format::Superblock;
@@ -54,6 +54,23 @@ impl VolumeInfo {
             owner: superblock.owner,
         }
     }
+}
+
+/// A device of an array, and what is on it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceUse {
+    /// Its path.
+    pub name: String,
+    /// Its identity.
+    pub uuid: [u8; 16],
+    /// Whether it is in use.
+    pub state: MemberState,
+    /// Its segments.
+    pub segments: usize,
+    /// Those that are free.
+    pub free: usize,
+    /// How often one of them was opened since the volume was, hence erased.
+    pub opened: u64,
 }
 
 /// A volume that is open.
@@ -294,6 +311,26 @@ impl Ftl {
         })
     }
 
+    /// The devices of the volume, if they are several, and what is on each.
+    pub fn devices(&self) -> Vec<DeviceUse> {
+        let Some(members) = &self.shared.members else {
+            return Vec::new();
+        };
+        let places = &self.shared.geometry.places;
+        self.core(Shared::BACKGROUND, |core, _| {
+            let list = members.list().iter().enumerate();
+            let device = |(index, member): (usize, &Member)| DeviceUse {
+                name: member.name().to_owned(),
+                uuid: member.uuid(),
+                state: member.state(),
+                segments: places.segments(index).len(),
+                free: core.segments().free_on(index),
+                opened: core.segments().opened_on(index),
+            };
+            list.map(device).collect()
+        })
+    }
+
     /// The reads from the media that have failed since the last call, the latest 256 at most. All are counted in
     /// [`Stats`].
     pub fn take_media_faults(&self) -> Vec<MediaFault> {
@@ -353,11 +390,13 @@ impl Ftl {
                         || self.shared.pool.arena.crc(slot) == crc
                 });
                 self.core(port, |core, cx| {
+                    core.notice_losses(cx);
                     core.fill_done(cx, (frame, life), pba, intact);
                     core.pump_after_fill(cx);
                 });
             }
             op => self.core(port, |core, cx| {
+                core.notice_losses(cx);
                 match op {
                     Op::Fill { .. } => unreachable!("handled above"),
                     Op::WriteOut { stage } => core.write_out_done(cx, stage, result),
@@ -368,6 +407,7 @@ impl Ftl {
                     Op::SavePages { grains } => core.save_pages_done(cx, grains, result),
                     Op::SaveFlush => core.save_flush_done(cx, result),
                     Op::Disown => {}
+                    Op::Discard { segment } => core.discard_done(segment),
                     Op::SaveRoot => core.save_root_done(cx, result),
                     Op::LoadPage { slot } => core.load_page_done(cx, slot, result),
                 }

@@ -54,6 +54,13 @@ pub enum DurableError {
         /// What the device said.
         error: MediaError,
     },
+    /// A device of the array has failed before this was durable; what was written there before and is not in memory is
+    /// gone. Other changes are durable as usual.
+    #[error("{lba} was written to a device that has failed before it was durable")]
+    Lost {
+        /// A grain of which the last write is lost.
+        lba: Lba,
+    },
     /// A write or flush failed: nothing that was not acknowledged before is known to be durable.
     #[error("volume failed: {0}")]
     Failed(MediaError),
@@ -96,6 +103,14 @@ pub enum FormatError {
         /// The most that fits.
         max: u64,
     },
+    /// A volume has at least one device, and not more than so many.
+    #[error("{given} devices: a volume has 1 to {most}")]
+    Devices {
+        /// What was given.
+        given: usize,
+        /// What is possible.
+        most: usize,
+    },
     /// The device failed.
     #[error("device failed: {0}")]
     Media(#[from] MediaError),
@@ -118,6 +133,17 @@ pub enum OpenError {
         /// What there is.
         actual: u64,
     },
+    /// This is one device of an array, and the others are not there.
+    #[error("the device is one of {0} of a volume, which has to be assembled of all of them")]
+    NotAssembled(usize),
+    /// A device of the array has failed while the volume was being opened, or has to be there for this.
+    #[error("device {0} of the volume is lost")]
+    DeviceLost(String),
+    /// Without a device the map is known from checkpoints only, and none is intact.
+    #[error(
+        "device {0} of the volume is missing, and no checkpoint says what was on it: all devices are needed"
+    )]
+    NoCheckpoint(String),
     /// The superblock is intact but says something impossible.
     #[error("superblock makes no sense: {0}")]
     Nonsense(&'static str),

@@ -4,6 +4,7 @@ use crate::addr::{GRAIN_BYTES, Pba, SegmentId};
 use crate::error::FormatError;
 use crate::format::RECORDS_MAX;
 use crate::map::PBA_BITS;
+use crate::places::{DEVICES_MAX, Places};
 
 /// First grain of segment 0; the superblock copies and room for their successors lie before it.
 pub(crate) const FIRST_SEGMENT_GRAIN: u64 = 16;
@@ -25,31 +26,47 @@ const AREA_GRAINS_MIN: u64 = 24;
 
 const _: () = assert!(WRITE_OUT_DATA_MAX <= RECORDS_MAX);
 
-/// Where things lie on a device.
+/// Devices that keep checkpoints: each has all of them.
+pub(crate) const AREAS_MAX: usize = 2;
+
+/// Where things lie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Geometry {
-    /// Grains of the device that the volume uses.
+    /// Grains of all devices.
     pub device_grains: u64,
+    /// Where each device begins.
+    pub places: Places,
     /// Grains of a segment, a power of two.
     pub segment_grains: u32,
     /// Number of segments.
     pub segment_count: u32,
     /// Grains that may be mapped at the same time.
     pub capacity_grains: u64,
-    /// Grains behind the segments that checkpoints are kept in; 0: none are taken.
+    /// Grains behind the segments that checkpoints are kept in; 0: none are taken. In an array the first two devices
+    /// have as many each.
     pub area_grains: u64,
 }
 
 impl Geometry {
-    /// Lays a volume out on `device_grains`. `overprovision_percent` of them stay hidden, or as much more as the
-    /// reserves take; an explicit `capacity` must fit. `area` grains are for checkpoints: a 64th when not given.
+    /// Lays a volume out on devices of `sizes` grains. `overprovision_percent` of them stay hidden, or as much more as
+    /// the reserves take; an explicit `capacity` must fit. `area` grains are for checkpoints: a 64th when not given.
+    ///
+    /// An array always has an area: what a device that is lost took along is known from checkpoints only.
     pub fn derive(
-        device_grains: u64,
+        sizes: &[u64],
         segment_bytes: Option<u64>,
         overprovision_percent: u8,
         capacity: Option<u64>,
         area: Option<u64>,
     ) -> Result<Self, FormatError> {
+        if !(1..=DEVICES_MAX).contains(&sizes.len()) {
+            return Err(FormatError::Devices {
+                given: sizes.len(),
+                most: DEVICES_MAX,
+            });
+        }
+        let is_array = sizes.len() > 1;
+        let device_grains = sizes.iter().fold(0, |sum: u64, &n| sum.saturating_add(n));
         let segment_grains = match segment_bytes {
             None => default_segment_grains(device_grains),
             Some(bytes) => bytes / GRAIN_BYTES as u64,
@@ -62,27 +79,40 @@ impl Geometry {
             return Err(FormatError::SegmentSize);
         }
         let area_grains = match area {
-            None if device_grains < 4096 => 0,
+            None if device_grains < 4096 && !is_array => 0,
             None => (device_grains / 64).max(64),
-            Some(0) => 0,
+            Some(0) if !is_array => 0,
             Some(grains) => grains.max(AREA_GRAINS_MIN),
         };
-        let outside = FIRST_SEGMENT_GRAIN + area_grains;
-        let count = device_grains.saturating_sub(outside) / segment_grains;
-        if count < SEGMENTS_MIN {
-            let needed = outside + SEGMENTS_MIN * segment_grains;
-            return Err(FormatError::TooSmall {
-                grains: device_grains,
-                needed,
-            });
-        }
         let mut geometry = Self {
             device_grains,
+            places: Places::new(sizes, |_| 0),
             segment_grains: segment_grains as u32,
-            segment_count: count.min(u64::from(u32::MAX)) as u32,
+            segment_count: 0,
             capacity_grains: 0,
             area_grains,
         };
+        for (device, &grains) in sizes.iter().enumerate() {
+            // What is worth having in an array is some segments, not a place for checkpoints.
+            let needed = geometry.outside(device) + u64::from(is_array) * segment_grains;
+            if grains < needed {
+                return Err(FormatError::TooSmall { grains, needed });
+            }
+        }
+        let places = geometry.lay_out(sizes);
+        geometry.places = places;
+        geometry.segment_count = places.segment_count();
+        let count = u64::from(geometry.segment_count);
+        if count < SEGMENTS_MIN {
+            let missing = (SEGMENTS_MIN - count) * segment_grains;
+            let used =
+                |device| geometry.outside(device) + geometry.segments_on(device) * segment_grains;
+            let used: u64 = (0..sizes.len()).map(used).sum();
+            return Err(FormatError::TooSmall {
+                grains: device_grains,
+                needed: used + missing,
+            });
+        }
         let max = geometry.capacity_max();
         let share = u64::from(100 - overprovision_percent.min(99));
         let wanted = capacity.unwrap_or_else(|| {
@@ -95,6 +125,52 @@ impl Geometry {
         Ok(geometry)
     }
 
+    /// Grains of a device that are in no segment for sure.
+    fn outside(&self, device: usize) -> u64 {
+        let area = if device < AREAS_MAX {
+            self.area_grains
+        } else {
+            0
+        };
+        FIRST_SEGMENT_GRAIN.saturating_add(area)
+    }
+
+    /// As many segments on each device as fit.
+    fn lay_out(&self, sizes: &[u64]) -> Places {
+        Places::new(sizes, |device| {
+            let room = sizes[device].saturating_sub(self.outside(device));
+            (room / u64::from(self.segment_grains)).min(u64::from(u32::MAX)) as u32
+        })
+    }
+
+    /// Segments of a device.
+    pub(crate) fn segments_on(&self, device: usize) -> u64 {
+        self.places.segments(device).len() as u64
+    }
+
+    /// Sizes that were read from the media, each for itself possible; [`Geometry::sane`] says whether they fit.
+    pub(crate) fn read(
+        sizes: &[u64],
+        segment_grains: u32,
+        segment_count: u32,
+        capacity_grains: u64,
+        area_grains: u64,
+    ) -> Self {
+        let mut geometry = Self {
+            device_grains: sizes.iter().fold(0, |sum: u64, &n| sum.saturating_add(n)),
+            places: Places::new(sizes, |_| segment_count),
+            segment_grains,
+            segment_count,
+            capacity_grains,
+            area_grains,
+        };
+        // Of one device the superblock says how many segments there are; they may be fewer than fit.
+        if sizes.len() > 1 && segment_grains > 0 {
+            geometry.places = geometry.lay_out(sizes);
+        }
+        geometry
+    }
+
     /// Data grains in a segment that relocation has filled.
     pub(crate) fn data_per_segment(&self) -> u64 {
         let grains = u64::from(self.segment_grains);
@@ -105,7 +181,12 @@ impl Geometry {
     /// segment would still hold at least two grains less than relocation packs into one; 1/32 is left for
     /// tombstones and zero records.
     pub fn capacity_max(&self) -> u64 {
-        let counted = u64::from(self.segment_count) - UNCOUNTED_SEGMENTS;
+        self.capacity_of(u64::from(self.segment_count))
+    }
+
+    /// The same if there were so many segments.
+    pub(crate) fn capacity_of(&self, segments: u64) -> u64 {
+        let counted = segments.saturating_sub(UNCOUNTED_SEGMENTS);
         let grains = counted * (self.data_per_segment() - 1);
         grains - grains / 32
     }
@@ -118,23 +199,37 @@ impl Geometry {
 
     /// First grain of a segment.
     pub fn segment_start(&self, segment: SegmentId) -> Pba {
-        Pba(FIRST_SEGMENT_GRAIN + u64::from(segment.0) * u64::from(self.segment_grains))
+        let device = self.places.device_of_segment(segment);
+        let index = segment.0 - self.places.segments(device).start;
+        self.segment_place(device, index)
+    }
+
+    fn segment_place(&self, device: usize, index: u32) -> Pba {
+        let start = self.places.start(device).0 + FIRST_SEGMENT_GRAIN;
+        Pba(start + u64::from(index) * u64::from(self.segment_grains))
     }
 
     /// First grain of the area for checkpoints.
     pub(crate) fn area_start(&self) -> Pba {
-        self.segment_start(SegmentId(self.segment_count))
+        self.area_on(0)
+    }
+
+    /// Behind the segments of a device.
+    pub(crate) fn area_on(&self, device: usize) -> Pba {
+        self.segment_place(device, self.segments_on(device) as u32)
     }
 
     /// The segment a grain lies in, and its position there.
     pub fn locate(&self, pba: Pba) -> Option<(SegmentId, u32)> {
-        let index = pba.0.checked_sub(FIRST_SEGMENT_GRAIN)?;
+        let device = self.places.device_of(pba)?;
+        let on_device = pba.0 - self.places.start(device).0;
+        let index = on_device.checked_sub(FIRST_SEGMENT_GRAIN)?;
         let segment = index / u64::from(self.segment_grains);
-        if segment >= u64::from(self.segment_count) {
+        if segment >= self.segments_on(device) {
             return None;
         }
         Some((
-            SegmentId(segment as u32),
+            SegmentId(self.places.segments(device).start + segment as u32),
             (index % u64::from(self.segment_grains)) as u32,
         ))
     }
@@ -158,13 +253,19 @@ impl Geometry {
         if u64::from(self.segment_count) < SEGMENTS_MIN || self.device_grains >= 1 << PBA_BITS {
             return Err("segment count");
         }
-        let used = u64::from(self.segment_count) * u64::from(self.segment_grains);
         let area = self.area_grains;
         if area > self.device_grains || (1..AREA_GRAINS_MIN).contains(&area) {
             return Err("area for checkpoints");
         }
-        if FIRST_SEGMENT_GRAIN + used + area > self.device_grains {
-            return Err("segments beyond the device");
+        let count = self.places.count();
+        if count > 1 && (area == 0 || self.places.segment_count() != self.segment_count) {
+            return Err("segments of the devices");
+        }
+        for device in 0..count {
+            let used = self.segments_on(device) * u64::from(self.segment_grains);
+            if self.outside(device) + used > self.places.grains(device) {
+                return Err("segments beyond the device");
+            }
         }
         if self.capacity_grains == 0 || self.capacity_grains > self.capacity_max() {
             return Err("capacity");
@@ -192,15 +293,15 @@ mod tests {
     #[test]
     fn defaults() {
         let gib = (1u64 << 30) / GRAIN_BYTES as u64;
-        let g = Geometry::derive(16 * gib, None, 20, None, None).expect("16 GiB");
+        let g = Geometry::derive(&[16 * gib], None, 20, None, None).expect("16 GiB");
         assert_eq!(u64::from(g.segment_grains) * GRAIN_BYTES as u64, 8 << 20);
         assert_eq!(
             g.capacity_grains,
             16 * gib / 100 * 80 + 16 * gib % 100 * 80 / 100
         );
-        let g = Geometry::derive(1024 * gib, None, 20, None, None).expect("1 TiB");
+        let g = Geometry::derive(&[1024 * gib], None, 20, None, None).expect("1 TiB");
         assert_eq!(u64::from(g.segment_grains) * GRAIN_BYTES as u64, 64 << 20);
-        let tiny = Geometry::derive(16 + 8 * 16, Some(16 * 4096), 20, None, None).expect("tiny");
+        let tiny = Geometry::derive(&[16 + 8 * 16], Some(16 * 4096), 20, None, None).expect("tiny");
         assert_eq!(tiny.capacity_grains, tiny.capacity_max());
         assert!(tiny.sane().is_ok());
     }
@@ -209,19 +310,57 @@ mod tests {
     #[test]
     fn refusals() {
         assert_eq!(
-            Geometry::derive(100, Some(16 * 4096), 20, None, None),
+            Geometry::derive(&[100], Some(16 * 4096), 20, None, None),
             Err(FormatError::TooSmall {
                 grains: 100,
                 needed: 144
             })
         );
         assert_eq!(
-            Geometry::derive(1 << 20, Some(5000), 20, None, None),
+            Geometry::derive(&[1 << 20], Some(5000), 20, None, None),
             Err(FormatError::SegmentSize)
         );
         assert!(matches!(
-            Geometry::derive(1 << 12, Some(16 * 4096), 20, Some(1 << 12), Some(0)),
+            Geometry::derive(&[1 << 12], Some(16 * 4096), 20, Some(1 << 12), Some(0)),
             Err(FormatError::Capacity { .. })
+        ));
+    }
+    /// An array has no segment that crosses devices, and every grain of a segment is found to be in it (I4); the first
+    /// two devices have an area behind their segments.
+    #[test]
+    fn arrays() {
+        let sizes = [300, 1000, 55];
+        let g = Geometry::derive(&sizes, Some(16 * 4096), 20, None, Some(24)).expect("array");
+        assert_eq!((g.device_grains, g.area_grains), (1355, 24));
+        let counts: Vec<u64> = (0..3).map(|device| g.segments_on(device)).collect();
+        assert_eq!(counts, [16, 60, 2]);
+        assert_eq!(g.segment_count, 78);
+        assert!(g.sane().is_ok());
+        for segment in (0..78).map(SegmentId) {
+            let start = g.segment_start(segment);
+            let device = g.places.device_of_segment(segment);
+            for position in 0..16 {
+                let at = Pba(start.0 + u64::from(position));
+                assert_eq!(g.locate(at), Some((segment, position)));
+                assert_eq!(g.places.device_of(at), Some(device));
+            }
+        }
+        for device in 0..2 {
+            let area = g.area_on(device);
+            assert_eq!(g.locate(area), None);
+            assert_eq!(g.places.device_of(Pba(area.0 + 23)), Some(device));
+        }
+        assert_eq!(g.locate(Pba(300)), None, "the front of device 1");
+        let read = Geometry::read(&sizes, 16, 78, g.capacity_grains, 24);
+        assert_eq!(read, g);
+        let too_many = [1000; DEVICES_MAX + 1];
+        assert!(matches!(
+            Geometry::derive(&too_many, None, 20, None, None),
+            Err(FormatError::Devices { .. })
+        ));
+        assert!(matches!(
+            Geometry::derive(&[1000, 30], Some(16 * 4096), 20, None, None),
+            Err(FormatError::TooSmall { grains: 30, .. })
         ));
     }
 }

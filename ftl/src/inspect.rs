@@ -55,6 +55,10 @@ impl<'d> Inspector<'d> {
         let superblock = young
             .max_by_key(|s| s.generation)
             .ok_or(OpenError::NotFormatted)?;
+        let devices = superblock.geometry.places.count();
+        if devices != io.sizes().len() {
+            return Err(OpenError::NotAssembled(devices));
+        }
         Ok(Self { io, superblock })
     }
 
@@ -63,8 +67,8 @@ impl<'d> Inspector<'d> {
         &self.superblock
     }
 
-    /// Both copies; one that can not be read counts as damaged.
-    pub fn superblocks(&mut self) -> [Result<Superblock, SuperblockFlaw>; 2] {
+    /// Both copies of each device, in order; one that can not be read counts as damaged.
+    pub fn superblocks(&mut self) -> Vec<Result<Superblock, SuperblockFlaw>> {
         superblocks(&mut self.io)
     }
 
@@ -97,11 +101,15 @@ impl<'d> Inspector<'d> {
     }
 }
 
-fn superblocks(io: &mut MediaIo<'_>) -> [Result<Superblock, SuperblockFlaw>; 2] {
-    [Pba(0), Pba(1)].map(|at| match io.read(at) {
+/// The copies of each device, one device after the other.
+fn superblocks(io: &mut MediaIo<'_>) -> Vec<Result<Superblock, SuperblockFlaw>> {
+    let fronts = io.fronts().into_iter();
+    let copies = fronts.flat_map(|front| [front, Pba(front.0 + 1)]);
+    let read = |at| match io.read(at) {
         Ok(bytes) => Superblock::parse(&bytes),
         Err(_) => Err(SuperblockFlaw::Checksum),
-    })
+    };
+    copies.map(read).collect()
 }
 
 #[cfg(test)]

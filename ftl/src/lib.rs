@@ -46,7 +46,7 @@
 //! # Where things are
 //! | module | subject |
 //! |---|---|
-//! | `addr`, `ids`, `geometry` | addresses; ports, tokens, time; sizes |
+//! | `addr`, `ids`, `geometry`, `places` | addresses; ports, tokens, time; sizes; where each device begins |
 //! | `engine`, `shared`, `core/*` | the face; the lock-free half; the half behind the lock, one file per activity |
 //! | `placement` | policies: streams and victims |
 //! | `map`, `page` | entries and leaves; frames, arena, [`PageRef`] |
@@ -58,7 +58,7 @@
 //! | `blocking` | [`Volume`], for programs that just want to read and write |
 //!
 //! The format and the argument why it survives crashes are in `docs/format.md`, `docs/checkpoint.md` and
-//! `docs/remap.md`.
+//! `docs/remap.md`; several devices as one volume are the subject of `docs/array.md`.
 
 #![deny(unsafe_code)]
 
@@ -87,6 +87,7 @@ mod open;
 mod page;
 #[doc(hidden)]
 pub mod placement;
+mod places;
 #[doc(hidden)]
 pub mod planted;
 mod port;
@@ -103,10 +104,10 @@ pub use batch::AtomicBatch;
 pub use blocking::{Volume, VolumeError};
 pub use check::{CheckReport, Checked, check};
 pub use device::{
-    Action, ActionId, Device, FileDevice, HeaderDevice, IoBuf, MediaError, MediaOp, MemDevice,
-    SimDevice,
+    Action, ActionId, ArrayDevice, AssemblyError, Device, FileDevice, HeaderDevice, IoBuf,
+    MediaError, MediaOp, MemDevice, Member, MemberState, Members, SimDevice,
 };
-pub use engine::{Ftl, Get, VolumeInfo};
+pub use engine::{DeviceUse, Ftl, Get, VolumeInfo};
 pub use error::{CommitError, DurableError, FormatError, GetError, OpenError};
 pub use fault::MediaFault;
 pub use geometry::Geometry;
@@ -114,6 +115,7 @@ pub use ids::{GrainState, Intent, Port, Time, Token};
 pub use open::{FormatOptions, OpenOptions};
 pub use page::PageRef;
 pub use placement::GcPolicy;
+pub use places::{DEVICES_MAX, Places};
 pub use port::Event;
 pub use recover::RecoveryReport;
 pub use remap::Remap;

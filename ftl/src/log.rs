@@ -36,6 +36,10 @@ pub(crate) struct Log {
     previous: Option<Pba>,
     written: HeaderNo,
     durable: HeaderNo,
+    /// As far as flushes have come; more than `durable` only while a loss is being healed.
+    flushed: HeaderNo,
+    /// The first header that was lost with its device before it was durable: nothing from here on is called durable.
+    hold: Option<HeaderNo>,
     recorded: HeaderNo,
     /// Headers above `durable`.
     tail: VecDeque<Assembled>,
@@ -51,6 +55,8 @@ impl Log {
             previous: None,
             written: last,
             durable: last,
+            flushed: last,
+            hold: None,
             recorded: last,
             tail: VecDeque::new(),
             flushing: false,
@@ -78,6 +84,9 @@ impl Log {
     }
     pub(crate) fn durable(&self) -> HeaderNo {
         self.durable
+    }
+    pub(crate) fn flushed(&self) -> HeaderNo {
+        self.flushed
     }
     pub(crate) fn recorded(&self) -> HeaderNo {
         self.recorded
@@ -136,9 +145,9 @@ impl Log {
         self.tail.iter().filter(through).count() >= AWAITED_MAX
     }
 
-    /// Whether something that somebody waits for needs a flush.
+    /// Whether something that somebody waits for needs a flush, and will be durable with it.
     pub(crate) fn needs_flush(&self) -> bool {
-        self.tail.iter().any(|a| a.awaited && !a.through)
+        self.hold.is_none() && self.tail.iter().any(|a| a.awaited && !a.through)
     }
 
     /// Header `no` and its data are on the media: durable if they were written through, else if a flush follows.
@@ -146,13 +155,36 @@ impl Log {
         let at = self.tail.iter().position(|a| a.no == no);
         let at = at.expect("completion of a header that is in the tail");
         self.tail[at].written = true;
-        let front = self.tail.front().map_or(self.last.0, |a| a.no.0);
-        let done = self.tail.iter().take_while(|a| a.written).count() as u64;
-        self.written = HeaderNo((front + done).saturating_sub(1).max(self.written.0));
+        self.advance();
         let ready = self.tail.iter().take_while(|a| a.written);
         if let Some(covers) = ready.filter(|a| a.through).last().map(|a| a.no) {
             self.settle(covers);
         }
+    }
+
+    fn advance(&mut self) {
+        let front = self.tail.front().map_or(self.last.0, |a| a.no.0);
+        let done = self.tail.iter().take_while(|a| a.written).count() as u64;
+        self.written = HeaderNo((front + done).saturating_sub(1).max(self.written.0));
+    }
+
+    /// The headers at places that `is_lost` are not there any more. Nobody waits for them to be written; nothing behind
+    /// them is called durable until [`Log::let_go`]. Returns the first that is not called durable.
+    pub(crate) fn lose(&mut self, is_lost: impl Fn(Pba) -> bool) -> Option<HeaderNo> {
+        for header in self.tail.iter_mut().filter(|a| is_lost(a.at)) {
+            header.written = true;
+            header.through = false;
+            let first = self.hold.map_or(header.no, |first| first.min(header.no));
+            self.hold = Some(first);
+        }
+        self.advance();
+        self.hold
+    }
+
+    /// What was lost is recorded: the log goes on behind it.
+    pub(crate) fn let_go(&mut self) {
+        self.hold = None;
+        self.settle(self.flushed);
     }
 
     /// A flush starts; returns what it will make durable.
@@ -170,6 +202,11 @@ impl Log {
 
     /// Everything up to `covers` is durable.
     fn settle(&mut self, covers: HeaderNo) {
+        self.flushed = self.flushed.max(covers);
+        let covers = match self.hold {
+            Some(lost) => covers.min(HeaderNo(lost.0 - 1)),
+            None => covers,
+        };
         while self.tail.front().is_some_and(|a| a.no <= covers) {
             let done = self.tail.pop_front().expect("not empty");
             self.recorded = done.carries;
@@ -214,6 +251,28 @@ mod tests {
         log.end_flush(covers);
         assert_eq!(log.durable(), HeaderNo(5));
         assert!(!log.needs_flush());
+    }
+
+    /// What is lost with its device holds up what is behind it, until that is recorded (I1, I8).
+    #[test]
+    fn lost_headers() {
+        let mut log = Log::new(HeaderNo(10), None);
+        for at in [100, 200, 101, 102] {
+            log.assemble(Pba(at));
+        }
+        log.complete(HeaderNo(11));
+        log.complete(HeaderNo(13));
+        log.lose(|at| at == Pba(200));
+        assert_eq!(log.written(), HeaderNo(13));
+        let covers = log.begin_flush();
+        log.end_flush(covers);
+        assert_eq!((log.durable(), log.flushed()), (HeaderNo(11), HeaderNo(13)));
+        log.complete(HeaderNo(14));
+        log.assemble(Pba(103));
+        log.write_through_if_no_flush();
+        assert!(!log.last_goes_through(), "header 12 is not durable");
+        log.let_go();
+        assert_eq!((log.durable(), log.written()), (HeaderNo(13), HeaderNo(14)));
     }
 
     /// Durable follows the longest written prefix that a flush covered; recorded lags one header behind (I1).

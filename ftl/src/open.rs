@@ -1,12 +1,12 @@
 //! Formatting and opening volumes.
 
-use crate::addr::GRAIN_BYTES;
+use crate::addr::{GRAIN_BYTES, Pba};
 use crate::checkpoint::UNIT_PAGES;
 use crate::core::Core;
-use crate::device::Device;
+use crate::device::{Device, MediaError, Members};
 use crate::engine::{Ftl, VolumeInfo};
 use crate::error::{FormatError, OpenError};
-use crate::format::{ROOT_SLOTS, Sessions, Superblock};
+use crate::format::{LABEL_GRAINS, Label, LabelledDevice, Sessions, Superblock};
 use crate::geometry::Geometry;
 use crate::ids::{Port, Time};
 use crate::map::MapTable;
@@ -73,6 +73,9 @@ pub struct OpenOptions {
     /// Pages are due for write-out as soon as they are put, instead of when they are old or many: every put of a
     /// changed page is a write.
     pub write_through: bool,
+    /// Segments that have become free are discarded, one at a time. Of an image file that gives back the space it
+    /// reserved, and later durable writes wait for the file system to find it again.
+    pub discard: bool,
     /// The device keeps headers only: data is neither copied nor checked. For replaying traces.
     #[doc(hidden)]
     pub dataless: bool,
@@ -103,6 +106,7 @@ impl Default for OpenOptions {
             dirty_age_ns: 1_000_000_000,
             gc_policy: GcPolicy::default(),
             write_through: false,
+            discard: false,
             dataless: false,
             planted: None,
             rebuild: false,
@@ -114,6 +118,34 @@ impl Default for OpenOptions {
     }
 }
 
+/// Grains at the beginning of a device that say what is on it: superblock, roots, label.
+const FRONT_GRAINS: u64 = 8;
+
+/// Tells every device of an array who it is.
+fn write_labels(
+    io: &mut MediaIo<'_>,
+    members: &Members,
+    volume: [u8; 16],
+) -> Result<(), MediaError> {
+    let devices = members.list().iter().map(|member| LabelledDevice {
+        uuid: member.uuid(),
+        grains: member.grains(),
+        path: member.name().to_owned(),
+    });
+    let devices: Vec<LabelledDevice> = devices.collect();
+    for (index, front) in io.fronts().into_iter().enumerate() {
+        let label = Label {
+            volume,
+            index,
+            devices: devices.clone(),
+        };
+        for at in LABEL_GRAINS {
+            io.write(Pba(front.0 + at.0), &label.emit())?;
+        }
+    }
+    io.flush()
+}
+
 /// Fewest frames a pool works with.
 const FRAMES_MIN: usize = 16;
 
@@ -123,25 +155,30 @@ impl Ftl {
         device: &mut dyn Device,
         options: &FormatOptions,
     ) -> Result<VolumeInfo, FormatError> {
-        let grains = device.len_bytes() / GRAIN_BYTES as u64;
+        let no_memory = |_| MediaError::NoSpace;
+        let mut io = MediaIo::new(device).map_err(no_memory)?;
+        let sizes = io.sizes();
         let geometry = Geometry::derive(
-            grains,
+            &sizes,
             options.segment_bytes,
             options.overprovision_percent,
             options.capacity_grains,
             options.checkpoint_grains,
         )?;
-        let no_memory = |_| crate::device::MediaError::NoSpace;
-        let mut io = MediaIo::new(device).map_err(no_memory)?;
-        let blank = [0; GRAIN_BYTES];
-        // Roots of an earlier format of the device go with the superblocks.
-        for at in 0..2 + ROOT_SLOTS {
-            io.write(crate::addr::Pba(at), &blank)?;
-        }
-        io.flush()?;
         let uuid = options
             .uuid
             .unwrap_or_else(|| *uuid::Uuid::new_v4().as_bytes());
+        // Roots and labels of an earlier format of the device go with the superblocks.
+        for front in io.fronts() {
+            for at in 0..FRONT_GRAINS {
+                io.write(Pba(front.0 + at), &[0; GRAIN_BYTES])?;
+            }
+        }
+        io.flush()?;
+        if let Some(members) = io.members().cloned() {
+            write_labels(&mut io, &members, uuid)?;
+            members.lay_out(geometry);
+        }
         let mut superblock = Superblock {
             uuid,
             generation: 0,
@@ -151,11 +188,15 @@ impl Ftl {
             owner: options.owner,
             created_ns: options.created_ns,
             roots_from: 0,
+            failed: 0,
             sessions: Sessions::default(),
         };
         // Headers of an earlier volume carry another UUID and are not ours.
         write_superblock(&mut io, &mut superblock)?;
-        Ok(VolumeInfo::of(&superblock))
+        match io.lost() {
+            None => Ok(VolumeInfo::of(&superblock)),
+            Some(_) => Err(FormatError::Media(MediaError::Gone)),
+        }
     }
 
     /// What volume lies on a device, by its superblock alone. Nothing is written.
@@ -218,6 +259,8 @@ impl Ftl {
             write_through: options.write_through,
             dataless: options.dataless,
             names_max: options.names_max.unwrap_or(usize::MAX).max(1),
+            discard: options.discard,
+            members: device.members().cloned(),
             planted: options.planted,
         };
         Ok((Self::assemble(Arc::new(shared), info), report))

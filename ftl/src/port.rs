@@ -58,6 +58,8 @@ pub(crate) enum Op {
     SaveRoot,
     /// Makes roots unreadable; nothing waits for it.
     Disown,
+    /// Discards a free segment.
+    Discard { segment: crate::addr::SegmentId },
     /// Reads a page of the map.
     LoadPage { slot: usize },
 }

@@ -1,6 +1,9 @@
 //! Segments: the unit in which the log is appended and reclaimed.
 //!
 //! ```text
+//!   Discarding
+//!       ▲
+//!       ▼
 //!   Free ──open──► Open ──close──► Closed ──nothing live──► Pending ──recorded, no readers──► Free
 //! ```
 //!
@@ -11,12 +14,16 @@
 //! - Exactly what the map and the live records say is counted in `live` and `records`.
 //! - What collection may choose is filed in `candidates` when it is asked for: every change goes through
 //!   [`Segments::get_mut`], which notes that the segment has to be looked at again.
+//! - Free segments wait by device, and the next one opened comes from the device that has opened least for its size: so
+//!   the flash of all devices is erased equally often (`docs/array.md`).
 //! - `epoch` is the life that a scan would find: a free segment keeps its last one until the first header of
 //!   the next life is durable.
 
 use crate::addr::SegmentId;
 use crate::format::{HeaderNo, RECORDS_MAX};
 use crate::placement::{Candidate, Candidates, StreamId};
+use crate::places::Places;
+use std::cmp::Ordering;
 use std::collections::VecDeque;
 
 /// What a segment serves.
@@ -30,8 +37,12 @@ pub(crate) enum SegmentUse {
     Closed,
     /// Nothing live; free as soon as this header is recorded as durable. `None`: the forming group frees it.
     Pending(Option<HeaderNo>),
+    /// Free, and being discarded: may not be opened yet.
+    Discarding,
     /// Its headers can not be read: what is live stays, the rest is lost space.
     Retired,
+    /// Its device is lost.
+    Lost,
 }
 
 /// One life of a segment, from when it is opened until it is freed. Addresses come back, lives do not: whoever
@@ -79,6 +90,8 @@ pub(crate) struct Segment {
     pub(crate) opened_at: u64,
     /// Its live grains have been staged; it empties when they are written.
     pub(crate) draining: bool,
+    /// Waits in `Segments::stale` to be discarded, once it is free.
+    queued: bool,
     /// Times this life could not be collected.
     pub(crate) failures: u8,
     /// May not be filed as it is now.
@@ -88,8 +101,18 @@ pub(crate) struct Segment {
 /// All segments.
 #[derive(Debug)]
 pub(crate) struct Segments {
+    places: Places,
     list: Vec<Segment>,
-    free: VecDeque<SegmentId>,
+    /// By device.
+    free: Vec<VecDeque<SegmentId>>,
+    /// Free segments that have been written since they were discarded, the last one freed at the end; some may have been
+    /// opened since.
+    stale: VecDeque<SegmentId>,
+    discarding: bool,
+    /// No scan will ever find what is lost.
+    forget_lost: bool,
+    /// How often segments of each device have been opened.
+    opened: Vec<u64>,
     pending: Vec<SegmentId>,
     /// Some of them may be due whatever `released` says: new, or held up by a reader.
     unsettled: bool,
@@ -105,7 +128,7 @@ pub(crate) struct Segments {
 }
 
 impl Segments {
-    pub(crate) fn new(count: u32) -> Self {
+    pub(crate) fn new(places: &Places) -> Self {
         let blank = Segment {
             usage: SegmentUse::Free,
             epoch: HeaderNo(0),
@@ -120,12 +143,18 @@ impl Segments {
             opened: 0,
             opened_at: 0,
             draining: false,
+            queued: false,
             failures: 0,
             changed: false,
         };
         Self {
-            list: vec![blank; count as usize],
-            free: VecDeque::new(),
+            places: *places,
+            list: vec![blank; places.segment_count() as usize],
+            free: vec![VecDeque::new(); places.count()],
+            stale: VecDeque::new(),
+            discarding: false,
+            forget_lost: false,
+            opened: vec![0; places.count()],
             pending: Vec::new(),
             unsettled: false,
             released: HeaderNo(0),
@@ -162,7 +191,14 @@ impl Segments {
         }
     }
     pub(crate) fn free_count(&self) -> usize {
-        self.free.len()
+        self.free.iter().map(VecDeque::len).sum()
+    }
+    pub(crate) fn free_on(&self, device: usize) -> usize {
+        self.free[device].len()
+    }
+    /// How often segments of a device were opened since the volume was.
+    pub(crate) fn opened_on(&self, device: usize) -> u64 {
+        self.opened[device]
     }
     pub(crate) fn pending_count(&self) -> usize {
         self.pending.len()
@@ -254,7 +290,129 @@ impl Segments {
             .filter(|&id| self.get(id).usage == SegmentUse::Free)
             .collect();
         free.sort_by_key(|&id| (self.get(id).epoch, id));
-        self.free = free.into();
+        self.free.iter_mut().for_each(VecDeque::clear);
+        self.stale.clear();
+        for id in free {
+            let segment = &mut self.list[id.0 as usize];
+            segment.queued = segment.epoch != HeaderNo(0);
+            if segment.queued {
+                self.stale.push_back(id);
+            }
+            self.free[self.places.device_of_segment(id)].push_back(id);
+        }
+    }
+
+    /// Takes a segment off the free list to discard it, if more than `keep` are free.
+    pub(crate) fn begin_discard(&mut self, keep: usize) -> Option<SegmentId> {
+        if self.free_count() <= keep {
+            return None;
+        }
+        while let Some(id) = self.stale.pop_back() {
+            self.get_mut(id).queued = false;
+            if self.get(id).usage != SegmentUse::Free {
+                continue;
+            }
+            let free = &mut self.free[self.places.device_of_segment(id)];
+            let at = free.iter().rposition(|&other| other == id);
+            free.remove(at.expect("free segments are on the list"));
+            self.get_mut(id).usage = SegmentUse::Discarding;
+            self.discarding = true;
+            return Some(id);
+        }
+        None
+    }
+
+    pub(crate) fn is_discarding(&self) -> bool {
+        self.discarding
+    }
+
+    /// A segment has been discarded, and is free again.
+    pub(crate) fn end_discard(&mut self, id: SegmentId) {
+        self.discarding = false;
+        let segment = self.get_mut(id);
+        if segment.usage == SegmentUse::Lost {
+            return;
+        }
+        assert_eq!(segment.usage, SegmentUse::Discarding, "being discarded");
+        segment.usage = SegmentUse::Free;
+        self.free[self.places.device_of_segment(id)].push_back(id);
+    }
+
+    /// A device is lost, and all of its segments with it.
+    pub(crate) fn lose(&mut self, device: usize) {
+        let lost = self.places.segments(device);
+        for id in lost.clone().map(SegmentId) {
+            self.get_mut(id).usage = SegmentUse::Lost;
+        }
+        self.free[device].clear();
+        self.pending.retain(|id| !lost.contains(&id.0));
+        for (open, _) in &mut self.open {
+            *open = open.filter(|id| !lost.contains(&id.0));
+        }
+    }
+
+    /// The loss is recorded: no scan will look there any more.
+    pub(crate) fn forget_lost(&mut self) {
+        self.forget_lost = true;
+    }
+
+    /// Live grains that are lost.
+    pub(crate) fn lost_live(&self) -> u64 {
+        let lost = self.list.iter().filter(|s| s.usage == SegmentUse::Lost);
+        lost.map(|s| u64::from(s.live)).sum()
+    }
+
+    /// Whether no write-out is in flight to what is lost.
+    pub(crate) fn lost_are_written(&self) -> bool {
+        let mut lost = self.list.iter().filter(|s| s.usage == SegmentUse::Lost);
+        lost.all(|s| s.writing == 0)
+    }
+
+    /// The device that will have opened least for its size once all that is free there, or becoming free, has been, if
+    /// another one will have opened more by more than `percent`: it holds what nobody overwrites. `draining` are victims.
+    pub(crate) fn behind(
+        &self,
+        percent: u128,
+        draining: impl Iterator<Item = SegmentId>,
+    ) -> Option<usize> {
+        let mut soon: Vec<u128> = (0..self.free.len())
+            .map(|device| u128::from(self.opened[device]) + self.free[device].len() as u128)
+            .collect();
+        let coming = self.pending.iter().copied().chain(draining);
+        for id in coming {
+            soon[self.places.device_of_segment(id)] += 1;
+        }
+        let size = |device| self.places.segments(device).len() as u128;
+        let compare = |a: &usize, b: &usize| (soon[*a] * size(*b)).cmp(&(soon[*b] * size(*a)));
+        let least = (0..soon.len()).min_by(compare)?;
+        let most = (0..soon.len()).max_by(compare)?;
+        // One segment more on the smallest device is no reason.
+        let (mine, others) = ((soon[least] + 1) * size(most), soon[most] * size(least));
+        (mine * (100 + percent) < others * 100).then_some(least)
+    }
+
+    /// Which of two devices has opened a smaller share of its segments.
+    fn compare_wear(&self, a: usize, b: usize) -> Ordering {
+        let size = |device| self.places.segments(device).len() as u128;
+        let one = u128::from(self.opened[a]) * size(b);
+        one.cmp(&(u128::from(self.opened[b]) * size(a)))
+    }
+
+    /// The candidate on a device with the fewest live grains.
+    pub(crate) fn emptiest_on(&mut self, device: usize, grains: u32) -> Option<SegmentId> {
+        let segments = self.places.segments(device);
+        let candidates = self.candidates(grains);
+        let here = segments.filter_map(|id| candidates.get(SegmentId(id)));
+        here.min_by_key(|c| (c.live, c.opened_at)).map(|c| c.id)
+    }
+
+    /// Takes the segment to be opened next off the free list.
+    fn take_free(&mut self) -> Option<SegmentId> {
+        let has_one = |&device: &usize| !self.free[device].is_empty();
+        let devices = (0..self.free.len()).filter(has_one);
+        let least = devices.min_by(|&a, &b| self.compare_wear(a, b))?;
+        self.opened[least] += 1;
+        self.free[least].pop_front()
     }
 
     /// Opens a free segment for `stream` if more than `keep` are free.
@@ -265,10 +423,10 @@ impl Segments {
         now: u64,
     ) -> Option<SegmentId> {
         assert!(self.open(stream).is_none(), "one open segment per stream");
-        if self.free.len() <= keep {
+        if self.free_count() <= keep {
             return None;
         }
-        let id = self.free.pop_front()?;
+        let id = self.take_free()?;
         let segment = self.get_mut(id);
         segment.usage = SegmentUse::Open(stream);
         segment.stale = segment.epoch;
@@ -334,7 +492,8 @@ impl Segments {
         self.released = recorded;
         self.unsettled = false;
         let before = self.pending.len();
-        let (list, free) = (&mut self.list, &mut self.free);
+        let (list, free, places) = (&mut self.list, &mut self.free, &self.places);
+        let stale = &mut self.stale;
         let unsettled = &mut self.unsettled;
         self.pending.retain(|&id| {
             let segment = &mut list[id.0 as usize];
@@ -342,7 +501,10 @@ impl Segments {
             if due && segment.readers == 0 {
                 segment.usage = SegmentUse::Free;
                 segment.used = 0;
-                free.push_back(id);
+                free[places.device_of_segment(id)].push_back(id);
+                if !std::mem::replace(&mut segment.queued, true) {
+                    stale.push_back(id);
+                }
                 return false;
             }
             *unsettled |= due;
@@ -353,7 +515,7 @@ impl Segments {
 
     /// Whether a segment has been given up, and no write-out is in flight.
     pub(crate) fn some_lost_all_written(&self) -> bool {
-        let retired = |s: &Segment| s.usage == SegmentUse::Retired;
+        let retired = |s: &Segment| matches!(s.usage, SegmentUse::Retired | SegmentUse::Lost);
         self.list.iter().any(retired) && self.list.iter().all(|s| s.writing == 0)
     }
 
@@ -376,8 +538,10 @@ impl Segments {
 
     /// The oldest life that a scan of the media could still find.
     pub(crate) fn oldest_life(&self, durable: HeaderNo) -> Option<HeaderNo> {
+        let is_found = |s: &&Segment| !(self.forget_lost && s.usage == SegmentUse::Lost);
         self.list
             .iter()
+            .filter(is_found)
             .map(|s| s.visible_epoch(durable))
             .filter(|&e| e != HeaderNo(0))
             .min()

@@ -5,6 +5,7 @@
 
 use crate::addr::Lba;
 use crate::core::{Core, Cx};
+use crate::device::Members;
 use crate::geometry::Geometry;
 use crate::ids::Port;
 use crate::map::{Entry, FrameId, MapTable, Unpinned};
@@ -47,6 +48,10 @@ pub(crate) struct Shared {
     pub(crate) dataless: bool,
     /// Records that the copy of one grain takes at most.
     pub(crate) names_max: usize,
+    /// Free segments are discarded.
+    pub(crate) discard: bool,
+    /// The devices of an array.
+    pub(crate) members: Option<Arc<Members>>,
     pub(crate) planted: Option<Bug>,
 }
 

@@ -68,6 +68,10 @@ counters! {
     checkpoint_grains,
     /// Checkpoints that did not fit beside the last two.
     checkpoints_skipped,
+    /// Devices that have failed.
+    devices_lost,
+    /// Free segments discarded.
+    discards,
     /// Pages of the map read.
     map_pages_read,
     /// Free segments at the time of the call.

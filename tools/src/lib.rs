@@ -6,6 +6,7 @@
 //! | [`target`] | assembles translation layer, file system and endpoint into a storage target |
 //! | [`control`] | the small protocol by which clients turn a path into (STag, offset, length) |
 //! | [`client`] | sessions with a target |
+//! | [`devices`] | the devices of a volume by their paths |
 //! | [`perf`] | load generators and what they are compared with |
 //! | [`commands`] | the commands of the program, over [`cli`] |
 
@@ -13,6 +14,7 @@ pub mod cli;
 pub mod client;
 pub mod commands;
 pub mod control;
+pub mod devices;
 pub mod perf;
 pub mod reactor;
 pub mod replay;

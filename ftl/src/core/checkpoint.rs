@@ -32,6 +32,8 @@ struct Taken {
     root: Root,
     pages: Vec<u8>,
     position: u64,
+    /// What had changed since the one before.
+    changes: Vec<Lba>,
 }
 
 #[derive(Debug)]
@@ -70,6 +72,8 @@ pub(super) struct Checkpointer {
     log_grains: u64,
     cost: u64,
     dumped: bool,
+    /// A write for a checkpoint that was given up is still in flight.
+    abandoned: bool,
 }
 
 impl Checkpointer {
@@ -90,6 +94,7 @@ impl Checkpointer {
             log_grains: 0,
             cost: 0,
             dumped: false,
+            abandoned: false,
         }
     }
 
@@ -129,6 +134,7 @@ impl Core {
         self.geometry.area_grains > 0
             && self.failed.is_none()
             && self.checkpointer.is_idle()
+            && !self.checkpointer.abandoned
             && self.cold.is_warm()
             && self.group.is_empty()
             && self.are_renamings_behind(cx)
@@ -142,7 +148,8 @@ impl Core {
 
     fn is_due(&self, cx: Cx<'_>) -> bool {
         let this = &self.checkpointer;
-        if this.headers_due == 0 || !self.can_capture(cx) || !self.phase.is_running() {
+        let free = self.phase.is_running() && self.loss.is_whole();
+        if this.headers_due == 0 || !self.can_capture(cx) || !free {
             return false;
         }
         let written = self.log.written();
@@ -176,6 +183,40 @@ impl Core {
         self.checkpointer.is_idle()
     }
 
+    /// Gives up a checkpoint whose root has not been written and that says something that may not come true.
+    pub(super) fn abort_checkpoint(&mut self) {
+        let this = &mut self.checkpointer;
+        if !matches!(this.phase, Phase::Writing { .. }) {
+            return;
+        }
+        if let Phase::Writing { taken, busy, .. } = std::mem::replace(&mut this.phase, Phase::Idle)
+        {
+            this.abandoned |= busy;
+            for lba in taken.changes {
+                this.changes.note(lba);
+            }
+        }
+    }
+
+    /// Takes the checkpoint that says what a device took along. False: not at this moment.
+    pub(super) fn capture_loss(&mut self, cx: Cx<'_>) -> bool {
+        if !self.can_capture(cx) {
+            return false;
+        }
+        self.capture(cx, false);
+        if self.checkpointer.is_idle() {
+            tracing::error!("the area for checkpoints is too small to go on without a device");
+            self.fail(cx, MediaError::NoSpace);
+            return false;
+        }
+        true
+    }
+
+    /// Whether no checkpoint is being taken.
+    pub(super) fn is_checkpoint_done(&self) -> bool {
+        self.checkpointer.is_idle()
+    }
+
     /// Goes on with a checkpoint, or begins one that is due.
     pub(super) fn run_checkpoint(&mut self, cx: Cx<'_>) {
         if self.failed.is_some() {
@@ -185,7 +226,8 @@ impl Core {
             self.capture(cx, false);
         }
         let hasty = cx.sh.has_bug(Bug::RootBeforePages);
-        let durable = self.log.durable();
+        // While a loss is being healed the log calls less durable than is.
+        let durable = self.log.flushed();
         let Phase::Writing {
             taken,
             written,
@@ -248,6 +290,9 @@ impl Core {
     ) {
         if let Err(error) = result {
             self.fail(cx, error);
+        }
+        if std::mem::take(&mut self.checkpointer.abandoned) {
+            return;
         }
         if let Phase::Writing { written, busy, .. } = &mut self.checkpointer.phase {
             *written += grains;
@@ -402,6 +447,7 @@ impl Core {
                 root,
                 pages,
                 position: head,
+                changes,
             }),
             written: 0,
             busy: false,

@@ -209,9 +209,12 @@ impl Core {
     fn has_space(&self, cx: Cx<'_>, commit: &PendingCommit) -> bool {
         let patched: BTreeSet<Lba> = commit.wanted.iter().map(|w| w.lba).collect();
         let is_mapped = |lba| match cx.sh.map.state(lba) {
-            State::Away(location) => location != Location::Nowhere,
-            State::InFlight(frame) => self.frames[frame.0 as usize].media != Location::Nowhere,
             State::Resident(_) => true,
+            // What is lost takes space when it is written again.
+            state => match self.place_of(state) {
+                Location::Nowhere => false,
+                location => !self.is_lost_at(location),
+            },
         };
         let new_patches = patched.iter().filter(|&&lba| !is_mapped(lba)).count() as u64;
         let trims = merged(&commit.batch.trims);
@@ -243,7 +246,7 @@ impl Core {
                 .count() as u64;
             reserved += range.count - stay - patched_new;
         }
-        self.mapped + new_patches + reserved - freed <= self.geometry.capacity_grains
+        self.mapped_now() + new_patches + reserved - freed <= self.capacity_now()
     }
 
     /// The batch takes effect.
@@ -315,7 +318,7 @@ impl Core {
         }
         if self.group.is_empty() {
             self.durable_waiters
-                .push_back((self.log.last(), port, token));
+                .push_back((self.log.last(), port, token, false));
         } else {
             self.group.waiters.push((port, token));
         }

@@ -11,6 +11,7 @@ use crate::map::{FrameId, Location, Resident, State};
 use crate::placement::Heat;
 use crate::planted::Bug;
 use crate::port::Op;
+use crate::segment::SegmentUse;
 use crate::stats::count;
 
 impl Core {
@@ -54,6 +55,12 @@ impl Core {
         stage: usize,
         result: Result<(), MediaError>,
     ) {
+        let segment = self.stages.list[stage].segment;
+        let segment = segment.expect("segment of a write-out");
+        if self.segments.get(segment).usage == SegmentUse::Lost {
+            self.write_out_lost(cx, stage);
+            return;
+        }
         if let Err(error) = result {
             // Its pages stay where they are: marked as being written, they are never evicted.
             self.fail(cx, error);
@@ -62,6 +69,7 @@ impl Core {
         let late = self.stages.list[stage].late_data.take();
         let mut done = std::mem::take(&mut self.stages.list[stage]);
         self.log.complete(done.no);
+        self.note_limbo(cx, done.no, segment, &done.pages);
         for &(frame, life) in &done.pages {
             self.page_written(cx, frame, life);
         }
@@ -93,7 +101,6 @@ impl Core {
                 self.leave(Location::Media(moved.from));
             }
         }
-        let segment = done.segment.expect("segment of a write-out");
         self.segments.get_mut(segment).writing -= 1;
         let freed_at = self.log.last();
         self.segments.retire_if_empty(segment, freed_at);

@@ -14,11 +14,13 @@ mod audit;
 mod checkpoint;
 mod clone;
 mod commit;
+mod discard;
 mod done;
 mod forming;
 mod gc;
 mod group;
 mod load;
+mod loss;
 mod pages;
 mod pending;
 mod remap;
@@ -55,6 +57,7 @@ use forming::Formings;
 use gc::Collector;
 use group::Group;
 use load::Loader;
+use loss::Loss;
 use shutdown::Phase;
 use stages::Stages;
 use sync::SyncWaiter;
@@ -93,8 +96,8 @@ pub(crate) struct Core {
     /// The youngest header with a remap or clone.
     renamed: HeaderNo,
     syncs: VecDeque<SyncWaiter>,
-    /// Ascending by header.
-    durable_waiters: VecDeque<(HeaderNo, Port, Token)>,
+    /// Ascending by header; whether it is a sync, which vouches for everything before it.
+    durable_waiters: VecDeque<(HeaderNo, Port, Token, bool)>,
 
     cold: ColdMap,
     loader: Loader,
@@ -108,6 +111,7 @@ pub(crate) struct Core {
     space_wanted: bool,
     flush_wanted: HeaderNo,
     pub(crate) media_faults: MediaFaults,
+    loss: Loss,
     failed: Option<MediaError>,
     phase: Phase,
     wakes: Vec<Port>,
@@ -141,6 +145,8 @@ impl Core {
         checkpoint_headers: u64,
         sweep_entries: Option<u64>,
     ) -> Self {
+        found.segments.forget_lost();
+        let loss = Loss::new(found.superblock.failed);
         let checkpointer = Checkpointer::new(&found, checkpoint_headers, sweep_entries);
         let streams = placement.streams();
         let grains = found.superblock.geometry.segment_grains;
@@ -176,6 +182,7 @@ impl Core {
             space_wanted: false,
             flush_wanted: HeaderNo(0),
             media_faults: MediaFaults::default(),
+            loss,
             failed: None,
             phase: Phase::Running,
             wakes: Vec::new(),
@@ -223,8 +230,10 @@ impl Core {
         self.answer_durable(cx);
         self.run_loader(cx);
         self.make_way(cx);
+        self.run_healing(cx);
         self.run_checkpoint(cx);
         self.start_flush(cx);
+        self.run_discard(cx);
         self.give_up_if_stuck(cx);
         self.run_shutdown(cx);
     }
@@ -329,7 +338,7 @@ impl Core {
         cx.sh.closed.store(true, Ordering::SeqCst);
         let error = DurableError::Failed(error);
         let mut waiting: Vec<(Port, Token)> = Vec::new();
-        waiting.extend(self.durable_waiters.drain(..).map(|(_, p, t)| (p, t)));
+        waiting.extend(self.durable_waiters.drain(..).map(|(_, p, t, _)| (p, t)));
         waiting.extend(self.group.take_waiters());
         waiting.extend(self.syncs.drain(..).map(|s| (s.port, s.token)));
         for (port, token) in waiting {

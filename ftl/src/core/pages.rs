@@ -112,7 +112,9 @@ impl Core {
             return Acquired::Zeros;
         }
         let is_new = location == Location::Nowhere;
-        if is_new && !for_commit && self.mapped >= self.geometry.capacity_grains {
+        // What is lost takes space when it is written again.
+        let takes_space = is_new || intent != Intent::Read && self.is_lost_at(location);
+        if takes_space && !for_commit && self.mapped_now() >= self.capacity_now() {
             // Counts are too high until all of the map has been read.
             if let Some(unit) = self.cold.first_cold(LbaRange::ALL) {
                 self.loader.want(unit, waiter);

@@ -96,13 +96,18 @@ impl Core {
             && self.dirty.reached(urgent)
             && self.formings.pages == 0
             && self.syncs.is_empty()
+            && self.loss.is_whole()
         {
             self.phase = Phase::Settling { asker };
             self.drop_victim();
             self.drop_formings();
         }
         if let Phase::Settling { asker } = self.phase {
-            if !self.stages.are_idle() || !self.collector.is_idle() || !self.loader.is_idle() {
+            let is_busy = !self.stages.are_idle()
+                || !self.collector.is_idle()
+                || !self.loader.is_idle()
+                || self.segments.is_discarding();
+            if is_busy {
                 return;
             }
             if self.log.durable() < self.log.last() {
@@ -130,7 +135,7 @@ impl Core {
     }
 
     /// Writes the next generation over the older copy.
-    fn write_superblock(&mut self, cx: Cx<'_>) {
+    pub(super) fn write_superblock(&mut self, cx: Cx<'_>) {
         self.superblock.generation += 1;
         let slot = cx.sh.pool.superblock();
         cx.sh
@@ -153,6 +158,7 @@ impl Core {
     /// A step of writing the superblock has ended.
     pub(crate) fn superblock_done(&mut self, cx: Cx<'_>, result: Result<(), MediaError>) {
         let Phase::Writing { asker, steps } = self.phase else {
+            self.record_done(cx, result);
             return;
         };
         if let Err(error) = result {

@@ -15,7 +15,13 @@ use crate::stats::count;
 pub(super) struct SyncWaiter {
     pub(super) port: Port,
     pub(super) token: Token,
-    /// Groups and urgent pages it waits for.
+    pub(super) marks: Marks,
+}
+
+/// What has to be assembled before something is in the log.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Marks {
+    /// Groups and urgent pages.
     groups: u64,
     urgent: u64,
     /// Write-outs that form and hold such pages.
@@ -30,44 +36,56 @@ impl Core {
             self.tell_durable(cx, cx.port, token, Err(DurableError::Failed(error)));
             return;
         }
+        if let Some(lba) = self.take_orphan(cx, range) {
+            self.tell_durable(cx, cx.port, token, Err(DurableError::Lost { lba }));
+            return;
+        }
         self.drain_inbox(cx);
-        let urgent = self.dirty.urge(range);
-        let groups = self.groups_done + u64::from(!self.group.is_empty());
-        let forming = self.formings.want(range);
+        let marks = self.sync_marks(range);
         let port = cx.port;
-        self.syncs.push_back(SyncWaiter {
-            port,
-            token,
-            groups,
-            urgent,
-            forming,
-        });
+        self.syncs.push_back(SyncWaiter { port, token, marks });
         cx.sh.owe(port);
+    }
+
+    /// Wants everything put in `range` to go out; returns what to wait for.
+    pub(super) fn sync_marks(&mut self, range: LbaRange) -> Marks {
+        Marks {
+            groups: self.groups_done + u64::from(!self.group.is_empty()),
+            urgent: self.dirty.urge(range),
+            forming: self.formings.want(range),
+        }
+    }
+
+    /// Whether all of it has been assembled.
+    pub(super) fn are_reached(&self, marks: Marks) -> bool {
+        self.groups_done >= marks.groups
+            && self.dirty.reached(marks.urgent)
+            && self.formings.reached(marks.forming)
     }
 
     /// Syncs whose pages have all been assembled wait for the youngest header.
     pub(super) fn resolve_syncs(&mut self) {
         while let Some(first) = self.syncs.front() {
-            if self.groups_done < first.groups
-                || !self.dirty.reached(first.urgent)
-                || !self.formings.reached(first.forming)
-            {
+            if !self.are_reached(first.marks) {
                 break;
             }
             let done = self.syncs.pop_front().expect("not empty");
             self.durable_waiters
-                .push_back((self.log.last(), done.port, done.token));
+                .push_back((self.log.last(), done.port, done.token, true));
         }
     }
 
     /// Tells everybody whose header is durable.
     pub(super) fn answer_durable(&mut self, cx: Cx<'_>) {
+        if !self.loss.is_whole() {
+            return;
+        }
         let reached = if cx.sh.has_bug(Bug::AckBeforeFlush) {
             self.log.written()
         } else {
             self.log.durable()
         };
-        while let Some(&(no, port, token)) = self.durable_waiters.front() {
+        while let Some(&(no, port, token, _)) = self.durable_waiters.front() {
             if no > reached {
                 break;
             }
@@ -82,8 +100,8 @@ impl Core {
         if self.failed.is_some() || self.log.is_flushing() {
             return;
         }
-        let (written, durable) = (self.log.written(), self.log.durable());
-        let wanted = |no: HeaderNo| durable < no && no <= written;
+        let (written, flushed) = (self.log.written(), self.log.flushed());
+        let wanted = |no: HeaderNo| flushed < no && no <= written;
         let waiting = self.durable_waiters.front().is_some_and(|w| wanted(w.0));
         if waiting || wanted(self.flush_wanted) {
             let covers = self.log.begin_flush();

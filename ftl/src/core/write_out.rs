@@ -43,7 +43,12 @@ impl Core {
         self.segments.touch(stream, now);
         // Streams are shared: what relocation has opened out of the reserve is not for users.
         let group_frees = self.segments.wait_for_group();
-        if for_users && !group_frees && self.segments.free_count() < RESERVED_SEGMENTS {
+        // Until a loss is recorded nothing more is set free, so what it takes comes out of the reserve.
+        let reserved = match self.loss.is_whole() {
+            true => RESERVED_SEGMENTS,
+            false => 1,
+        };
+        if for_users && !group_frees && self.segments.free_count() < reserved {
             return None;
         }
         if let Some(id) = self.segments.open(stream) {
@@ -60,8 +65,9 @@ impl Core {
             // The forming group frees a segment once it is written: waiting for free segments would be waiting for
             // itself. It gives back what it takes.
             true if group_frees => 1,
-            true => RESERVED_SEGMENTS,
-            // The last one is for the header that lets pending segments go.
+            true => reserved,
+            // The last one is for the header that lets pending segments go; until a loss is recorded none can.
+            false if !self.loss.is_whole() => 1,
             false if need > 1 && self.segments.pending_count() > 0 => 1,
             false => 0,
         };
@@ -174,7 +180,7 @@ impl Core {
         }
         if atomic && !single {
             for (port, token) in self.group.take_waiters() {
-                self.durable_waiters.push_back((no, port, token));
+                self.durable_waiters.push_back((no, port, token, false));
             }
             self.groups_done += 1;
             self.segments.group_assembled(no);

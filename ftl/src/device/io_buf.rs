@@ -26,6 +26,15 @@ impl IoBuf {
         Self { ptr, len }
     }
 
+    /// The same memory for another part of the same operation: a write that goes to several places, or a read that
+    /// has failed elsewhere and is tried again. Only for who reports completion when all parts have ended.
+    pub(super) const fn again(&self) -> Self {
+        Self {
+            ptr: self.ptr,
+            len: self.len,
+        }
+    }
+
     /// Start of the memory.
     pub const fn as_ptr(&self) -> *mut u8 {
         self.ptr.as_ptr()

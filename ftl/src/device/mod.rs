@@ -12,6 +12,7 @@
 //! - Success means all bytes: a short transfer is finished by the device or reported as [`MediaError::Short`].
 //! - A discard is advice. It always succeeds, and what it covered reads as anything.
 
+pub mod array;
 mod error;
 pub mod file;
 mod headers;
@@ -22,6 +23,7 @@ pub mod sim;
 #[cfg(test)]
 mod testing;
 
+pub use array::{ArrayDevice, AssemblyError, Member, MemberState, Members};
 pub use error::MediaError;
 pub use file::{Allocation, DeviceOpenError, FileDevice};
 pub use headers::HeaderDevice;
@@ -30,6 +32,7 @@ pub use mem::MemDevice;
 pub use sim::SimDevice;
 
 use std::fmt;
+use std::sync::Arc;
 
 use crate::GRAIN_BYTES;
 
@@ -102,6 +105,11 @@ pub trait Device: Send {
     /// Takes the next completion. With `wait`, blocks while something is in flight and nothing has completed;
     /// `None` then means that nothing is in flight.
     fn poll(&mut self, wait: bool) -> Option<(ActionId, Result<(), MediaError>)>;
+
+    /// Of an array: its devices.
+    fn members(&self) -> Option<&Arc<Members>> {
+        None
+    }
 }
 
 /// Whether `op` lies inside a device of `len_bytes` and is aligned; every implementation asks this first.

@@ -5,6 +5,7 @@
 //! values. `parse` is total on arbitrary bytes, `emit` can not fail.
 
 mod header;
+mod label;
 mod map_entry;
 mod map_page;
 mod record;
@@ -12,6 +13,8 @@ mod root;
 mod superblock;
 
 pub use header::{Header, HeaderFlaw, HeaderNo, RECORDS_MAX, Stream};
+pub(crate) use label::LABEL_GRAINS;
+pub use label::{Label, LabelledDevice};
 pub(crate) use map_entry::MapEntry;
 pub(crate) use map_page::{
     Fence, PageEntry, PageKind, PageName, SavedKind, SavedRecord, SavedSegment,

@@ -7,14 +7,16 @@
 use super::{GrainBytes, HeaderNo, crc_without};
 use crate::addr::GRAIN_BYTES;
 use crate::geometry::{FIRST_SEGMENT_GRAIN, Geometry};
+use crate::places::DEVICES_MAX;
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"FLASHNET");
 const CRC_AT: usize = 8;
-/// 2: the log may carry remaps and clones. An engine that knows only 1 would take the first of them for the end of the log.
+/// 2: the log may carry remaps and clones, and a volume may lie on several devices. An engine that knows only 1 would take
+/// the first of them for the end of the log, and one device of an array for a volume.
 const VERSION: u32 = 2;
-/// What is written as [`VERSION`] and was written as this one says the same.
+/// What is written as [`VERSION`] and was written as this one, on one device, says the same.
 const VERSION_OLDEST: u32 = 1;
 const FLAG_CLEAN: u32 = 1;
 
@@ -47,9 +49,11 @@ struct RawSuperblock {
     base_session: U64,
     base_end: U64,
     session_count: U16,
-    reserved: [u8; 94],
+    failed: U16,
+    reserved: [u8; 92],
     sessions: [RawSession; SESSIONS_MAX],
-    tail: [u8; GRAIN_BYTES - 256 - SESSIONS_MAX * 24],
+    grains: [U64; DEVICES_MAX],
+    tail: [u8; GRAIN_BYTES - 256 - SESSIONS_MAX * 24 - DEVICES_MAX * 8],
 }
 const _: () = assert!(size_of::<RawSuperblock>() == GRAIN_BYTES);
 
@@ -138,6 +142,8 @@ pub struct Superblock {
     pub created_ns: u64,
     /// Roots of checkpoints with a lower number do not count.
     pub roots_from: u64,
+    /// Devices of an array that have failed, one bit each: what is on them is out of date.
+    pub failed: u16,
     /// The sessions before the present one.
     pub sessions: Sessions,
 }
@@ -176,19 +182,35 @@ impl Superblock {
         if !(VERSION_OLDEST..=VERSION).contains(&version) {
             return Err(SuperblockFlaw::Version(version));
         }
-        let geometry = Geometry {
-            device_grains: raw.device_grains.get(),
-            segment_grains: raw.segment_grains.get(),
-            segment_count: raw.segment_count.get(),
-            capacity_grains: raw.capacity_grains.get(),
-            area_grains: raw.area_grains.get(),
+        let devices = usize::from(raw.device_count.get());
+        let fits = match version {
+            VERSION => (1..=DEVICES_MAX).contains(&devices),
+            _ => devices == 1,
         };
+        if raw.device_index.get() != 0 || !fits {
+            return Err(SuperblockFlaw::Nonsense("array of devices"));
+        }
+        let sizes: Vec<u64> = match devices {
+            1 => vec![raw.device_grains.get()],
+            _ => raw.grains[..devices].iter().map(|g| g.get()).collect(),
+        };
+        let geometry = Geometry::read(
+            &sizes,
+            raw.segment_grains.get(),
+            raw.segment_count.get(),
+            raw.capacity_grains.get(),
+            raw.area_grains.get(),
+        );
+        if geometry.device_grains != raw.device_grains.get() {
+            return Err(SuperblockFlaw::Nonsense("sizes of the devices"));
+        }
         geometry.sane().map_err(SuperblockFlaw::Nonsense)?;
         if raw.first_segment_grain.get() != FIRST_SEGMENT_GRAIN {
             return Err(SuperblockFlaw::Nonsense("first segment"));
         }
-        if raw.device_index.get() != 0 || raw.device_count.get() != 1 {
-            return Err(SuperblockFlaw::Nonsense("array of devices"));
+        let failed = raw.failed.get();
+        if u32::from(failed) >> devices != 0 || failed.count_ones() as usize >= devices {
+            return Err(SuperblockFlaw::Nonsense("failed devices"));
         }
         let count = usize::from(raw.session_count.get());
         if count > SESSIONS_MAX {
@@ -208,6 +230,7 @@ impl Superblock {
             owner: raw.owner,
             created_ns: raw.created_ns.get(),
             roots_from: raw.roots_from.get(),
+            failed,
             sessions: Sessions {
                 base_session: raw.base_session.get(),
                 base_end: HeaderNo(raw.base_end.get()),
@@ -232,6 +255,14 @@ impl Superblock {
                 end: s.end.0.into(),
             };
         }
+        let places = &self.geometry.places;
+        let is_array = places.count() > 1;
+        let mut grains = [U64::ZERO; DEVICES_MAX];
+        if is_array {
+            for (device, size) in grains.iter_mut().enumerate().take(places.count()) {
+                *size = places.grains(device).into();
+            }
+        }
         let raw = RawSuperblock {
             magic: MAGIC.into(),
             crc: 0.into(),
@@ -246,7 +277,7 @@ impl Superblock {
             capacity_grains: self.geometry.capacity_grains.into(),
             flags: if self.clean { FLAG_CLEAN } else { 0 }.into(),
             device_index: 0.into(),
-            device_count: 1.into(),
+            device_count: (places.count() as u16).into(),
             array_uuid: self.uuid,
             owner: self.owner,
             area_grains: self.geometry.area_grains.into(),
@@ -255,9 +286,11 @@ impl Superblock {
             base_session: self.sessions.base_session.into(),
             base_end: self.sessions.base_end.0.into(),
             session_count: (self.sessions.ends.len() as u16).into(),
-            reserved: [0; 94],
+            failed: self.failed.into(),
+            reserved: [0; 92],
             sessions,
-            tail: [0; GRAIN_BYTES - 256 - SESSIONS_MAX * 24],
+            grains,
+            tail: [0; GRAIN_BYTES - 256 - SESSIONS_MAX * 24 - DEVICES_MAX * 8],
         };
         let mut bytes = Box::new([0; GRAIN_BYTES]);
         bytes.copy_from_slice(raw.as_bytes());
@@ -276,12 +309,13 @@ mod tests {
             uuid: *b"0123456789abcdef",
             generation: 7,
             session: 3,
-            geometry: Geometry::derive(4096, Some(65536), 20, Some(1000), Some(32))
+            geometry: Geometry::derive(&[4096], Some(65536), 20, Some(1000), Some(32))
                 .expect("geometry"),
             clean: true,
             owner: *b"owner of it all!",
             created_ns: 9,
             roots_from: 4,
+            failed: 0,
             sessions: Sessions {
                 base_session: 0,
                 base_end: HeaderNo(0),
@@ -336,6 +370,32 @@ mod tests {
             let flaw = SuperblockFlaw::Version(u32::from(unknown));
             assert_eq!(with_version(unknown), Err(flaw));
         }
+    }
+
+    fn array() -> Superblock {
+        Superblock {
+            geometry: Geometry::derive(&[600, 4096], Some(65536), 20, Some(1000), Some(32))
+                .expect("geometry"),
+            failed: 2,
+            ..example()
+        }
+    }
+
+    /// What an array has besides; a volume on one device has zeros there.
+    #[test]
+    fn golden_bytes_of_an_array() {
+        let bytes = array().emit();
+        assert_eq!(&bytes[12..16], [2, 0, 0, 0]);
+        assert_eq!(&bytes[48..56], [0x58, 0x12, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(&bytes[84..88], [0, 0, 2, 0]);
+        assert_eq!(&bytes[162..164], [2, 0]);
+        assert_eq!(&bytes[3856..3864], [0x58, 2, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(&bytes[3864..3872], [0, 16, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(&bytes[3872..], [0; 224]);
+        let single = example().emit();
+        assert_eq!(&single[162..164], [0, 0]);
+        assert_eq!(&single[3856..], [0; 240]);
+        assert_eq!(Superblock::parse(&bytes), Ok(array()));
     }
 
     /// What is written is read back, and any single damaged byte is noticed (I7).

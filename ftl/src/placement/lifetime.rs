@@ -200,7 +200,7 @@ mod tests {
 
     fn policy(capacity: u64) -> Lifetime {
         let device = capacity * 4096 / 3;
-        let geometry = Geometry::derive(device, Some(64 << 12), 20, Some(capacity), Some(0));
+        let geometry = Geometry::derive(&[device], Some(64 << 12), 20, Some(capacity), Some(0));
         Lifetime::new(&geometry.expect("geometry"))
     }
 

@@ -1,11 +1,12 @@
 //! Media access of recovery and formatting: many grain reads in flight, one write at a time.
 
 use crate::addr::{GRAIN_BYTES, Pba};
-use crate::device::{Action, ActionId, Device, MediaError, MediaOp};
+use crate::device::{Action, ActionId, Device, MediaError, MediaOp, Member, Members};
 use crate::format::GrainBytes;
 use crate::page::Slot;
 use crate::page::arena::Arena;
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 /// Reads in flight.
 const DEPTH: usize = 64;
@@ -33,6 +34,44 @@ impl<'d> MediaIo<'d> {
 
     pub(crate) fn device_grains(&self) -> u64 {
         self.device.len_bytes() / GRAIN_BYTES as u64
+    }
+
+    /// The devices of an array.
+    pub(crate) fn members(&self) -> Option<&Arc<Members>> {
+        self.device.members()
+    }
+
+    /// Grains of each device.
+    pub(crate) fn sizes(&self) -> Vec<u64> {
+        match self.members() {
+            Some(members) => members.sizes(),
+            None => vec![self.device_grains()],
+        }
+    }
+
+    /// Where each device that is in use begins.
+    pub(crate) fn fronts(&self) -> Vec<Pba> {
+        let Some(members) = self.members() else {
+            return vec![Pba(0)];
+        };
+        let mut start = 0;
+        let fronts = members.list().iter().map(|member| {
+            let front = Pba(start);
+            start += member.grains();
+            member.is_live().then_some(front)
+        });
+        fronts.flatten().collect()
+    }
+
+    /// Devices that are not in use, one bit each.
+    pub(crate) fn lost_mask(&self) -> u16 {
+        self.members().map_or(0, |members| members.lost())
+    }
+
+    /// The first device that is not in use.
+    pub(crate) fn lost(&self) -> Option<&Member> {
+        let members = self.members()?;
+        members.list().iter().find(|member| !member.is_live())
     }
 
     /// Queues a read of one grain; `tag` comes back with it.

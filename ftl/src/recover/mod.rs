@@ -54,6 +54,9 @@ pub struct RecoveryReport {
     pub headers_damaged: u64,
     /// Headers that are certainly lost, though they had been durable: their grains may be old or gone.
     pub headers_lost: u64,
+    /// Devices of an array that are missing. What `headers_lost` counts then was on them, written since the checkpoint: its
+    /// grains may read as they were before.
+    pub devices_lost: u32,
     /// Superblock copies that were damaged (and are whole again now).
     pub superblocks_damaged: u32,
     /// Grains mapped; too high at most as long as a part of the map is cold.
@@ -65,15 +68,17 @@ pub struct RecoveryReport {
     pub map_pages_cold: u64,
 }
 
-/// Reads the superblock copies and chooses the younger.
+/// Reads the superblock copies of all devices and chooses the youngest.
 pub(crate) fn read_superblock(io: &mut MediaIo<'_>) -> Result<(Superblock, u32), OpenError> {
     let mut best: Option<Superblock> = None;
     let mut damaged = 0;
     let mut version = None;
     let mut nonsense = None;
     let mut media = None;
-    for at in 0..2 {
-        match io.read(Pba(at)).map(|bytes| Superblock::parse(&bytes)) {
+    let fronts = io.fronts();
+    let copies = fronts.iter().flat_map(|front| [*front, Pba(front.0 + 1)]);
+    for at in copies {
+        match io.read(at).map(|bytes| Superblock::parse(&bytes)) {
             Ok(Ok(found)) => {
                 if best
                     .as_ref()
@@ -99,7 +104,8 @@ pub(crate) fn read_superblock(io: &mut MediaIo<'_>) -> Result<(Superblock, u32),
     }
 }
 
-/// Writes the superblock as the next generation, over the older copy and then over the other.
+/// Writes the superblock as the next generation, over the older copy and then over the other. The array does so on
+/// each device.
 pub(crate) fn write_superblock(
     io: &mut MediaIo<'_>,
     superblock: &mut Superblock,
@@ -143,16 +149,20 @@ pub(crate) fn recover(
     let mut io = MediaIo::new(device).map_err(OpenError::Memory)?;
     let (mut superblock, superblocks_damaged) = read_superblock(&mut io)?;
     let geometry = superblock.geometry;
+    if geometry.places.count() != io.sizes().len() {
+        return Err(OpenError::NotAssembled(geometry.places.count()));
+    }
     if io.device_grains() < geometry.device_grains {
         return Err(OpenError::DeviceShrunk {
             expected: geometry.device_grains,
             actual: io.device_grains(),
         });
     }
+    let lost = io.lost_mask();
     let (roots, highest) = saved::roots(&mut io, &superblock);
     let mut decided = None;
     let mut previous = None;
-    if !how.rebuild {
+    if !how.rebuild || lost != 0 {
         for (index, root) in roots.iter().enumerate() {
             decided = from_root(&mut io, &superblock, table, root.clone(), how);
             previous = roots.get(index + 1).cloned();
@@ -166,6 +176,10 @@ pub(crate) fn recover(
     let decided = match decided {
         Some(decided) => decided,
         None => {
+            // Headers alone do not tell what was newer where they are not there.
+            if let Some(member) = io.lost() {
+                return Err(OpenError::NoCheckpoint(member.name().to_owned()));
+            }
             if !roots.is_empty() {
                 tracing::info!("scanning all headers");
             }
@@ -182,6 +196,10 @@ pub(crate) fn recover(
     } = decided;
     let floor = previous.as_ref().or(saved.as_ref().map(|s| &s.root));
     let floor = floor.map_or(HeaderNo(u64::MAX - 1), |root| root.replay_from);
+    let places = geometry.places;
+    for device in (0..places.count()).filter(|device| lost >> device & 1 == 1) {
+        replayed.segments.lose(device);
+    }
     if saved.is_some() {
         replayed.finish_tail(floor);
     }
@@ -191,11 +209,11 @@ pub(crate) fn recover(
         headers: found.headers.len() as u64,
         headers_cut: found.cut.len() as u64,
         headers_damaged: found.damaged,
-        headers_lost: if saved.is_some() {
-            0
-        } else {
-            count_lost(&found, &geometry, HeaderNo(0), &[])
+        headers_lost: match &saved {
+            Some(saved) => count_gone(&found, &geometry, saved.root.replay_from, lost),
+            None => count_lost(&found, &geometry, HeaderNo(0), &[], 0),
         },
+        devices_lost: lost.count_ones(),
         superblocks_damaged,
         mapped: replayed.mapped,
         checkpoint: saved.as_ref().map(|s| s.root.number),
@@ -225,6 +243,7 @@ pub(crate) fn recover(
     }
     superblock.session += 1;
     superblock.clean = false;
+    superblock.failed |= lost;
     write_superblock(&mut io, &mut superblock)?;
     crash_point!("recover.session");
     for &at in &found.cut {
@@ -233,6 +252,14 @@ pub(crate) fn recover(
     if !found.cut.is_empty() {
         crash_point!("recover.cut");
         io.flush()?;
+    }
+    // Of an array, what others have done as well is no error of the operation.
+    let failed = io.lost_mask() & !lost;
+    if failed != 0
+        && let Some(members) = io.members()
+    {
+        let member = &members.list()[failed.trailing_zeros() as usize];
+        return Err(OpenError::DeviceLost(member.name().to_owned()));
     }
     let recovered = Recovered {
         superblock,
@@ -263,6 +290,7 @@ fn from_scan(
         session: superblock.session,
         sessions: &superblock.sessions,
         planted,
+        lost: 0,
         tail: None,
     };
     let mut found = scan(io, &scope);
@@ -299,6 +327,7 @@ fn from_root(
         session: superblock.session,
         sessions: &superblock.sessions,
         planted: how.planted,
+        lost: io.lost_mask(),
         tail: Some(Behind {
             after: root.replay_from,
             session: root.session,
@@ -311,8 +340,14 @@ fn from_root(
         scan(io, &scope)
     };
     let end = find_end(io, superblock, &mut found, root.last, how.planted);
-    if count_lost(&found, &geometry, root.replay_from, &saved.segments) > 0 {
-        return None;
+    let lost = io.lost_mask();
+    let headers_lost = count_lost(&found, &geometry, root.replay_from, &saved.segments, lost);
+    if headers_lost > 0 {
+        // A segment that was being reused looks the same. Where a device is not there, there is no better judge.
+        if lost == 0 {
+            return None;
+        }
+        tracing::warn!(headers_lost, "headers behind the checkpoint are not there");
     }
     for end in &superblock.sessions.ends {
         let of_session = |s: &SavedSegment| end.first <= s.epoch && s.epoch <= end.end;
@@ -363,12 +398,13 @@ fn find_end(
         let last_session = found.headers.range(past.next()..);
         let durable = last_session.map(|(_, f)| f.header.durable).max();
         end = end.max(durable.unwrap_or(past));
-        while let Some(next) = found.headers.get(&end.next()) {
+        let lost = io.lost_mask();
+        while let Some(next) = next_header(found, &superblock.geometry, end, lost) {
             let trusted = planted == Some(Bug::MappingBeforeData);
             if !trusted && !data_fits(io, next) {
                 break;
             }
-            end = end.next();
+            end = next.header.no;
         }
     }
     if planted == Some(Bug::StaleHeaderAccepted) {
@@ -377,6 +413,38 @@ fn find_end(
     let beyond = found.headers.split_off(&end.next());
     found.cut.extend(beyond.values().map(|f| f.at));
     end
+}
+
+/// The header behind `end`. Where a device is not there, one that says that the header before it lies on that device is
+/// taken for the next: it may have been acknowledged.
+fn next_header<'a>(
+    found: &'a Scan,
+    geometry: &Geometry,
+    end: HeaderNo,
+    lost: u16,
+) -> Option<&'a scan::Found> {
+    let (_, next) = found.headers.range(end.next()..).next()?;
+    let follows = next.header.no == end.next() || is_behind_lost(next, geometry, lost);
+    follows.then_some(next)
+}
+
+/// Whether the header before this one lies on a device that is not there.
+fn is_behind_lost(found: &scan::Found, geometry: &Geometry, lost: u16) -> bool {
+    let device = found
+        .header
+        .back
+        .and_then(|at| geometry.places.device_of(at));
+    device.is_some_and(|device| lost >> device & 1 == 1)
+}
+
+/// Headers behind a checkpoint that certainly lie on a device that is not there: what they held may read as it was
+/// before.
+fn count_gone(found: &Scan, geometry: &Geometry, after: HeaderNo, lost: u16) -> u64 {
+    let gone = found.headers.values().filter(|f| {
+        let before = HeaderNo(f.header.no.0 - 1);
+        before > after && !found.headers.contains_key(&before) && is_behind_lost(f, geometry, lost)
+    });
+    gone.count() as u64
 }
 
 /// Whether every data grain of a write-out is on the media as its header says.
@@ -397,23 +465,34 @@ fn data_fits(io: &mut MediaIo<'_>, found: &scan::Found) -> bool {
 }
 
 /// Headers that a present header points back to, that lie in a segment that has not been reused since, and that are
-/// not there. `saved` are the lives at a checkpoint that covers everything up to `after`.
-fn count_lost(found: &Scan, geometry: &Geometry, after: HeaderNo, saved: &[SavedSegment]) -> u64 {
+/// not there. `saved` are the lives at a checkpoint that covers everything up to `after`. A segment that begins with zeros
+/// has been free since, and discarded.
+fn count_lost(
+    found: &Scan,
+    geometry: &Geometry,
+    after: HeaderNo,
+    saved: &[SavedSegment],
+    lost: u16,
+) -> u64 {
     let mut lives = HashMap::new();
     for (index, segment) in saved.iter().enumerate() {
-        lives.insert(SegmentId(index as u32), segment.epoch);
+        let id = SegmentId(index as u32);
+        if !found.blank.contains(&id) {
+            lives.insert(id, segment.epoch);
+        }
     }
     for f in found.headers.values() {
         lives.insert(f.header.segment, f.header.epoch);
     }
-    let lost = found.headers.values().filter(|f| {
+    let missing = found.headers.values().filter(|f| {
         let before = HeaderNo(f.header.no.0 - 1);
         let at = f.header.back.and_then(|at| geometry.locate(at));
         let Some((segment, _)) = at else { return false };
         let life = lives.get(&segment);
         before > after
             && !found.headers.contains_key(&before)
+            && !is_behind_lost(f, geometry, lost)
             && life.is_some_and(|&epoch| epoch <= before)
     });
-    lost.count() as u64
+    missing.count() as u64
 }

@@ -54,7 +54,7 @@ pub(crate) fn replay(
     table: &MapTable,
     planted: Option<Bug>,
 ) -> Replayed {
-    let mut segments = Segments::new(geometry.segment_count);
+    let mut segments = Segments::new(&geometry.places);
     let mut statements: Vec<(Moment, Said, Home)> = Vec::new();
     // Of trims and remaps, the youngest copy.
     let mut tombstones: BTreeMap<Version, (Said, Home)> = BTreeMap::new();

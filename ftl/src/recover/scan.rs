@@ -27,6 +27,8 @@ pub(crate) struct Scan {
     pub(crate) cut: Vec<Pba>,
     /// Sessions that some header names.
     pub(crate) sessions: HashSet<u64>,
+    /// Segments that begin with zeros: never written, discarded, or erased with a cut tail.
+    pub(crate) blank: HashSet<SegmentId>,
     /// Grains that could not be read, or hold a header that is damaged.
     pub(crate) damaged: u64,
 }
@@ -39,6 +41,8 @@ pub(crate) struct Scope<'a> {
     pub(crate) session: u64,
     pub(crate) sessions: &'a Sessions,
     pub(crate) planted: Option<Bug>,
+    /// Devices that are not there, one bit each.
+    pub(crate) lost: u16,
     /// Only what lies behind a checkpoint is wanted.
     pub(crate) tail: Option<Behind<'a>>,
 }
@@ -67,14 +71,20 @@ impl Scope<'_> {
     fn is_wanted(&self, no: HeaderNo) -> bool {
         self.tail.is_none_or(|tail| no > tail.after)
     }
+
+    fn is_there(&self, segment: SegmentId) -> bool {
+        let device = self.geometry.places.device_of_segment(segment);
+        self.lost >> device & 1 == 0
+    }
 }
 
 /// Walks all segments, or of each what lies behind a checkpoint.
 pub(crate) fn scan(io: &mut MediaIo<'_>, scope: &Scope<'_>) -> Scan {
     let mut scan = Scan::default();
     let mut walks = vec![Walk::default(); scope.geometry.segment_count as usize];
-    for segment in 0..scope.geometry.segment_count {
-        let at = scope.geometry.segment_start(SegmentId(segment));
+    let segments = (0..scope.geometry.segment_count).map(SegmentId);
+    for segment in segments.filter(|&id| scope.is_there(id)) {
+        let at = scope.geometry.segment_start(segment);
         io.want(at.0, at);
     }
     walk(io, scope, &mut scan, &mut walks);
@@ -82,8 +92,9 @@ pub(crate) fn scan(io: &mut MediaIo<'_>, scope: &Scope<'_>) -> Scan {
         for (index, segment) in tail.segments.iter().enumerate() {
             let walk = &mut walks[index];
             let same = walk.life.is_none_or(|(epoch, _)| epoch == segment.epoch);
+            let there = scope.is_there(SegmentId(index as u32));
             let from = segment.walk_from.filter(|&from| {
-                from > 0 && from < scope.geometry.segment_grains && same && !walk.blank
+                there && from > 0 && from < scope.geometry.segment_grains && same && !walk.blank
             });
             if let Some(from) = from {
                 walk.life = Some((segment.epoch, tail.session));
@@ -110,6 +121,9 @@ pub(crate) fn scan(io: &mut MediaIo<'_>, scope: &Scope<'_>) -> Scan {
             let Some((id, position)) = scope.geometry.locate(at) else {
                 continue;
             };
+            if !scope.is_there(id) {
+                continue;
+            }
             let walk = &walks[id.0 as usize];
             let same_life = walk.life.is_some_and(|(epoch, _)| epoch <= no);
             let unknown = walk.life.is_none() && !walk.blank && position != 0;
@@ -133,7 +147,10 @@ fn walk(io: &mut MediaIo<'_>, scope: &Scope<'_>, scan: &mut Scan, walks: &mut [W
         let header = match bytes.as_deref().map(Header::parse) {
             Ok(Ok(header)) => header,
             Ok(Err(flaw)) => {
-                walk.blank |= position == 0 && flaw == HeaderFlaw::Blank;
+                if position == 0 && flaw == HeaderFlaw::Blank {
+                    walk.blank = true;
+                    scan.blank.insert(id);
+                }
                 scan.damaged += u64::from(flaw == HeaderFlaw::Checksum);
                 continue;
             }

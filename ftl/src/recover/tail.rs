@@ -30,7 +30,7 @@ pub(super) fn replay_tail(
     let last_at = headers.get(&end).map(|f| f.at);
     let last_at = last_at.or_else(|| root.last_at.filter(|_| root.last == end));
     let mut replayed = Replayed {
-        segments: Segments::new(geometry.segment_count),
+        segments: Segments::new(&geometry.places),
         records: LiveRecords::default(),
         index: LeafIndex::default(),
         mapped: root.mapped,

@@ -3,12 +3,13 @@
 use std::collections::{BTreeMap, HashSet};
 
 use ftl::check::{self, Checked};
-use ftl::device::sim::{CrashImage, CrashPlan, OpKind, SimDevice, SimRng};
+use ftl::device::sim::{CrashImage, CrashPlan, OpKind, SimRng};
 use ftl::format::{Header, RecordKind, Superblock};
-use ftl::{Ftl, GRAIN_BYTES, Lba, RecoveryReport};
+use ftl::{Device, Ftl, GRAIN_BYTES, Lba, RecoveryReport};
 
 use super::options::Options;
 use super::oracle::{Content, Oracle, Violation};
+use super::rig::Rig;
 use super::world::{Moment, View, World, read_out, unobserved};
 
 /// One image in so many is also recovered by reading all headers (the judge reads all of each).
@@ -218,15 +219,15 @@ impl Examiner {
         self.tally.states += 1;
         let nest = self.rng.one_in(self.effort.nested_one_in);
         let seed = self.rng.bits();
-        let mut device = SimDevice::from_image(image.bytes.clone(), seed);
+        let mut device = self.options.rig(image.bytes.clone(), seed)?;
         if nest {
-            device.record(1);
+            device.record();
             ftl::crash_point::take();
         }
         let (found, report) = recover(&mut device, &self.options, &self.universe)
             .and_then(|(found, report)| {
                 oracle.judge(&found)?;
-                judge_by_scan(&image.bytes, &found)?;
+                judge_by_scan(&self.options, &image.bytes, &found)?;
                 Ok((found, report))
             })
             .inspect_err(|_| keep_for_diagnosis(&image.bytes))?;
@@ -254,7 +255,7 @@ impl Examiner {
             rebuild: true,
             ..self.options.clone()
         };
-        let mut device = SimDevice::from_image(image.bytes.clone(), self.rng.bits());
+        let mut device = self.options.rig(image.bytes.clone(), self.rng.bits())?;
         let again = recover(&mut device, &options, &self.universe)
             .and_then(|(again, _)| compare(found, &again));
         again.map_err(|Violation(what)| Violation(format!("I5: by scanning: {what}")))
@@ -264,7 +265,7 @@ impl Examiner {
     /// these recoveries are cut in turn.
     fn cut_recovery(
         &mut self,
-        device: &mut SimDevice,
+        device: &mut Rig,
         found: &BTreeMap<u64, Content>,
         depth: usize,
     ) -> Result<(), Violation> {
@@ -281,10 +282,10 @@ impl Examiner {
             for image in point.images(CrashPlan::sampled(images), self.rng.bits()) {
                 self.tally.states += 1;
                 self.tally.nested[depth] += 1;
-                let mut device = SimDevice::from_image(image.bytes, self.rng.bits());
+                let mut device = self.options.rig(image.bytes, self.rng.bits())?;
                 let deeper = depth + 1 < DEPTH && self.rng.one_in(DEEPER_ONE_IN);
                 if deeper {
-                    device.record(1);
+                    device.record();
                 }
                 recover(&mut device, &self.options, &self.universe)
                     .and_then(|(again, _)| compare(found, &again))
@@ -306,7 +307,7 @@ impl Examiner {
 
 /// Opens an image and reads everything.
 pub(crate) fn recover(
-    device: &mut SimDevice,
+    device: &mut dyn Device,
     options: &Options,
     universe: &[u64],
 ) -> Result<(BTreeMap<u64, Content>, RecoveryReport), Violation> {
@@ -319,8 +320,12 @@ pub(crate) fn recover(
 }
 
 /// The independent judge, which shares no code with recovery, finds in the image exactly what the engine found (I5).
-fn judge_by_scan(image: &[u8], found: &BTreeMap<u64, Content>) -> Result<(), Violation> {
-    let mut device = SimDevice::from_image(image.to_vec(), 0);
+fn judge_by_scan(
+    options: &Options,
+    image: &[u8],
+    found: &BTreeMap<u64, Content>,
+) -> Result<(), Violation> {
+    let mut device = options.rig(image.to_vec(), 0)?;
     let report = check::check(&mut device);
     let report = report.map_err(|error| Violation(format!("I5: judge: {error}")))?;
     if !report.damaged.is_empty() || !report.faults.is_empty() {
@@ -421,7 +426,7 @@ fn lives_of(
         };
         let image = image.expect("at least one image");
         note_engine(&mut examiner.tally, &world);
-        let mut device = SimDevice::from_image(image.bytes.clone(), rng.bits());
+        let mut device = options.rig(image.bytes.clone(), rng.bits())?;
         let (found, _) = recover(&mut device, options, &examiner.universe)?;
         world.oracle.judge(&found).map_err(|Violation(what)| {
             Violation(format!(
@@ -430,7 +435,7 @@ fn lives_of(
             ))
         })?;
         // The next life starts from the very image, so that its recovery is part of the history.
-        let device = SimDevice::from_image(image.bytes, rng.bits());
+        let device = options.rig(image.bytes, rng.bits())?;
         world = World::open(device, Oracle::new(&found), options, rng.fork())?;
     }
     Ok(())
@@ -540,12 +545,12 @@ pub(crate) fn run_scarce_lives(
         let point = cut.unwrap_or_else(|| world.device.crash_point());
         let image = point.images(CrashPlan::sampled(4), rng.bits());
         let image = image.last().expect("at least one image");
-        let mut device = SimDevice::from_image(image.bytes.clone(), rng.bits());
+        let mut device = options.rig(image.bytes.clone(), rng.bits())?;
         let (found, _) = recover(&mut device, options, &options.universe())?;
         world.oracle.judge(&found).map_err(|Violation(what)| {
             Violation(format!("{what}\n  life {life}, fates {:?}", image.choice))
         })?;
-        let device = SimDevice::from_image(image.bytes, rng.bits());
+        let device = options.rig(image.bytes, rng.bits())?;
         world = World::open(device, Oracle::new(&found), options, rng.fork())?;
         *scarcest = (*scarcest).min(world.ftl.stats().segments_free);
         if life % 4 == 3 {

@@ -3,6 +3,9 @@
 use ftl::planted::Bug;
 use ftl::{FormatOptions, GRAIN_BYTES, OpenOptions, Time};
 
+use super::oracle::Violation;
+use super::rig::Rig;
+
 /// Geometry and workload.
 #[derive(Clone, Debug)]
 pub(crate) struct Options {
@@ -38,6 +41,10 @@ pub(crate) struct Options {
     pub(crate) sweep: Option<u64>,
     /// Openings read all headers.
     pub(crate) rebuild: bool,
+    /// Free segments are discarded.
+    pub(crate) discard: bool,
+    /// Segments of each device of an array; none: one device with all of them.
+    pub(crate) array: Vec<u64>,
     pub(crate) bug: Option<Bug>,
 }
 
@@ -63,12 +70,32 @@ impl Options {
             eager: 0,
             sweep: None,
             rebuild: false,
+            discard: false,
+            array: Vec::new(),
             bug: None,
         }
     }
 
     pub(crate) fn device_bytes(&self) -> usize {
         (16 + self.segments * self.segment_grains + self.area) as usize * GRAIN_BYTES
+    }
+
+    /// Grains of each device.
+    pub(crate) fn sizes(&self) -> Vec<u64> {
+        if self.array.is_empty() {
+            return vec![(self.device_bytes() / GRAIN_BYTES) as u64];
+        }
+        let devices = self.array.iter().enumerate();
+        let size = |(index, segments): (usize, &u64)| {
+            let area = if index < 2 { self.area } else { 0 };
+            16 + segments * self.segment_grains + area
+        };
+        devices.map(size).collect()
+    }
+
+    /// An image taken of these devices, ready to be opened.
+    pub(crate) fn rig(&self, image: Vec<u8>, seed: u64) -> Result<Rig, Violation> {
+        Rig::assemble(image, &self.sizes(), seed, &[])
     }
 
     pub(crate) fn format(&self) -> FormatOptions {
@@ -90,10 +117,16 @@ impl Options {
             checkpoint_headers: self.checkpoint_headers,
             map_pages_eager: self.eager,
             rebuild: self.rebuild,
+            discard: self.discard,
             sweep_entries: self.sweep,
             names_max: self.names_max,
             ..OpenOptions::default()
         }
+    }
+
+    /// The same without a device, which is lost.
+    pub(crate) fn rig_without(&self, lost: usize, image: Vec<u8>) -> Result<Rig, Violation> {
+        Rig::assemble(image, &self.sizes(), 1, &[lost])
     }
 
     /// The grains that are ever touched: three clusters far apart, like three files.

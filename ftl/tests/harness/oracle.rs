@@ -398,6 +398,20 @@ impl Oracle {
             .collect()
     }
 
+    /// Whether what can be read of a volume that has lost a device keeps its promises: each grain for itself.
+    pub(crate) fn judge_rest(&self, found: &BTreeMap<u64, Content>) -> Result<(), Violation> {
+        for (lba, content) in found {
+            let history = &self.grains.get(lba);
+            let Some(history) = history else {
+                return Err(Violation(format!("I4: LBA {lba} was never written")));
+            };
+            if history.candidates(content).is_none() {
+                return Err(self.explain(*lba, content));
+            }
+        }
+        Ok(())
+    }
+
     /// Whether a recovered volume keeps every promise (I1, I2, I3, I4, batches, prefix of batches).
     pub(crate) fn judge(&self, found: &BTreeMap<u64, Content>) -> Result<(), Violation> {
         let mut spans = HashMap::new();

@@ -19,7 +19,7 @@ pub struct Inspect {
     /// List where the grains of a range lie.
     #[arg(long, value_name = "LBA[+COUNT]")]
     pub map: Option<Grains>,
-    /// Device or image file.
+    /// Device or image file; all of them in any order, if the volume lies on several.
     #[arg(required = true, value_name = "DEV")]
     pub devices: Vec<PathBuf>,
 }
@@ -30,7 +30,10 @@ pub struct Scrub {
     /// Read at most so many bytes per second.
     #[arg(long, value_name = "SIZE")]
     pub rate: Option<ByteSize>,
-    /// Device or image file.
+    /// Go on although devices of the volume are missing, for good: what is on them is lost.
+    #[arg(long)]
+    pub degraded: bool,
+    /// Device or image file; all of them in any order, if the volume lies on several.
     #[arg(required = true, value_name = "DEV")]
     pub devices: Vec<PathBuf>,
 }

@@ -29,9 +29,9 @@ pub enum Command {
     /// The whole stack on a temporary image: serve it, read and write it remotely, kill it, check every byte.
     #[command(after_help = "Example: flashnet demo --input ~/pictures --size 4GiB")]
     Demo(Demo),
-    /// Format a device or image.
+    /// Format a device or image, or several as one volume.
     #[command(
-        after_help = "Example: flashnet mkfs --size 1GiB volume.img\n         flashnet mkfs --op 25% /dev/nvme1n1"
+        after_help = "Example: flashnet mkfs --size 1GiB volume.img\n         flashnet mkfs --op 25% /dev/nvme1n1 /dev/nvme2n1"
     )]
     Mkfs(Mkfs),
     /// Serve a volume: over RDMA (iWARP) and, with --mount, as a local file system.
@@ -130,10 +130,10 @@ pub struct Soak {
 /// Options of `mkfs`.
 #[derive(Clone, Debug, Args)]
 pub struct Mkfs {
-    /// Device or image file.
+    /// Device or image file; several of any sizes make one volume, striped over them and without redundancy.
     #[arg(required = true, value_name = "DEV")]
     pub devices: Vec<PathBuf>,
-    /// Make the image file this large, if it does not exist.
+    /// Make image files that do not exist this large.
     #[arg(long)]
     pub size: Option<ByteSize>,
     /// Write the whole new image file once, so that its first writes are as fast as all later ones.
@@ -150,10 +150,23 @@ pub struct Mkfs {
     pub force: bool,
 }
 
+/// Whether devices are told what is free.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Discard {
+    /// If all are block devices.
+    #[default]
+    Auto,
+    /// Yes.
+    Always,
+    /// No.
+    Never,
+}
+
 /// Options of `serve`.
 #[derive(Clone, Debug, Args)]
 pub struct Serve {
-    /// Device or image file.
+    /// Device or image file; all of them in any order, if the volume lies on several.
     #[arg(value_name = "DEV", required_unless_present = "config")]
     pub devices: Vec<PathBuf>,
     /// TOML file with the same settings; options given here win.
@@ -181,6 +194,13 @@ pub struct Serve {
     /// Placement and collection: greedy, greedy-window, three-stream or lifetime [default: lifetime].
     #[arg(long, value_name = "NAME")]
     pub gc_policy: Option<::ftl::GcPolicy>,
+    /// Go on although devices of the volume are missing, for good: what is on them is lost.
+    #[arg(long)]
+    pub degraded: bool,
+    /// Tell the devices what is free [default: auto, which is yes for block devices; image files would lose the space they
+    /// have reserved].
+    #[arg(long, value_enum, value_name = "WHEN")]
+    pub discard: Option<Discard>,
     /// Reactor threads [default: 1].
     #[arg(long)]
     pub reactors: Option<usize>,
@@ -195,7 +215,7 @@ pub struct Fsck {
     /// Find the map again from the headers of the log, whatever the checkpoints say.
     #[arg(long)]
     pub rebuild: bool,
-    /// Device or image file.
+    /// Device or image file; all of them in any order, if the volume lies on several.
     #[arg(required = true, value_name = "DEV")]
     pub devices: Vec<PathBuf>,
 }

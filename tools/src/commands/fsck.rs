@@ -1,32 +1,27 @@
 //! `fsck`: reads a whole volume that is not in use, and reports.
 
 use anyhow::{Context, Result, bail};
-use ftl::{CheckReport, FileDevice, OpenOptions, Volume};
+use ftl::{CheckReport, OpenOptions, Volume};
 use serde_json::json;
 
 use crate::cli;
+use crate::devices::{self, Access};
 
 /// Pages in memory while checking.
 const POOL_FRAMES: usize = 4096;
 
 /// Runs the command: exit 0 when everything is in order.
 pub(super) fn run(options: &cli::Fsck, json: bool) -> Result<()> {
-    let [path] = options.devices.as_slice() else {
-        bail!(
-            "{} devices given: a volume lies on one device",
-            options.devices.len()
-        );
-    };
-    let mut device = FileDevice::open(path)?;
-    let log =
-        ftl::check(&mut device).with_context(|| format!("cannot check {}", path.display()))?;
+    let names = devices::names(&options.devices);
+    let mut device = devices::open(&options.devices, Access::Write)?;
+    let log = ftl::check(&mut device).with_context(|| format!("cannot check {names}"))?;
     let open = OpenOptions {
         pool_frames: POOL_FRAMES,
         rebuild: options.rebuild,
         ..OpenOptions::default()
     };
-    let (volume, recovery) = Volume::open(device, open)
-        .with_context(|| format!("cannot open the volume on {}", path.display()))?;
+    let (volume, recovery) =
+        Volume::open(device, open).with_context(|| format!("cannot open the volume on {names}"))?;
     let files = contigfs::check(&volume);
     volume.shutdown()?;
     let problems: Vec<String> = log_problems(&log)
@@ -37,7 +32,7 @@ pub(super) fn run(options: &cli::Fsck, json: bool) -> Result<()> {
         println!(
             "{}",
             json!({
-                "device": path,
+                "device": devices::names_json(&options.devices),
                 "clean": recovery.clean,
                 "mapped_grains": log.map.len(),
                 "files": files.files,
@@ -50,8 +45,7 @@ pub(super) fn run(options: &cli::Fsck, json: bool) -> Result<()> {
             println!("{problem}");
         }
         println!(
-            "{}: {} files, {} directories, {} grains in use, {} problems{}",
-            path.display(),
+            "{names}: {} files, {} directories, {} grains in use, {} problems{}",
             files.files,
             files.directories,
             log.map.len(),
@@ -66,7 +60,7 @@ pub(super) fn run(options: &cli::Fsck, json: bool) -> Result<()> {
     if problems.is_empty() {
         Ok(())
     } else {
-        bail!("{} is damaged", path.display())
+        bail!("{names} is damaged")
     }
 }
 

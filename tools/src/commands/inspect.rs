@@ -1,38 +1,35 @@
 //! `inspect`: what is on the media of a volume that is not in use, as it lies there.
 
-use std::path::Path;
+use std::path::PathBuf;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use ftl::format::{Header, RecordKind, Stream};
 use ftl::inspect::Inspector;
-use ftl::{Checked, FileDevice, GRAIN_BYTES, Pba, SegmentId};
+use ftl::{Checked, Device, GRAIN_BYTES, Members, Pba, SegmentId};
 use serde_json::{Value, json};
 
 use super::show;
 use crate::cli::device::Inspect;
+use crate::devices::{self, Access};
 
 /// Runs the command.
 pub(super) fn run(options: &Inspect, json: bool) -> Result<()> {
-    let [path] = options.devices.as_slice() else {
-        bail!(
-            "{} devices given: a volume lies on one device",
-            options.devices.len()
-        );
-    };
-    let mut device = FileDevice::open_read_only(path)?;
+    let paths = &options.devices;
+    let mut device = devices::open(paths, Access::Read)?;
+    let members = device.members().cloned();
     let view = if let Some(range) = options.map {
         map(&mut device, range.0)
     } else {
         let mut inspector = Inspector::new(&mut device)
-            .with_context(|| format!("cannot inspect {}", path.display()))?;
+            .with_context(|| format!("cannot inspect {}", devices::names(paths)))?;
         match options.segment {
             Some(segment) => headers(&mut inspector, segment),
             None if options.segments => {
                 drop(inspector);
                 segments(&mut device)
             }
-            None => Ok(overview(&mut inspector, path)),
+            None => Ok(overview(&mut inspector, paths, members.as_deref())),
         }
     }?;
     match json {
@@ -52,16 +49,17 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-fn overview(inspector: &mut Inspector<'_>, path: &Path) -> View {
-    let copies = inspector.superblocks().map(|copy| match copy {
+fn overview(inspector: &mut Inspector<'_>, paths: &[PathBuf], members: Option<&Members>) -> View {
+    let copies = inspector.superblocks().into_iter().map(|copy| match copy {
         Ok(superblock) => format!("generation {}", superblock.generation),
         Err(flaw) => format!("damaged ({flaw:?})"),
     });
+    let copies: Vec<String> = copies.collect();
     let checkpoints = inspector.checkpoints();
     let superblock = inspector.superblock();
     let geometry = superblock.geometry;
     let grain = GRAIN_BYTES as u64;
-    let mut table = show::table(&["", path.to_string_lossy().as_ref()]);
+    let mut table = show::table(&["", &devices::names(paths)]);
     let mut row = |name: &str, value: String| {
         table.add_row([name.to_owned(), value]);
     };
@@ -74,7 +72,26 @@ fn overview(inspector: &mut Inspector<'_>, path: &Path) -> View {
         "not shut down"
     };
     row("state", state.to_owned());
-    row("device", show::bytes(geometry.device_grains * grain));
+    let members = members.map_or(&[][..], |members| members.list());
+    match members {
+        [] => row("device", show::bytes(geometry.device_grains * grain)),
+        _ => row("devices", show::bytes(geometry.device_grains * grain)),
+    }
+    for (index, member) in members.iter().enumerate() {
+        let segments = geometry.places.segments(index);
+        row(
+            &format!("device {index}"),
+            format!(
+                "{}, {}, from grain {}, segments {} to {}, UUID {}",
+                member.name(),
+                show::bytes(member.grains() * grain),
+                geometry.places.start(index).0,
+                segments.start,
+                segments.end - 1,
+                uuid::Uuid::from_bytes(member.uuid()),
+            ),
+        );
+    }
     row(
         "capacity for users",
         show::bytes(geometry.capacity_grains * grain),
@@ -109,8 +126,20 @@ fn overview(inspector: &mut Inspector<'_>, path: &Path) -> View {
             ),
         );
     }
+    let listed = members.iter().enumerate().map(|(index, member)| {
+        let segments = geometry.places.segments(index);
+        json!({
+            "path": member.name(),
+            "uuid": uuid::Uuid::from_bytes(member.uuid()).to_string(),
+            "grains": member.grains(),
+            "first_grain": geometry.places.start(index).0,
+            "first_segment": segments.start,
+            "segments": segments.len(),
+        })
+    });
     let json = json!({
-        "device": path,
+        "device": devices::names_json(paths),
+        "devices": listed.collect::<Vec<_>>(),
         "uuid": hex(&superblock.uuid),
         "superblock_copies": copies,
         "generation": superblock.generation,
@@ -153,7 +182,7 @@ fn age(time_ns: u64) -> Duration {
         .saturating_sub(Duration::from_nanos(time_ns))
 }
 
-fn segments(device: &mut FileDevice) -> Result<View> {
+fn segments(device: &mut dyn Device) -> Result<View> {
     let live = ftl::check(device)?.live;
     let mut inspector = Inspector::new(device)?;
     let mut table = show::table(&[
@@ -262,7 +291,7 @@ fn header_json(at: Pba, header: &Header) -> Value {
     })
 }
 
-fn map(device: &mut FileDevice, range: ftl::LbaRange) -> Result<View> {
+fn map(device: &mut dyn Device, range: ftl::LbaRange) -> Result<View> {
     let report = ftl::check(device)?;
     let geometry = Inspector::new(device)?.superblock().geometry;
     let mut table = show::table(&["LBA", "holds", "grain", "segment", "CRC-32"]);

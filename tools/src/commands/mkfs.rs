@@ -1,4 +1,4 @@
-//! `mkfs`: a volume and an empty file system on a device.
+//! `mkfs`: a volume and an empty file system on a device, or on several.
 
 use std::io::Read;
 use std::path::Path;
@@ -6,36 +6,41 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 use contigfs::Fs;
 use ftl::device::Allocation;
-use ftl::{FileDevice, Ftl, GRAIN_BYTES, OpenError, OpenOptions, Volume};
+use ftl::{ArrayDevice, DEVICES_MAX, FileDevice, Ftl, GRAIN_BYTES, OpenError, OpenOptions, Volume};
 use serde_json::json;
 
 use super::show;
 use crate::cli;
+use crate::devices;
 
 /// Pages in memory while formatting.
 const POOL_FRAMES: usize = 1024;
 
 /// Runs the command.
 pub(super) fn run(options: &cli::Mkfs, json: bool) -> Result<()> {
-    let [path] = options.devices.as_slice() else {
-        bail!(
-            "{} devices given: a volume lies on one device",
-            options.devices.len()
-        );
-    };
-    let made = format(path, options)?;
+    let made = format(options)?;
     if json {
         println!("{made}");
     } else {
         println!(
-            "{}: {} for files on a device of {}, segments of {}",
-            path.display(),
+            "{}: {} for files on {} of {}, segments of {}",
+            devices::names(&options.devices),
             show::bytes(made["capacity_bytes"].as_u64().unwrap_or(0)),
+            match options.devices.len() {
+                1 => "a device".to_owned(),
+                several => format!("{several} devices"),
+            },
             show::bytes(made["device_bytes"].as_u64().unwrap_or(0)),
             show::bytes(made["segment_bytes"].as_u64().unwrap_or(0)),
         );
     }
     Ok(())
+}
+
+/// The path to look for a device at when it is missing.
+fn absolute(path: &Path) -> String {
+    let found = std::path::absolute(path);
+    found.as_deref().unwrap_or(path).display().to_string()
 }
 
 /// Whether the beginning of a device, where other file systems and programs leave their marks, is nothing but zeros.
@@ -47,8 +52,8 @@ fn is_blank(path: &Path) -> Result<bool> {
     Ok(start.iter().all(|&byte| byte == 0))
 }
 
-/// Formats `path` and says what it made.
-pub(super) fn format(path: &Path, options: &cli::Mkfs) -> Result<serde_json::Value> {
+/// Opens a device to be formatted, or makes it.
+fn open(path: &Path, options: &cli::Mkfs) -> Result<FileDevice> {
     let mut device = match (path.exists(), options.size) {
         (false, Some(size)) => {
             let allocation = match options.prefill {
@@ -61,8 +66,10 @@ pub(super) fn format(path: &Path, options: &cli::Mkfs) -> Result<serde_json::Val
             "{} does not exist: --size makes an image file",
             path.display()
         ),
-        (true, Some(_)) => bail!("{} exists: --size is for new image files", path.display()),
-        (true, None) => FileDevice::open(path)?,
+        (true, Some(_)) if options.devices.iter().all(|path| path.exists()) => {
+            bail!("{} exists: --size is for new image files", path.display())
+        }
+        (true, _) => FileDevice::open(path)?,
     };
     if !options.force {
         match Ftl::probe(&mut device) {
@@ -78,13 +85,31 @@ pub(super) fn format(path: &Path, options: &cli::Mkfs) -> Result<serde_json::Val
             ),
         }
     }
+    Ok(device)
+}
+
+/// Formats the devices as one volume and says what it made.
+pub(super) fn format(options: &cli::Mkfs) -> Result<serde_json::Value> {
+    let paths = &options.devices;
+    if paths.len() > DEVICES_MAX {
+        bail!(
+            "{} devices given: a volume has at most {DEVICES_MAX}",
+            paths.len()
+        );
+    }
+    devices::refuse_twice(paths)?;
+    let mut opened = Vec::new();
+    for path in paths {
+        opened.push((absolute(path), open(path, options)?));
+    }
+    let mut device = ArrayDevice::blank(opened);
+    let names = devices::names(paths);
     let format = ftl::FormatOptions {
         overprovision_percent: options.op,
         segment_bytes: options.segment_size.map(|size| size.as_u64()),
         ..ftl::FormatOptions::default()
     };
-    Ftl::format(&mut device, &format)
-        .with_context(|| format!("cannot format {}", path.display()))?;
+    Ftl::format(&mut device, &format).with_context(|| format!("cannot format {names}"))?;
     let open = OpenOptions {
         pool_frames: POOL_FRAMES,
         ..OpenOptions::default()
@@ -98,13 +123,12 @@ pub(super) fn format(path: &Path, options: &cli::Mkfs) -> Result<serde_json::Val
         gid: unsafe { libc::getegid() },
         ..contigfs::FormatOptions::default()
     };
-    Fs::format(&volume, &root)
-        .with_context(|| format!("cannot make a file system on {}", path.display()))?;
+    Fs::format(&volume, &root).with_context(|| format!("cannot make a file system on {names}"))?;
     volume.shutdown()?;
     let grain = GRAIN_BYTES as u64;
     let geometry = info.geometry;
     Ok(json!({
-        "device": path,
+        "device": devices::names_json(paths),
         "uuid": uuid::Uuid::from_bytes(info.uuid).to_string(),
         "device_bytes": geometry.device_grains * grain,
         "capacity_bytes": geometry.capacity_grains * grain,

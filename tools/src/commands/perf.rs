@@ -146,21 +146,18 @@ impl Subject {
         let image = directory.join("perf.img");
         let dram = options.device == Place::Dram;
         let file = if dram { 0 } else { shape.file_bytes };
-        mkfs::format(
-            &image,
-            &cli::Mkfs {
-                devices: vec![image.clone()],
-                // Room for the file at 80 % of the space that users have.
-                size: Some(ByteSize::b(
-                    (file * 3 / 2).max(256 << 20).next_multiple_of(1 << 20),
-                )),
-                op: 15,
-                // Like the plain files it is compared with.
-                prefill: true,
-                segment_size: None,
-                force: false,
-            },
-        )?;
+        mkfs::format(&cli::Mkfs {
+            devices: vec![image.clone()],
+            // Room for the file at 80 % of the space that users have.
+            size: Some(ByteSize::b(
+                (file * 3 / 2).max(256 << 20).next_multiple_of(1 << 20),
+            )),
+            op: 15,
+            // Like the plain files it is compared with.
+            prefill: true,
+            segment_size: None,
+            force: false,
+        })?;
         let pool = match options.pool {
             Some(pool) => pool.as_u64(),
             None if options.resident => shape.file_bytes * 2,

@@ -1,6 +1,6 @@
 //! `scrub`: reads everything that a volume holds, and names what does not fit its checksum.
 
-use std::path::Path;
+use std::path::PathBuf;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -8,13 +8,15 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use ftl::inspect::Inspector;
 use ftl::{
-    FileDevice, GRAIN_BYTES, Intent, Lba, LbaRange, MediaFault, OpenOptions, Volume, VolumeError,
+    ArrayDevice, DeviceUse, FileDevice, GRAIN_BYTES, Intent, Lba, LbaRange, MediaFault,
+    OpenOptions, Pba, Volume, VolumeError,
 };
 use indicatif::ProgressBar;
 use serde_json::json;
 
 use super::show;
 use crate::cli::device::Scrub;
+use crate::devices::{self, Access};
 
 /// Reads in flight.
 const READERS: usize = 16;
@@ -27,35 +29,39 @@ const _: () = assert!(READERS as u64 * PORTION <= 256);
 
 /// Runs the command: exit 0 when everything fits.
 pub(super) fn run(options: &Scrub, json: bool) -> Result<()> {
-    let [path] = options.devices.as_slice() else {
-        bail!(
-            "{} devices given: a volume lies on one device",
-            options.devices.len()
-        );
-    };
+    let names = devices::names(&options.devices);
     let rate = options.rate.map(|rate| rate.as_u64());
     ensure!(
         rate.is_none_or(|rate| rate >= GRAIN_BYTES as u64),
         "--rate: at least 4KiB"
     );
-    let mut device = FileDevice::open(path)?;
+    let access = match options.degraded {
+        true => Access::Degraded,
+        false => Access::Write,
+    };
+    let mut device = devices::open(&options.devices, access)?;
     let copies = Inspector::new(&mut device)
-        .with_context(|| format!("cannot scrub {}", path.display()))?
+        .with_context(|| format!("cannot scrub {names}"))?
         .superblocks();
     let superblocks_damaged = copies.iter().filter(|copy| copy.is_err()).count();
     let open = OpenOptions {
         pool_frames: POOL_FRAMES,
         ..OpenOptions::default()
     };
-    let (volume, _) = Volume::open(device, open)
-        .with_context(|| format!("cannot open the volume on {}", path.display()))?;
+    let (volume, _) =
+        Volume::open(device, open).with_context(|| format!("cannot open the volume on {names}"))?;
     let start = Instant::now();
     let (read, faults) =
-        read_all(&volume, rate).with_context(|| format!("cannot scrub {}", path.display()))?;
+        read_all(&volume, rate).with_context(|| format!("cannot scrub {names}"))?;
     volume.shutdown()?;
+    let places = Places {
+        paths: &options.devices,
+        devices: volume.ftl().devices(),
+        places: volume.ftl().info().geometry.places,
+    };
     print(
         json,
-        path,
+        &places,
         read,
         start.elapsed(),
         superblocks_damaged,
@@ -64,7 +70,7 @@ pub(super) fn run(options: &Scrub, json: bool) -> Result<()> {
     if faults.is_empty() && superblocks_damaged == 0 {
         Ok(())
     } else {
-        bail!("{} is damaged", path.display())
+        bail!("{names} is damaged")
     }
 }
 
@@ -73,7 +79,7 @@ pub(super) fn run(options: &Scrub, json: bool) -> Result<()> {
 /// # Errors
 /// When the volume itself fails.
 fn read_all(
-    volume: &Volume<FileDevice>,
+    volume: &Volume<ArrayDevice<FileDevice>>,
     rate: Option<u64>,
 ) -> Result<(u64, Vec<MediaFault>), VolumeError> {
     volume.load(LbaRange::ALL)?;
@@ -107,7 +113,7 @@ fn read_all(
 }
 
 /// The next run of addresses in which something is mapped.
-fn next_portion(volume: &Volume<FileDevice>, cursor: &Mutex<Lba>) -> Option<LbaRange> {
+fn next_portion(volume: &Volume<ArrayDevice<FileDevice>>, cursor: &Mutex<Lba>) -> Option<LbaRange> {
     let mut cursor = cursor.lock().expect("no reader panics");
     let rest = LbaRange::new(*cursor, Lba::END.0 - cursor.0);
     let first = volume.next_mapped(rest)?;
@@ -117,7 +123,7 @@ fn next_portion(volume: &Volume<FileDevice>, cursor: &Mutex<Lba>) -> Option<LbaR
 }
 
 fn read_portion(
-    volume: &Volume<FileDevice>,
+    volume: &Volume<ArrayDevice<FileDevice>>,
     portion: LbaRange,
     pace: &Pace,
     bar: &ProgressBar,
@@ -169,9 +175,30 @@ impl Pace {
     }
 }
 
+/// Where a grain of the volume lies, for people.
+struct Places<'a> {
+    paths: &'a [PathBuf],
+    /// None if there is only one.
+    devices: Vec<DeviceUse>,
+    places: ftl::Places,
+}
+
+impl Places<'_> {
+    /// The device, and the grain on it.
+    fn of(&self, at: Pba) -> (String, u64) {
+        match self.places.device_of(at) {
+            Some(device) if device < self.devices.len() => {
+                let start = self.places.start(device).0;
+                (self.devices[device].name.clone(), at.0 - start)
+            }
+            _ => (devices::names(self.paths), at.0),
+        }
+    }
+}
+
 fn print(
     json: bool,
-    path: &Path,
+    places: &Places<'_>,
     read: u64,
     took: Duration,
     superblocks_damaged: usize,
@@ -180,10 +207,11 @@ fn print(
     let bytes = read * GRAIN_BYTES as u64;
     if json {
         let faults = faults.iter().map(|fault| {
+            let (device, grain) = places.of(fault.place);
             json!({
-                "device": path,
+                "device": device,
                 "lba": fault.lba.0,
-                "grain": fault.place.0,
+                "grain": grain,
                 "segment": fault.segment.0,
                 "error": fault.error.map(|error| error.to_string()),
             })
@@ -191,7 +219,7 @@ fn print(
         println!(
             "{}",
             json!({
-                "device": path,
+                "device": devices::names_json(places.paths),
                 "grains": read,
                 "bytes": bytes,
                 "seconds": took.as_secs_f64(),
@@ -206,7 +234,7 @@ fn print(
     }
     println!(
         "{}: {} read, {}, {} grains damaged",
-        path.display(),
+        devices::names(places.paths),
         show::bytes(bytes),
         show::rate(bytes, took),
         faults.len()

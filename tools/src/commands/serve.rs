@@ -34,7 +34,7 @@ pub(super) fn run(options: &cli::Serve, json: bool) -> Result<()> {
     } else {
         println!(
             "serving {} on {}",
-            settings.device.display(),
+            crate::devices::names(&settings.devices),
             target.address()
         );
     }

@@ -2,12 +2,13 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, RawFd};
+use std::os::fd::{AsRawFd, FromRawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
+use ftl::device::array::{PartId, Splitter};
 use ftl::{Action, ActionId, Event as FtlEvent, MediaError, MediaOp};
 use slab::Slab;
 use socket2::{Socket, TcpKeepalive};
@@ -19,6 +20,7 @@ use softrdma::{
 use tracing::{debug, info, warn};
 
 use super::job::Job;
+use super::media::Media;
 use super::pages::{FlashPage, FlashPages, Waiting, page_error};
 use super::store::{commit_error, durable_error};
 use crate::control::{MESSAGE_BYTES_MAX, OUTSTANDING_MAX};
@@ -69,8 +71,8 @@ pub(super) struct CoreParts {
     pub inbox: Arc<Inbox<Job>>,
     /// All reactors, for the one that accepts to spread connections over.
     pub peers: Vec<Arc<Inbox<Job>>>,
-    /// The device, opened for this ring.
-    pub device: RawFd,
+    /// The devices, opened for all rings.
+    pub media: Media,
     /// Regions of all reactors.
     pub table: Arc<RegionTable>,
     /// To the control threads. Bounded by the receives that connections have posted.
@@ -93,8 +95,10 @@ pub(super) struct Core {
     parts: CoreParts,
     /// Accepts connections; the first reactor has it.
     listener: Option<Socket>,
-    /// Media operations that the kernel holds; keeps their buffers alive.
+    /// Media operations that the kernel holds; keeps their buffers alive. Of an array they are parts of actions.
     media: Slab<Action>,
+    /// Takes actions apart, and puts their answers together, if there are several devices.
+    splitter: Option<Splitter>,
     jobs: VecDeque<Job>,
     stopping: Option<Instant>,
     next: usize,
@@ -112,6 +116,7 @@ impl Core {
         Ok(Self {
             net: Net::new(ring),
             listener: None,
+            splitter: parts.media.splitter(),
             parts,
             media: Slab::new(),
             jobs: VecDeque::new(),
@@ -153,10 +158,13 @@ impl Core {
         self.take_jobs(now);
         self.accept_again(now);
         self.pump_links(now);
-        self.submit_media();
-        while self.deliver() {
+        loop {
+            // What is over without having been asked of any device has answers too.
+            let answered = self.submit_media(now);
+            if !self.deliver() && !answered {
+                break;
+            }
             self.pump_links(now);
-            self.submit_media();
         }
     }
 
@@ -255,35 +263,61 @@ impl Core {
         }
     }
 
-    fn submit_media(&mut self) {
-        let pages = &mut self.parts.pages;
+    /// Hands what the engine wants to the ring; true if something was over at once.
+    fn submit_media(&mut self, now: Time) -> bool {
+        let mut over = false;
         while self.media.len() < MEDIA_IN_FLIGHT_MAX
-            && let Some(action) = pages.ftl.poll_action(pages.port)
+            && let Some(action) = self.parts.pages.ftl.poll_action(self.parts.pages.port)
         {
-            let entry = self.media.vacant_entry();
-            let id = entry.key() as u32;
-            let fd = self.parts.device;
-            let ring = &mut self.net.ring;
-            match &action.op {
-                // SAFETY: the engine leaves the buffer alone until the action is done, and `media` keeps the action
-                // until its completion arrives.
-                MediaOp::Read { offset, buf } => unsafe {
-                    ring.read(fd, *offset, buf.as_ptr(), buf.len() as u32, id);
-                },
-                MediaOp::Write {
-                    offset,
-                    buf,
-                    durable,
-                } => {
-                    let (ptr, len) = (buf.as_ptr(), buf.len() as u32);
-                    // SAFETY: as above.
-                    unsafe { ring.write(fd, *offset, ptr, len, *durable, id) };
+            match &mut self.splitter {
+                None => self.start_media(0, action),
+                Some(splitter) => {
+                    splitter.split(action);
+                    over |= self.turn_splitter(now);
                 }
-                MediaOp::Flush => ring.flush(fd, id),
-                MediaOp::Discard { offset, len } => ring.discard(fd, *offset, *len, id),
             }
-            entry.insert(action);
         }
+        over
+    }
+
+    /// Starts the parts of actions that are to be started, and reports actions that are over; whether there were any.
+    fn turn_splitter(&mut self, now: Time) -> bool {
+        let mut over = false;
+        while let Some(part) = self.splitter.as_mut().and_then(Splitter::next_part) {
+            let id = ActionId(part.id.0);
+            self.start_media(part.device, Action { id, op: part.op });
+        }
+        while let Some((id, result)) = self.splitter.as_mut().and_then(Splitter::next_done) {
+            self.media_done(now, id, result);
+            over = true;
+        }
+        over
+    }
+
+    fn start_media(&mut self, device: usize, action: Action) {
+        let entry = self.media.vacant_entry();
+        let id = entry.key() as u32;
+        let fd = self.parts.media.fd(device);
+        let ring = &mut self.net.ring;
+        match &action.op {
+            // SAFETY: the engine leaves the buffer alone until the action is done, and `media` keeps the action
+            // until its completion arrives.
+            MediaOp::Read { offset, buf } => unsafe {
+                ring.read(fd, *offset, buf.as_ptr(), buf.len() as u32, id);
+            },
+            MediaOp::Write {
+                offset,
+                buf,
+                durable,
+            } => {
+                let (ptr, len) = (buf.as_ptr(), buf.len() as u32);
+                // SAFETY: as above.
+                unsafe { ring.write(fd, *offset, ptr, len, *durable, id) };
+            }
+            MediaOp::Flush => ring.flush(fd, id),
+            MediaOp::Discard { offset, len } => ring.discard(fd, *offset, *len, id),
+        }
+        entry.insert(action);
     }
 
     fn completed(&mut self, now: Time, done: Done) -> io::Result<()> {
@@ -294,7 +328,13 @@ impl Core {
             Tag::Device(id) => {
                 let action = self.media.remove(id as usize);
                 let result = media_result(&action, done.result);
-                self.media_done(now, action.id, result);
+                match &mut self.splitter {
+                    None => self.media_done(now, action.id, result),
+                    Some(splitter) => {
+                        splitter.part_done(PartId(action.id.0), result);
+                        self.turn_splitter(now);
+                    }
+                }
             }
             Tag::Wake => {
                 self.parts.inbox.waker().acknowledge();
@@ -309,8 +349,13 @@ impl Core {
     }
 
     fn media_done(&mut self, now: Time, id: ActionId, result: Result<(), MediaError>) {
-        if let Err(error) = &result {
-            warn!(%error, "the device failed an operation");
+        match &result {
+            // The loss of a device has been told, once.
+            Err(error @ MediaError::Gone) if self.splitter.is_some() => {
+                debug!(%error, "an operation on a device that is lost");
+            }
+            Err(error) => warn!(%error, "the device failed an operation"),
+            Ok(()) => {}
         }
         let pages = &mut self.parts.pages;
         pages

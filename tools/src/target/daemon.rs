@@ -14,7 +14,7 @@ use anyhow::{Context, Result, anyhow};
 use contigfs::Fs;
 use contigfs::fuse::{MountOptions, Mounted, UnmountError};
 use ftl::device::FileDevice;
-use ftl::{Ftl, GRAIN_BYTES, OpenOptions, Port, Volume};
+use ftl::{ArrayDevice, Ftl, GRAIN_BYTES, OpenOptions, Port, Volume};
 use socket2::{Domain, Protocol, Socket, Type};
 use softrdma::{Buffer, Config, RegionTable};
 use tracing::{info, warn};
@@ -22,11 +22,13 @@ use tracing::{info, warn};
 use super::core::{ControlSenders, Core, CoreParts};
 use super::housekeeper::Housekeeper;
 use super::job::Job;
+use super::media::Media;
 use super::pages::FlashPages;
 use super::regions::{Fence, Regions};
 use super::service::{ANONYMOUS, Service};
 use super::settings::Settings;
 use super::store::TargetStore;
+use crate::devices::{self, Access};
 use crate::reactor::Inbox;
 
 /// Threads that answer control requests.
@@ -41,7 +43,7 @@ pub struct Target {
     mounted: Option<Mounted>,
     fs: Arc<Fs<TargetStore>>,
     ftl: Arc<Ftl>,
-    device: FileDevice,
+    device: ArrayDevice<FileDevice>,
     inboxes: Vec<Arc<Inbox<Job>>>,
     reactors: Vec<JoinHandle<io::Result<()>>>,
     control: Vec<JoinHandle<()>>,
@@ -69,7 +71,7 @@ impl Target {
         let reactors = start_reactors(
             settings,
             &ftl,
-            device.raw_fd(),
+            &Media::of(&device),
             &stags,
             &inboxes,
             control,
@@ -199,13 +201,18 @@ impl Target {
     }
 }
 
-fn open_volume(settings: &Settings) -> Result<(Arc<Ftl>, FileDevice)> {
-    let path = &settings.device;
-    let mut device = FileDevice::open(path)?;
+fn open_volume(settings: &Settings) -> Result<(Arc<Ftl>, ArrayDevice<FileDevice>)> {
+    let names = devices::names(&settings.devices);
+    let access = match settings.degraded {
+        true => Access::Degraded,
+        false => Access::Write,
+    };
+    let mut device = devices::open(&settings.devices, access)?;
     let options = OpenOptions {
         pool_frames: (settings.pool_bytes / GRAIN_BYTES as u64) as usize,
         ports: settings.reactors as u16,
         gc_policy: settings.gc_policy,
+        discard: settings.discard,
         now: ftl::Time(0),
         wall_clock_ns: SystemTime::now()
             .duration_since(UNIX_EPOCH)
@@ -213,15 +220,22 @@ fn open_volume(settings: &Settings) -> Result<(Arc<Ftl>, FileDevice)> {
         ..OpenOptions::default()
     };
     let (ftl, report) = Ftl::open(&mut device, options)
-        .with_context(|| format!("cannot open the volume on {}", path.display()))?;
-    info!(device = %path.display(), ?report, "volume open");
+        .with_context(|| format!("cannot open the volume on {names}"))?;
+    info!(device = names, ?report, "volume open");
+    if report.devices_lost > 0 {
+        let (lost, unknown) = (report.devices_lost, report.headers_lost);
+        warn!(
+            lost,
+            unknown, "devices of the volume are missing: what is on them is lost"
+        );
+    }
     Ok((ftl, device))
 }
 
 fn start_reactors(
     settings: &Settings,
     ftl: &Arc<Ftl>,
-    device: i32,
+    media: &Media,
     stags: &Arc<RegionTable>,
     inboxes: &[Arc<Inbox<Job>>],
     control: ControlSenders,
@@ -242,7 +256,7 @@ fn start_reactors(
             pages: FlashPages::new(Arc::clone(ftl), port),
             inbox: Arc::clone(&inboxes[index]),
             peers: inboxes.to_vec(),
-            device,
+            media: media.clone(),
             table: Arc::clone(stags),
             control: control.clone(),
             config: Config {

@@ -13,6 +13,7 @@ mod daemon;
 mod exports;
 mod housekeeper;
 mod job;
+mod media;
 mod pages;
 mod regions;
 mod service;

@@ -10,6 +10,7 @@ use serde::{Deserialize, Deserializer};
 
 use super::exports::{Export, Exports};
 use crate::cli;
+use crate::devices::are_blocks;
 
 /// Port of the target, in the range that nobody owns.
 pub const PORT: u16 = 7174;
@@ -31,6 +32,8 @@ struct FileSettings {
     reactors: Option<usize>,
     #[serde(default, deserialize_with = "policy")]
     gc_policy: Option<GcPolicy>,
+    degraded: Option<bool>,
+    discard: Option<cli::Discard>,
 }
 
 fn size<'de, D: Deserializer<'de>>(from: D) -> Result<Option<ByteSize>, D::Error> {
@@ -46,8 +49,12 @@ fn policy<'de, D: Deserializer<'de>>(from: D) -> Result<Option<GcPolicy>, D::Err
 /// What a target is started with.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// The device or image.
-    pub device: PathBuf,
+    /// The devices or images of the volume, in any order.
+    pub devices: Vec<PathBuf>,
+    /// Go on although some are missing.
+    pub degraded: bool,
+    /// Whether free segments are discarded.
+    pub discard: bool,
     /// Where to mount.
     pub mount: Option<PathBuf>,
     /// Where to listen.
@@ -78,10 +85,13 @@ impl Settings {
         } else {
             options.devices.clone()
         };
-        let device = match devices.as_slice() {
-            [device] => device.clone(),
-            [] => bail!("no device given: name one, or set `devices` in the configuration file"),
-            more => bail!("{} devices given: a volume lies on one device", more.len()),
+        if devices.is_empty() {
+            bail!("no device given: name one, or set `devices` in the configuration file");
+        }
+        let discard = match options.discard.or(file.discard).unwrap_or_default() {
+            cli::Discard::Auto => are_blocks(&devices),
+            cli::Discard::Always => true,
+            cli::Discard::Never => false,
         };
         let listen = options
             .listen
@@ -122,7 +132,9 @@ impl Settings {
             bail!("{reactors} reactors: 1 to 64 are possible");
         }
         Ok(Self {
-            device,
+            devices,
+            degraded: options.degraded || file.degraded.unwrap_or(false),
+            discard,
             mount: options.mount.clone().or(file.mount),
             listen,
             exports: Exports::new(exports),

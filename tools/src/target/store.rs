@@ -111,7 +111,9 @@ pub(super) fn store_error(error: &GetError) -> StoreError {
 pub(super) fn durable_error(error: &DurableError) -> StoreError {
     match *error {
         DurableError::NoSpace => StoreError::NoSpace,
-        DurableError::Damaged { lba } => StoreError::Damaged { lba },
+        DurableError::Damaged { lba }
+        | DurableError::Media { lba, .. }
+        | DurableError::Lost { lba } => StoreError::Damaged { lba },
         _ => StoreError::Failed,
     }
 }

@@ -137,9 +137,37 @@ pub struct Target {
 
 impl Target {
     fn start(image: &Path, more: &[&str]) -> Self {
+        Self::start_on(&[image], more)
+    }
+
+    /// Starts a target without saying on what, which is in `more`; none if it does not start.
+    pub fn try_start(more: &[&str]) -> Option<Self> {
+        let child = Command::new(FLASHNET)
+            .args(["--json", "serve", "--listen", "127.0.0.1:0"])
+            .args(more)
+            .env("FLASHNET_LOG", "warn")
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("the program starts");
+        let mut target = Self {
+            child,
+            address: SocketAddr::from(([127, 0, 0, 1], 0)),
+            mount: None,
+        };
+        let mut line = String::new();
+        let stdout = target.child.stdout.as_mut().expect("it is piped");
+        BufReader::new(stdout).read_line(&mut line).ok()?;
+        let ready: serde_json::Value = serde_json::from_str(&line).ok()?;
+        target.address = ready["address"].as_str()?.parse().ok()?;
+        Some(target)
+    }
+
+    /// Starts a target on a volume of these devices.
+    pub fn start_on(devices: &[impl AsRef<std::ffi::OsStr>], more: &[&str]) -> Self {
         let mut child = Command::new(FLASHNET)
             .args(["--json", "serve", "--listen", "127.0.0.1:0"])
-            .arg(image)
+            .args(devices)
             .args(more)
             .env("FLASHNET_LOG", "warn")
             .stdin(Stdio::null())

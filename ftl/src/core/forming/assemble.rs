@@ -1,7 +1,7 @@
 //! Sending a forming write-out out: what is still worth writing gets its number, its place and its names.
 
 use super::{Entry, Forming};
-use crate::addr::{Pba, SegmentId};
+use crate::addr::{Lba, Pba, SegmentId};
 use crate::core::stages::{Move, StageUse, WriteOut};
 use crate::core::{Core, Cx};
 use crate::crash_point::crash_point;
@@ -11,6 +11,7 @@ use crate::placement::StreamId;
 use crate::planted::Bug;
 use crate::records::Home;
 use crate::stats::count;
+use std::collections::HashSet;
 
 /// What of a forming write-out goes out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,14 +23,20 @@ pub(in crate::core) enum Part {
 
 impl Core {
     /// Takes what is not worth writing any more out of a write-out: what was trimmed, relocated or overtaken.
-    fn sift(&mut self, cx: Cx<'_>, forming: &mut Forming) {
+    fn sift(&mut self, cx: Cx<'_>, forming: &mut Forming, part: Part) {
         let base = cx.sh.pool.stage(forming.stage);
         let mut kept = 0;
         let mut referrers = Vec::new();
+        // Names that will have left for a page of this very write-out when a grain behind it is assembled.
+        let mut leaving: HashSet<Lba> = HashSet::new();
         for index in 0..forming.entries.len() {
             let live = match forming.entries[index] {
                 Entry::Page {
-                    frame, life, copy, ..
+                    lba,
+                    frame,
+                    life,
+                    copy,
+                    ..
                 } => {
                     let known = &self.frames[frame.0 as usize];
                     let live = known.life == life
@@ -40,6 +47,8 @@ impl Core {
                         self.formings.pages -= 1;
                         count(&cx.sh.counters.overtaken_grains, 1);
                         self.page_written(cx, frame, life);
+                    } else if part == Part::All {
+                        leaving.insert(lba);
                     }
                     live
                 }
@@ -53,8 +62,8 @@ impl Core {
                     referrers.clear();
                     let records = [&record].into_iter().chain(aliases);
                     self.referrers(cx, records, from, &mut referrers);
-                    let live =
-                        self.segments.life(victim.segment) == victim && !referrers.is_empty();
+                    let stays = referrers.iter().any(|r| !leaving.contains(&r.now));
+                    let live = self.segments.life(victim.segment) == victim && stays;
                     if !live {
                         self.collector.drained(victim);
                     }
@@ -96,7 +105,7 @@ impl Core {
         let Some(mut forming) = self.formings.list[stream.index()].take() else {
             return false;
         };
-        self.sift(cx, &mut forming);
+        self.sift(cx, &mut forming, part);
         if forming.entries.is_empty() && forming.records.is_empty() {
             self.stages.give_back(forming.stage);
             return true;

@@ -28,6 +28,12 @@ const COMING_MIN: usize = 3;
 /// pushed out in write-outs that are half full, and their headers cost more than the segments held back.
 const SPARE_PER_COMING: u64 = 32;
 const COMING_MORE_MAX: u64 = 6;
+/// Free segments that the devices of an array are to have left when one of them fails.
+const AFTER_LOSS_MIN: u64 = RESERVED_SEGMENTS as u64 + 2;
+/// But not more than so many for that: a device that holds nearly all can not be done without.
+const AFTER_LOSS_MOST: u64 = 2 * AFTER_LOSS_MIN;
+/// Of so many victims one may be chosen because its device is a little behind in wear; if it is far behind, every one.
+const LEVEL_ONE_IN: u8 = 3;
 /// Victims that drain at the same time; the oldest is pushed when there are more.
 const DRAINING_MAX: usize = 12;
 
@@ -74,6 +80,8 @@ pub(super) struct Collector {
     draining: Vec<Draining>,
     /// Old segments may be rewritten to let tombstones die: one for each segment the user stream opens.
     aging_credit: bool,
+    /// Victims since one was chosen for the wear of its device.
+    since_levelled: u8,
 }
 
 impl Collector {
@@ -220,7 +228,7 @@ impl Core {
     }
 
     fn expire_tombstones(&mut self, cx: Cx<'_>) {
-        if self.records.tombstones().len() == 0 {
+        if self.records.tombstones().len() == 0 || !self.loss.is_whole() {
             return;
         }
         let Some(oldest) = self.segments.oldest_life(self.log.durable()) else {
@@ -257,13 +265,25 @@ impl Core {
         }
         let worth = if stuck { 1 } else { 2 };
         let tight = self.is_tight();
+        // This may take as much as it gives: all of the segment may be live.
+        let spare = coming > RESERVED_SEGMENTS && !short;
+        let is_due = self.collector.since_levelled >= LEVEL_ONE_IN - 1;
+        let behind = match spare {
+            true => {
+                let draining = self.collector.draining.iter().map(|d| d.life.segment);
+                self.segments.behind(if is_due { 1 } else { 2 }, draining)
+            }
+            false => None,
+        };
+        let behind = behind.and_then(|device| self.segments.emptiest_on(device, grains));
         let candidates = self.segments.candidates(grains);
         let gains = |id: &SegmentId| {
             let cost = candidates.get(*id).map_or(grains, |c| c.live);
             grains >= cost + 1 + worth
         };
-        let mut best = None;
-        if !tight {
+        let mut best = behind;
+        let levels = best.is_some();
+        if !tight && best.is_none() {
             best = self.placement.victim(candidates).filter(gains);
         }
         // What the policy would rather wait for may be all there is to be had.
@@ -271,13 +291,29 @@ impl Core {
             let emptiest = candidates.emptiest().map(|c| c.id);
             best = emptiest.filter(gains);
         }
-        best.filter(|&id| self.has_room_for(self.segments.get(id).live))
+        let best = best.filter(|&id| self.has_room_for(self.segments.get(id).live));
+        if best.is_some() {
+            let since = &mut self.collector.since_levelled;
+            *since = if levels { 0 } else { since.saturating_add(1) };
+        }
+        best
     }
 
     /// Segments that are to be free or becoming free; below, victims are collected.
     fn coming_wanted(&self) -> usize {
-        let more = self.geometry.spare_segments() / SPARE_PER_COMING;
-        RESERVED_SEGMENTS + COMING_MIN + more.min(COMING_MORE_MAX) as usize
+        let spare = self.geometry.spare_segments();
+        let more = (spare / SPARE_PER_COMING).min(COMING_MORE_MAX);
+        let usual = RESERVED_SEGMENTS + COMING_MIN + more as usize;
+        // Whichever device of an array fails, those left have to go on with what is free there.
+        let places = &self.geometry.places;
+        let sizes = (0..places.count()).map(|device| self.geometry.segments_on(device));
+        let largest = sizes.max().unwrap_or(0);
+        let all = u64::from(self.geometry.segment_count);
+        let needed = (AFTER_LOSS_MIN * all).div_ceil((all - largest).max(1));
+        match places.count() {
+            1 => usual,
+            _ => usual.max(needed.min(AFTER_LOSS_MOST).min(spare / 2) as usize),
+        }
     }
 
     /// Whether there is room to write what drains and `live` grains of another victim, with a segment left over: the

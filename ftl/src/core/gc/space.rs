@@ -29,7 +29,7 @@ impl Core {
     /// When the user stream is stuck, or nearly, sees to it that pending segments become free: a flush makes the
     /// header that freed them durable, one more header records that, and another flush makes the record durable.
     pub(in crate::core) fn make_way(&mut self, cx: Cx<'_>) {
-        if self.failed.is_some() || self.phase.is_sealed() {
+        if self.failed.is_some() || self.phase.is_sealed() || !self.loss.is_whole() {
             return;
         }
         if !self.space_wanted && self.segments.free_count() > RESERVED_SEGMENTS + 4 {
@@ -55,6 +55,11 @@ impl Core {
     /// Space is wanted and can never come, because segments can not be read any more: an error for everybody who
     /// waits rather than waiting for ever (I18).
     pub(in crate::core) fn give_up_if_stuck(&mut self, cx: Cx<'_>) {
+        if self.loss.has_some() && self.is_at_rest() {
+            tracing::error!("no space to go on without the device that is lost");
+            self.fail(cx, MediaError::NoSpace);
+            return;
+        }
         let is_quiet = self.space_wanted
             && self.cold.is_warm()
             && self.failed.is_none()
@@ -73,6 +78,26 @@ impl Core {
             tracing::error!("no segment left that can be collected");
             self.fail(cx, MediaError::Io);
         }
+    }
+
+    /// Whether space is wanted and nothing is under way that could make some.
+    fn is_at_rest(&self) -> bool {
+        let is_reading = |scan| matches!(scan, Scan::Reading(_));
+        let is_read = self.segments.iter().any(|s| s.readers > 0);
+        self.space_wanted
+            && self.failed.is_none()
+            && self.cold.is_warm()
+            && !self.stages.are_writing()
+            && !self.log.is_flushing()
+            && self.is_checkpoint_done()
+            && !self.loss.is_recording()
+            && !self.segments.is_discarding()
+            && !self
+                .collector
+                .victim
+                .as_ref()
+                .is_some_and(|v| is_reading(v.scan))
+            && !is_read
     }
 
     /// Writes a header without records, so that the present `durable` is on the media.

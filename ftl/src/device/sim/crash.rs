@@ -178,9 +178,14 @@ impl CrashPoint {
         image
     }
 
+    /// The choices that [`CrashPoint::images`] makes, in its order.
+    pub fn choices_of(&self, plan: CrashPlan, seed: u64) -> Vec<CrashChoice> {
+        self.choices(plan, &mut SimRng::new(seed))
+    }
+
     /// Enumerates images. The same seed gives the same images in the same order.
     pub fn images(&self, plan: CrashPlan, seed: u64) -> CrashImages<'_> {
-        let mut choices = self.choices(plan, &mut SimRng::new(seed));
+        let mut choices = self.choices_of(plan, seed);
         // From the back: `next` pops.
         choices.reverse();
         CrashImages {

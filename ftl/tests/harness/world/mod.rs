@@ -8,7 +8,7 @@ mod workload;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use ftl::device::sim::{OpKind, SimCounts, SimDevice, SimRng};
+use ftl::device::sim::{OpKind, SimCounts, SimRng};
 use ftl::{
     Action, ActionId, Device, DurableError, Event, Ftl, GRAIN_BYTES, Get, GetError, GrainState,
     Intent, Lba, LbaRange, MediaError, MediaOp, PageRef, Port, Time, Token,
@@ -17,6 +17,7 @@ use ftl::{
 use super::memory;
 use super::options::Options;
 use super::oracle::{Content, Oracle, Promise, Violation};
+use super::rig::Rig;
 
 /// Driver rounds without progress after which the engine counts as stuck.
 const ROUNDS_MAX: usize = 20_000;
@@ -33,7 +34,7 @@ pub(crate) enum Moment {
 /// What an observer sees.
 pub(crate) struct View<'a> {
     pub(crate) moment: Moment,
-    pub(crate) device: &'a SimDevice,
+    pub(crate) device: &'a Rig,
     pub(crate) oracle: &'a Oracle,
     pub(crate) ftl: &'a Ftl,
 }
@@ -64,7 +65,7 @@ enum Asked {
 }
 
 pub(crate) struct World {
-    pub(crate) device: SimDevice,
+    pub(crate) device: Rig,
     pub(crate) ftl: Arc<Ftl>,
     pub(crate) oracle: Oracle,
     options: Options,
@@ -98,6 +99,8 @@ pub(crate) struct Failures {
     pub(crate) gets: u64,
     pub(crate) damaged: u64,
     pub(crate) durables: u64,
+    /// Answers that say that something was lost with a device.
+    pub(crate) lost: u64,
     pub(crate) volume_failed: bool,
 }
 
@@ -120,7 +123,7 @@ impl World {
     /// Formats a device and opens it.
     pub(crate) fn create(options: &Options, seed: u64) -> Result<Self, Violation> {
         let mut rng = SimRng::new(seed);
-        let mut device = SimDevice::new(options.device_bytes(), rng.bits());
+        let mut device = Rig::blank(&options.sizes(), rng.bits());
         let formatted = Ftl::format(&mut device, &options.format());
         formatted
             .map(drop)
@@ -135,7 +138,7 @@ impl World {
 
     /// Opens what is on a device; the oracle says what that must be.
     pub(crate) fn open(
-        mut device: SimDevice,
+        mut device: Rig,
         oracle: Oracle,
         options: &Options,
         rng: SimRng,
@@ -337,6 +340,8 @@ impl World {
         match error {
             DurableError::Failed(_) => self.failures.volume_failed = true,
             DurableError::Shutdown => {}
+            // It took effect, and may have been lost since.
+            DurableError::Lost { .. } => self.failures.lost += 1,
             // Only commits are refused like this, and without any effect.
             DurableError::NoSpace | DurableError::Damaged { .. } | DurableError::Media { .. } => {
                 self.oracle.revert(promise);
@@ -434,7 +439,7 @@ impl Counted {
 /// Reads every grain of the universe and every mapping from an idle volume; nothing but reads is asked for.
 pub(crate) fn read_out(
     ftl: &Ftl,
-    device: &mut SimDevice,
+    device: &mut dyn Device,
     universe: &[u64],
 ) -> Result<BTreeMap<u64, Content>, Violation> {
     load_map(ftl, device)?;
@@ -470,7 +475,7 @@ pub(crate) fn read_out(
 }
 
 /// Waits until all of the map is in memory.
-fn load_map(ftl: &Ftl, device: &mut SimDevice) -> Result<(), Violation> {
+fn load_map(ftl: &Ftl, device: &mut dyn Device) -> Result<(), Violation> {
     ftl.load(Port(0), LbaRange::ALL, Token(u64::MAX));
     for _ in 0..ROUNDS_MAX {
         while let Some(action) = ftl.poll_action(Port(0)) {
@@ -491,7 +496,7 @@ fn load_map(ftl: &Ftl, device: &mut SimDevice) -> Result<(), Violation> {
 /// Reads one grain of an idle volume through port 0.
 pub(crate) fn read_grain(
     ftl: &Ftl,
-    device: &mut SimDevice,
+    device: &mut dyn Device,
     lba: u64,
     token: u64,
 ) -> Result<Vec<u8>, GetError> {
@@ -503,13 +508,15 @@ pub(crate) fn read_grain(
             while let Some(action) = ftl.poll_action(Port(0)) {
                 device.submit(action);
             }
-            if let Some((id, result)) = device.poll(true) {
+            let done = device.poll(true);
+            let answered = done.is_some();
+            if let Some((id, result)) = done {
                 ftl.handle_done(Port(0), Time(1), id, result);
             }
             if let Some(Event::Page { result, .. }) = ftl.poll_event(Port(0)) {
                 break result?;
             }
-            if device.in_flight() == 0 {
+            if !answered {
                 let error = MediaError::Gone;
                 return Err(GetError::Media {
                     lba: Lba(lba),
@@ -520,4 +527,28 @@ pub(crate) fn read_grain(
     };
     page.copy_out(0, &mut bytes);
     Ok(bytes)
+}
+
+/// The same of a volume that has lost a device: what can be read, and the grains that are lost.
+pub(crate) fn read_rest(
+    ftl: &Ftl,
+    device: &mut dyn Device,
+    universe: &[u64],
+) -> Result<(BTreeMap<u64, Content>, Vec<u64>), Violation> {
+    load_map(ftl, device)?;
+    let (mut found, mut lost) = (BTreeMap::new(), Vec::new());
+    for (n, &lba) in universe.iter().enumerate() {
+        let content = match (read_grain(ftl, device, lba, n as u64), ftl.state(Lba(lba))) {
+            (Ok(bytes), GrainState::Data) => Content::Data(bytes.into()),
+            (Ok(_), GrainState::Zero) => Content::Zero,
+            (Ok(_), GrainState::Unmapped) => Content::Unmapped,
+            (Err(GetError::Media { .. } | GetError::Damaged { .. }), GrainState::Data) => {
+                lost.push(lba);
+                continue;
+            }
+            (Err(error), state) => return violation(format!("LBA {lba}, {state:?}: {error}")),
+        };
+        found.insert(lba, content);
+    }
+    Ok((found, lost))
 }

@@ -101,17 +101,14 @@ impl Demo<'_> {
             }
             None => (self.scratch.join("volume.img"), Some(self.options.size)),
         };
-        let made = mkfs::format(
-            &image,
-            &cli::Mkfs {
-                devices: vec![image.clone()],
-                size,
-                op: 20,
-                prefill: false,
-                segment_size: None,
-                force: self.options.device.is_some(),
-            },
-        )?;
+        let made = mkfs::format(&cli::Mkfs {
+            devices: vec![image.clone()],
+            size,
+            op: 20,
+            prefill: false,
+            segment_size: None,
+            force: self.options.device.is_some(),
+        })?;
         self.report.add(Step {
             name: "format the image".into(),
             time: start.elapsed(),

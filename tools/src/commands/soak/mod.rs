@@ -109,17 +109,14 @@ impl Soak {
         json: bool,
     ) -> Result<Self> {
         let image = scratch.join("volume.img");
-        let made = mkfs::format(
-            &image,
-            &cli::Mkfs {
-                devices: vec![image.clone()],
-                size: Some(options.size),
-                op: 20,
-                prefill: false,
-                segment_size: None,
-                force: false,
-            },
-        )?;
+        let made = mkfs::format(&cli::Mkfs {
+            devices: vec![image.clone()],
+            size: Some(options.size),
+            op: 20,
+            prefill: false,
+            segment_size: None,
+            force: false,
+        })?;
         let capacity = made["capacity_bytes"].as_u64().unwrap_or(0);
         let mut rng = SmallRng::seed_from_u64(seed);
         let count = u64::from(options.writers);

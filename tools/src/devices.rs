@@ -1,0 +1,79 @@
+//! The devices of a volume by their paths: opening them, in any order, and naming them.
+
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Result, bail};
+use ftl::{ArrayDevice, FileDevice};
+use serde_json::{Value, json};
+
+/// What is to be done with the devices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Nothing is written.
+    Read,
+    /// Everything.
+    Write,
+    /// The same, although devices of the volume may be missing.
+    Degraded,
+}
+
+/// Opens the devices of a volume.
+///
+/// # Errors
+/// Names the device that can not be opened, is missing, or does not belong to the others, and the way out.
+pub fn open(paths: &[PathBuf], access: Access) -> Result<ArrayDevice<FileDevice>> {
+    refuse_twice(paths)?;
+    let mut devices = Vec::new();
+    for path in paths {
+        let device = match access {
+            Access::Read => FileDevice::open_read_only(path)?,
+            Access::Write | Access::Degraded => FileDevice::open(path)?,
+        };
+        devices.push((path.display().to_string(), device));
+    }
+    match ArrayDevice::assemble(devices, access == Access::Degraded) {
+        Ok(device) => Ok(device),
+        Err(error) if error.is_missing() => bail!(
+            "{error}; serve and scrub go on without it if told so by --degraded, and what is on it is lost then"
+        ),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// One path twice would only be told as being in use.
+pub fn refuse_twice(paths: &[PathBuf]) -> Result<()> {
+    let same = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_path_buf());
+    for (n, path) in paths.iter().enumerate() {
+        if paths[..n].iter().any(|other| same(other) == same(path)) {
+            bail!("{} is named twice", path.display());
+        }
+    }
+    Ok(())
+}
+
+/// Whether all of them are block devices.
+pub fn are_blocks(paths: &[PathBuf]) -> bool {
+    let is_block = |path: &PathBuf| {
+        let known = std::fs::metadata(path);
+        known.is_ok_and(|known| known.file_type().is_block_device())
+    };
+    paths.iter().all(is_block)
+}
+
+/// For people: `a.img, b.img`.
+pub fn names(paths: &[PathBuf]) -> String {
+    let names: Vec<String> = paths
+        .iter()
+        .map(|path| path.display().to_string())
+        .collect();
+    names.join(", ")
+}
+
+/// For machines: a path, or a list of several.
+pub fn names_json(paths: &[PathBuf]) -> Value {
+    match paths {
+        [path] => json!(path),
+        several => json!(several),
+    }
+}

@@ -1,0 +1,240 @@
+//! Several image files as one volume, end to end: made, served, killed, assembled in another order, checked, and served
+//! without one of them.
+//!
+//! Defends I1 (what `put` acknowledged survives a kill, whatever order the devices are named in), and for people: a device
+//! that is missing, foreign, named twice or out of date is named.
+
+mod common;
+
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use common::{FLASHNET, Target, bad, can_serve, good, pattern};
+use serde_json::Value;
+use tempfile::TempDir;
+
+/// Three images of different sizes that are one volume.
+struct Disks {
+    dir: TempDir,
+}
+
+const SIZES: [u64; 3] = [24 << 20, 64 << 20, 40 << 20];
+
+impl Disks {
+    fn new() -> Self {
+        let disks = Self {
+            dir: tempfile::tempdir().expect("a temporary directory"),
+        };
+        for (n, size) in SIZES.into_iter().enumerate() {
+            let file = std::fs::File::create(disks.path(n)).unwrap();
+            file.set_len(size).unwrap();
+        }
+        disks
+    }
+
+    fn path(&self, n: usize) -> PathBuf {
+        self.dir.path().join(format!("disk{n}.img"))
+    }
+
+    fn beside(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    /// `command` with some of them.
+    fn with(&self, command: &[&str], which: &[usize]) -> Vec<String> {
+        let mut arguments: Vec<String> = command.iter().map(|&word| word.to_owned()).collect();
+        arguments.extend(which.iter().map(|&n| self.path(n).display().to_string()));
+        arguments
+    }
+
+    fn serve(&self, which: &[usize], more: &[&str]) -> Target {
+        let paths: Vec<PathBuf> = which.iter().map(|&n| self.path(n)).collect();
+        Target::start_on(&paths, more)
+    }
+}
+
+fn answer(arguments: &[String]) -> Value {
+    serde_json::from_str(&good(arguments)).unwrap()
+}
+
+#[test]
+fn one_volume_of_three_files() {
+    if !can_serve() {
+        return;
+    }
+    let disks = Disks::new();
+    let made = answer(&disks.with(&["--json", "mkfs"], &[0, 1, 2]));
+    assert_eq!(made["device_bytes"], SIZES.iter().sum::<u64>());
+    assert_eq!(made["device"].as_array().unwrap().len(), 3);
+    let said = bad(&disks.with(&["mkfs"], &[1]));
+    assert!(said.contains("holds a volume already"), "{said}");
+
+    // What is there after each kill is what was acknowledged, with the devices in ever other orders.
+    let files: Vec<Vec<u8>> = (0..6).map(|n| pattern(5 << 20, n + 1)).collect();
+    let local = disks.beside("local");
+    let back = disks.beside("back");
+    let orders = [[0, 1, 2], [2, 0, 1], [1, 2, 0], [2, 1, 0]];
+    for (round, order) in orders.iter().enumerate() {
+        let target = disks.serve(order, &["--discard", "always"]);
+        for (n, file) in files.iter().enumerate().take(round) {
+            let url = target.url(&format!("/file{n}"));
+            good(&["get", &url, back.to_str().unwrap()]);
+            assert!(
+                std::fs::read(&back).unwrap() == *file,
+                "file {n} in round {round}"
+            );
+        }
+        std::fs::write(&local, &files[round]).unwrap();
+        let url = target.url(&format!("/file{round}"));
+        good(&["put", local.to_str().unwrap(), &url]);
+        target.kill();
+    }
+    good(&disks.with(&["fsck"], &[1, 0, 2]));
+    good(&disks.with(&["fsck", "--rebuild"], &[0, 2, 1]));
+    good(&disks.with(&["scrub"], &[2, 1, 0]));
+    let view = answer(&disks.with(&["--json", "inspect"], &[2, 1, 0]));
+    let listed = view["devices"].as_array().unwrap();
+    let grains: Vec<u64> = listed
+        .iter()
+        .map(|d| d["grains"].as_u64().unwrap())
+        .collect();
+    assert_eq!(grains, SIZES.map(|size| size / 4096));
+    assert_eq!(view["superblock_copies"].as_array().unwrap().len(), 6);
+    // The log is striped: live grains on every device.
+    let view = answer(&disks.with(&["--json", "inspect", "--segments"], &[0, 1, 2]));
+    let segments = view["segments"].as_array().unwrap();
+    for device in listed {
+        let first = device["first_segment"].as_u64().unwrap() as usize;
+        let count = device["segments"].as_u64().unwrap() as usize;
+        let here = segments[first..first + count].iter();
+        let live: u64 = here.map(|s| s["live"].as_u64().unwrap()).sum();
+        assert!(live > 0, "nothing on {}", device["path"]);
+    }
+}
+
+#[test]
+fn what_does_not_fit_is_named() {
+    let disks = Disks::new();
+    good(&disks.with(&["mkfs"], &[0, 1, 2]));
+    for command in ["fsck", "inspect", "scrub", "serve"] {
+        let said = bad(&disks.with(&[command], &[2, 0]));
+        assert!(
+            said.contains("disk1.img") && said.contains("missing"),
+            "{said}"
+        );
+        assert!(said.contains("UUID"), "{said}");
+        let said = bad(&disks.with(&[command], &[2, 0, 1, 0]));
+        assert!(said.contains("disk0.img is named twice"), "{said}");
+    }
+    let other = Disks::new();
+    good(&other.with(&["mkfs"], &[0, 1]));
+    let mut mixed = disks.with(&["fsck"], &[0, 1]);
+    mixed.push(other.path(0).display().to_string());
+    let said = bad(&mixed);
+    assert!(said.contains("another volume"), "{said}");
+    assert!(
+        said.contains(&other.path(0).display().to_string()),
+        "{said}"
+    );
+    let copy = disks.beside("copy.img");
+    std::fs::copy(disks.path(1), &copy).unwrap();
+    let mut twice = disks.with(&["fsck"], &[0, 1, 2]);
+    twice.push(copy.display().to_string());
+    let said = bad(&twice);
+    assert!(
+        said.contains("copy.img") && said.contains("disk1.img"),
+        "{said}"
+    );
+    let file = std::fs::OpenOptions::new().write(true).open(disks.path(1));
+    file.unwrap().set_len(SIZES[1] / 2).unwrap();
+    let said = bad(&disks.with(&["fsck"], &[0, 1, 2]));
+    assert!(said.contains("disk1.img has 8192 grains"), "{said}");
+    let said = bad(&disks.with(&["mkfs", "--force"], &[0, 0]));
+    assert!(said.contains("named twice"), "{said}");
+}
+
+/// Without a device, when that is asked for: what lies on the others is there, the rest is an error; and the device is not
+/// believed when it comes back.
+#[test]
+fn going_on_without_a_device() {
+    if !can_serve() {
+        return;
+    }
+    let disks = Disks::new();
+    good(&disks.with(&["mkfs"], &[0, 1, 2]));
+    let local = disks.beside("local");
+    let target = disks.serve(&[0, 1, 2], &[]);
+    for n in 0..8_u64 {
+        std::fs::write(&local, pattern(1 << 20, n + 1)).unwrap();
+        let url = target.url(&format!("/file{n}"));
+        good(&["put", local.to_str().unwrap(), &url]);
+    }
+    assert!(target.stop().success());
+    // Which device holds the least of what files are found by is up to the log: one of them can be done without.
+    let mut served = None;
+    for lost in 0..3 {
+        let copies = Disks::new();
+        for n in 0..3 {
+            std::fs::copy(disks.path(n), copies.path(n)).unwrap();
+        }
+        let rest: Vec<usize> = (0..3).filter(|&n| n != lost).collect();
+        let said = bad(&copies.with(&["serve"], &rest));
+        assert!(said.contains("--degraded"), "{said}");
+        let output = Command::new(FLASHNET)
+            .args(copies.with(&["--json", "scrub", "--degraded"], &rest))
+            .stdin(Stdio::null())
+            .output()
+            .unwrap();
+        let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let damaged = report["damaged"].as_array().unwrap();
+        let grains = report["grains"].as_u64().unwrap();
+        assert!(
+            !damaged.is_empty() && (damaged.len() as u64) < grains,
+            "{report}"
+        );
+        let path = format!("disk{lost}.img");
+        for fault in damaged {
+            assert!(fault["device"].as_str().unwrap().contains(&path), "{fault}");
+        }
+        // It was left out once: what is on it is out of date.
+        let said = bad(&copies.with(&["serve"], &[0, 1, 2]));
+        assert!(
+            said.contains(&path) && said.contains("out of date"),
+            "{said}"
+        );
+        served = served.or_else(|| read_rest(&copies, &rest));
+    }
+    let (whole, torn) = served.expect("no target came up without a device");
+    assert!(
+        whole > 0 && torn > 0,
+        "{whole} files are whole, {torn} are not"
+    );
+}
+
+/// How many files can be read, and how many not, if what they are found by is there.
+fn read_rest(disks: &Disks, which: &[usize]) -> Option<(usize, usize)> {
+    let config = disks.beside("target.toml");
+    let paths: Vec<String> = which
+        .iter()
+        .map(|&n| format!("{:?}", disks.path(n)))
+        .collect();
+    let text = format!("devices = [{}]\ndegraded = true\n", paths.join(", "));
+    std::fs::write(&config, text).unwrap();
+    let target = Target::try_start(&["--config", config.to_str().unwrap()])?;
+    let back = disks.beside("back");
+    let (mut whole, mut torn) = (0, 0);
+    for n in 0..8_u64 {
+        let url = target.url(&format!("/file{n}"));
+        let got = common::flashnet(&["get", &url, back.to_str().unwrap()]);
+        if got.status.success() {
+            assert!(
+                std::fs::read(&back).unwrap() == pattern(1 << 20, n + 1),
+                "file {n}"
+            );
+            whole += 1;
+        } else {
+            torn += 1;
+        }
+    }
+    Some((whole, torn))
+}
