@@ -1,11 +1,14 @@
 //! Which entries of the map have changed since the last checkpoint.
 
 use crate::addr::Lba;
-use crate::map::{LEAF_GRAINS, LeafHasher};
+use crate::map::LeafHasher;
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
 
-/// A bit for each changed grain, 64 grains to a word.
+/// Grains that share a word.
+const WORD_GRAINS: u64 = 64;
+
+/// A bit for each changed grain.
 #[derive(Debug, Default)]
 pub(crate) struct Changes {
     masks: HashMap<u64, u64, BuildHasherDefault<LeafHasher>>,
@@ -26,8 +29,8 @@ impl Changes {
         if self.ignored {
             return;
         }
-        let mask = self.masks.entry(lba.0 / LEAF_GRAINS).or_default();
-        let bit = 1 << (lba.0 % LEAF_GRAINS);
+        let mask = self.masks.entry(lba.0 / WORD_GRAINS).or_default();
+        let bit = 1 << (lba.0 % WORD_GRAINS);
         self.count += u64::from(*mask & bit == 0);
         *mask |= bit;
     }
@@ -43,9 +46,9 @@ impl Changes {
         masks.sort_unstable();
         let mut changed = Vec::with_capacity(self.count as usize);
         self.count = 0;
-        for (leaf, mut mask) in masks {
+        for (word, mut mask) in masks {
             while mask != 0 {
-                changed.push(Lba(leaf * LEAF_GRAINS + u64::from(mask.trailing_zeros())));
+                changed.push(Lba(word * WORD_GRAINS + u64::from(mask.trailing_zeros())));
                 mask &= mask - 1;
             }
         }
