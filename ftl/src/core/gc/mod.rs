@@ -25,9 +25,11 @@ const COLLECT_TRIES: u8 = 4;
 /// Fewest segments above the reserve that are to be free or becoming free.
 const COMING_MIN: usize = 3;
 /// One more for each so many spare segments, up to `COMING_MORE_MAX`: with less room to breathe what drains has to be
-/// pushed out in write-outs that are half full, and their headers cost more than the segments held back.
-const SPARE_PER_COMING: u64 = 32;
-const COMING_MORE_MAX: u64 = 6;
+/// pushed out in write-outs that are half full, and their headers cost more than the segments held back. Worse, when
+/// users are refused a segment relocation falls back on one stream for all, and a volume that has begun to mix what it had
+/// sorted takes long to find out of it.
+const SPARE_PER_COMING: u64 = 20;
+const COMING_MORE_MAX: u64 = 8;
 /// Free segments that the devices of an array are to have left when one of them fails.
 const AFTER_LOSS_MIN: u64 = RESERVED_SEGMENTS as u64 + 2;
 /// But not more than so many for that: a device that holds nearly all can not be done without.
