@@ -5,7 +5,7 @@ mod common;
 use common::{Rng, at, grain, reopen, volume};
 use ftl::device::sim::SimRng;
 use ftl::{
-    Action, ActionId, AtomicBatch, CommitError, Device, FormatOptions, Ftl, GRAIN_BYTES,
+    Action, ActionId, AtomicBatch, CommitError, Device, FormatOptions, Ftl, GRAIN_BYTES, GcPolicy,
     GrainState, HeaderDevice, Intent, Lba, LbaRange, MediaError, MediaOp, MemDevice, OpenOptions,
     Port, Token, Volume, VolumeError,
 };
@@ -226,6 +226,81 @@ fn more_names_than_a_header_holds() {
     let live = reopen(live.into_device(), 64);
     check(&live);
     check(&agrees_with_scan(live));
+}
+
+/// A younger page of one name leaves in the same write-out as the copy of the grain, ahead of it. So the copy is for the
+/// other name alone, and when that goes too before the write-out does, there is nothing to copy (I2, I5).
+#[test]
+fn last_name_leaves_with_the_write_out() {
+    // The copy goes out for the name that stays; with none left it does not.
+    assert_eq!(copies_behind_younger_page(true), 1);
+    assert_eq!(copies_behind_younger_page(false), 0);
+}
+
+/// Collects a grain with two names behind a younger page of the first one; returns how many copies were written.
+fn copies_behind_younger_page(other_stays: bool) -> u64 {
+    const SEGMENT: u64 = 64;
+    // One stream, so page and grain share a write-out; nothing goes out because of its age.
+    let options = OpenOptions {
+        pool_frames: 64,
+        gc_policy: GcPolicy::Greedy,
+        dirty_age_ns: 1 << 60,
+        ..OpenOptions::default()
+    };
+    let device = volume(16 + 24 * SEGMENT as usize, SEGMENT, 64).into_device();
+    let (live, _) = Volume::open(device, options).expect("open");
+    let write = |lba, version| {
+        let bytes = grain(lba, version);
+        live.write(at(lba), &bytes).expect("write");
+    };
+    let (name, other, filler) = (Lba(0), Lba(1000), Lba(2000));
+    // The oldest segment holds the grain and nothing else that is live.
+    write(name, 1);
+    live.clone_range(name, other, 1).expect("clone");
+    for n in 0..SEGMENT {
+        write(filler.offset(n), 1);
+        if n % 8 == 7 {
+            live.sync(LbaRange::ALL).expect("sync");
+        }
+    }
+    live.trim(LbaRange::new(filler, SEGMENT)).expect("trim");
+    // It is collected when there are so many tombstones; the last of them are left for later.
+    let trim_many = || {
+        let mut batch = AtomicBatch::new();
+        for n in 0..AtomicBatch::RANGES_MAX as u64 {
+            batch.trim(LbaRange::new(Lba(1 << 40 | n), 1));
+        }
+        live.commit(batch).expect("trims");
+    };
+    for _ in 0..6 {
+        trim_many();
+    }
+    assert_eq!(live.ftl().stats().victims, 0);
+    // Of many dirty pages some join a write-out and wait there until it is full.
+    for n in 0..17 {
+        write(name.offset(n), 2);
+    }
+    trim_many();
+    live.tick();
+    let before = live.ftl().stats();
+    assert_eq!(before.victims, 1);
+    if !other_stays {
+        live.trim(LbaRange::new(other, 1)).expect("trim");
+    }
+    live.sync(LbaRange::new(name, 1)).expect("sync");
+    let after = live.ftl().stats();
+    let check = |live: &Volume<MemDevice>| {
+        assert!(read(live, name) == grain(name, 2));
+        if other_stays {
+            assert!(read(live, other) == grain(name, 1));
+        } else {
+            assert_eq!(live.ftl().state(other), GrainState::Unmapped);
+        }
+        live.ftl().self_check();
+    };
+    check(&live);
+    check(&agrees_with_scan(live));
+    after.relocated_grains - before.relocated_grains
 }
 
 /// A clone waits until a page of its source is put, and takes what was written there; then both are durable (I1).
