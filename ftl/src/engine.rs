@@ -215,10 +215,10 @@ impl Ftl {
     }
 
     /// Clones the `count` (at most [`AtomicBatch::MOVED_MAX`]) grains from `from` to `to` without writing their data:
-    /// both ranges have them until one of the two is written to. What `to` held is gone. [`Event::Durable`] when
-    /// durable, and then what it cloned is durable in both ranges. It takes effect once everything put in the source
-    /// has been written out and nobody holds a page of it; who writes to the source without a pause holds it up, and
-    /// batches submitted later wait for it. Every grain counts against the capacity under each of its names.
+    /// both ranges have them until one of the two is written to. What `to` held is gone. [`Event::Durable`] when the
+    /// new names are durable. It takes effect once everything put in the source has been written out and nobody holds
+    /// a page of it (a few pages that somebody writes to all the time are copied instead); batches submitted later
+    /// wait for it. Every grain counts against the capacity under each of its names.
     pub fn clone_range(
         &self,
         port: Port,

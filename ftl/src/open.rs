@@ -2,7 +2,7 @@
 
 use crate::addr::{GRAIN_BYTES, Pba};
 use crate::checkpoint::UNIT_PAGES;
-use crate::core::Core;
+use crate::core::{CLONE_URGES, Core};
 use crate::device::{Device, MediaError, Members};
 use crate::engine::{Ftl, VolumeInfo};
 use crate::error::{FormatError, OpenError};
@@ -94,6 +94,9 @@ pub struct OpenOptions {
     /// Records that the copy of one grain takes at most; none: what its header has room for.
     #[doc(hidden)]
     pub names_max: Option<usize>,
+    /// Times that pages to be cloned are made urgent before they are copied.
+    #[doc(hidden)]
+    pub clone_urges: Option<u32>,
 }
 
 impl Default for OpenOptions {
@@ -114,6 +117,7 @@ impl Default for OpenOptions {
             map_pages_eager: 64,
             sweep_entries: None,
             names_max: None,
+            clone_urges: None,
         }
     }
 }
@@ -261,6 +265,7 @@ impl Ftl {
             names_max: options.names_max.unwrap_or(usize::MAX).max(1),
             discard: options.discard,
             members: device.members().cloned(),
+            clone_urges: options.clone_urges.unwrap_or(CLONE_URGES),
             planted: options.planted,
         };
         Ok((Self::assemble(Arc::new(shared), info), report))

@@ -52,6 +52,8 @@ pub(crate) struct Shared {
     pub(crate) discard: bool,
     /// The devices of an array.
     pub(crate) members: Option<Arc<Members>>,
+    /// Times that pages to be cloned are made urgent before they are copied.
+    pub(crate) clone_urges: u32,
     pub(crate) planted: Option<Bug>,
 }
 

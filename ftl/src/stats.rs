@@ -54,6 +54,8 @@ counters! {
     remaps,
     /// Clones.
     clones,
+    /// Pages that clones copied because somebody wrote to them all the time.
+    clone_copies,
     /// Names that kept a place because the header of the copy had no room for them.
     names_left,
     /// Segments freed.

@@ -145,6 +145,26 @@ fn cloning_volume() {
     }
 }
 
+/// Nothing waits until a source is clean: pages that are dirty or on their way are copied into the header of the clone
+/// (I1-I5, batches).
+#[test]
+fn clones_of_busy_pages() {
+    for (area, remapping) in [(0, true), (96, false)] {
+        let options = Options {
+            area,
+            checkpoint_headers: 3,
+            sweep: Some(14),
+            cloning: true,
+            remapping,
+            clone_urges: Some(0),
+            ..Options::tiny()
+        };
+        let tally = enumerate(&options, Effort::USUAL, 8, 4, 60);
+        at_least(tally.states, 3_000);
+        at_least(tally.clone_copies, 20);
+    }
+}
+
 /// Copies carry one or two names at most, so those of a grain are relocated in rounds, between which anything may
 /// happen (I1-I5).
 #[test]

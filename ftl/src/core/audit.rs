@@ -53,6 +53,9 @@ impl Core {
                 let resident = matches!(state, State::Resident(_));
                 assert_eq!(known.usage == FrameUse::Resident, resident, "{lba}");
                 assert_eq!(frames.insert(frame.0, lba.0), None, "frame named twice");
+                if matches!(state, State::Resident(r) if !r.dirty) && known.writing == 0 {
+                    assert!(self.candidates.holds(frame), "{lba} is never evicted");
+                }
             }
             let location = self.location(cx, lba);
             if location != Location::Nowhere || matches!(state, State::Resident(_)) {

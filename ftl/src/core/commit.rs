@@ -5,6 +5,7 @@
 //! all of it survives a crash or none; it is the first thing the next write-out takes. Batches that come before that
 //! join it, and pages they share are written once. The group holds pins on its pages until they have been copied.
 
+use super::clone::Copies;
 use super::group::GroupRecord;
 use super::pages::Acquired;
 use super::pending::{Got, PendingCommit, Wanted};
@@ -80,9 +81,13 @@ impl Core {
             }
             let mut seized = None;
             if self.commits[0].failed.is_none() {
+                let room = self.room_for_copies(&self.commits[0]);
                 let batch = std::mem::take(&mut self.commits[0].batch);
-                if self.are_settled(cx, &batch.clones) {
-                    seized = self.seize_pages(cx, &batch.remaps);
+                if let Some(moved) = self.seize_pages(cx, &batch.remaps) {
+                    match self.settle_clones(cx, &batch.clones, room) {
+                        Some(copies) => seized = Some((moved, copies)),
+                        None => self.set_free(moved),
+                    }
                 }
                 self.commits[0].batch = batch;
                 if seized.is_none() {
@@ -91,7 +96,7 @@ impl Core {
             }
             let head = self.commits.pop_front().expect("not empty");
             match (head.failed, seized) {
-                (None, Some(seized)) => self.apply(cx, head, &seized),
+                (None, Some((moved, copies))) => self.apply(cx, head, &moved, copies),
                 (failed, _) => {
                     let error = failed.expect("why it did not get its pages");
                     self.release_commit(cx, &head);
@@ -198,6 +203,17 @@ impl Core {
         pages <= pages_max && pages + records <= RECORDS_MAX
     }
 
+    /// Pages that may be copied for the clones of a batch: they go in the header of the group, too.
+    fn room_for_copies(&self, commit: &PendingCommit) -> usize {
+        let batch = &commit.batch;
+        let ranges = batch.trims.len() + batch.zeros.len() + 2 * batch.renamed().count();
+        let records = self.group.slots() + ranges;
+        let pages = self.group.pages.len() + commit.wanted.len();
+        self.batch_grains_max()
+            .min(RECORDS_MAX.saturating_sub(records))
+            .saturating_sub(pages)
+    }
+
     /// Most grains one batch may patch here: one write-out must carry it, and the pool must hold it with ease.
     pub(crate) fn batch_grains_max(&self) -> usize {
         AtomicBatch::GRAINS_MAX
@@ -250,7 +266,7 @@ impl Core {
     }
 
     /// The batch takes effect.
-    fn apply(&mut self, cx: Cx<'_>, commit: PendingCommit, seized: &Seized) {
+    fn apply(&mut self, cx: Cx<'_>, commit: PendingCommit, seized: &Seized, mut copies: Copies) {
         let PendingCommit {
             port,
             token,
@@ -313,7 +329,7 @@ impl Core {
             count(&cx.sh.counters.clones, 1);
             let renaming = Renaming::Clone(clone);
             self.group.records.push(GroupRecord::Rename(renaming));
-            self.clone_range(cx, clone);
+            self.clone_range(cx, clone, &mut copies);
             crash_point!("clone.applied");
         }
         if self.group.is_empty() {

@@ -50,6 +50,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+pub(crate) use clone::CLONE_URGES;
 pub(crate) use pending::PendingCommit;
 
 use checkpoint::Checkpointer;

@@ -390,7 +390,7 @@ impl Core {
     }
 
     /// Second chance: frees one clean page that nobody holds. Two rounds see every page unused.
-    fn evict_one(&mut self, cx: Cx<'_>) -> bool {
+    pub(super) fn evict_one(&mut self, cx: Cx<'_>) -> bool {
         for _ in 0..2 * self.candidates.len() {
             let Some(frame) = self.candidates.pop() else {
                 break;
@@ -411,8 +411,12 @@ impl Core {
         if known.usage != FrameUse::Resident || known.writing > 0 {
             return false;
         }
-        let state = known.leaf().entry(known.lba).state();
-        matches!(state, State::Resident(r) if r.frame == frame && !r.dirty)
+        match known.leaf().entry(known.lba).state() {
+            State::Resident(r) => r.frame == frame && !r.dirty,
+            // It has been seized, and will be set free.
+            State::InFlight(seized) => seized == frame,
+            State::Away(_) => false,
+        }
     }
 
     fn evict(&mut self, cx: Cx<'_>, frame: FrameId, force: bool) -> bool {

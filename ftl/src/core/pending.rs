@@ -32,6 +32,8 @@ pub(crate) struct PendingCommit {
     pub(super) batch: AtomicBatch,
     pub(super) wanted: Vec<Wanted>,
     pub(super) failed: Option<DurableError>,
+    /// How often the sources of its clones were made urgent.
+    pub(super) urged: u32,
 }
 
 impl PendingCommit {
@@ -93,6 +95,7 @@ impl PendingCommit {
             batch,
             wanted,
             failed: None,
+            urged: 0,
         })
     }
 }

@@ -13,7 +13,7 @@ use std::sync::atomic::Ordering;
 
 /// Pages that nobody can pin for the moment.
 #[derive(Debug, Default)]
-pub(super) struct Seized(HashMap<Lba, Resident>);
+pub(super) struct Seized(pub(super) HashMap<Lba, Resident>);
 
 impl Core {
     /// Seizes the pages of what the batch at the head moves. None: somebody holds one, or fills one; the batch is
@@ -47,11 +47,15 @@ impl Core {
         Some(seized)
     }
 
-    fn set_free(&self, seized: Seized) {
+    pub(super) fn set_free(&self, seized: Seized) {
         for (lba, page) in seized.0 {
-            let leaf = self.index.leaf(lba).expect("leaf of a page");
-            leaf.entry(lba).replace(State::Resident(page));
+            self.set_one_free(lba, page);
         }
+    }
+
+    pub(super) fn set_one_free(&self, lba: Lba, page: Resident) {
+        let leaf = self.index.leaf(lba).expect("leaf of a page");
+        leaf.entry(lba).replace(State::Resident(page));
     }
 
     /// A remap takes effect; what the target held is gone as if trimmed.

@@ -27,6 +27,11 @@ impl Candidates {
         self.queue.len()
     }
 
+    /// Whether a frame is in it. For tests.
+    pub(crate) fn holds(&self, frame: FrameId) -> bool {
+        self.queued[frame.0 as usize]
+    }
+
     /// A page has become clean, or deserves another round.
     pub(crate) fn push(&mut self, frame: FrameId) {
         if !std::mem::replace(&mut self.queued[frame.0 as usize], true) {

@@ -2,7 +2,8 @@
 #![allow(dead_code, reason = "each test uses a part")]
 
 use ftl::{
-    FormatOptions, Ftl, GRAIN_BYTES, GcPolicy, GrainState, Lba, MemDevice, OpenOptions, Volume,
+    Device, FormatOptions, Ftl, GRAIN_BYTES, GcPolicy, GrainState, Lba, MemDevice, OpenOptions,
+    Volume,
 };
 
 /// xorshift64*: the seed is the test's only source of chance.
@@ -88,4 +89,10 @@ pub(crate) fn reopen_as(
 
 pub(crate) fn at(lba: Lba) -> u64 {
     lba.0 * GRAIN_BYTES as u64
+}
+
+pub(crate) fn read<D: Device>(live: &Volume<D>, lba: Lba) -> Vec<u8> {
+    let mut bytes = vec![0; GRAIN_BYTES];
+    live.read(at(lba), &mut bytes).expect("read");
+    bytes
 }

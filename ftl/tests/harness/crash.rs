@@ -79,6 +79,7 @@ pub(crate) struct Tally {
     pub(crate) remaps: u64,
     pub(crate) clones: u64,
     pub(crate) names_left: u64,
+    pub(crate) clone_copies: u64,
     pub(crate) no_space: u64,
     /// Checkpoints taken, those that did not fit, and recoveries from one.
     pub(crate) checkpoints: u64,
@@ -116,6 +117,7 @@ impl Tally {
         self.remaps += other.remaps;
         self.clones += other.clones;
         self.names_left += other.names_left;
+        self.clone_copies += other.clone_copies;
         self.no_space += other.no_space;
         self.checkpoints += other.checkpoints;
         self.skipped += other.skipped;
@@ -446,6 +448,7 @@ fn note_engine(tally: &mut Tally, world: &World) {
     tally.victims += stats.victims;
     tally.relocated += stats.relocated_grains;
     tally.names_left += stats.names_left;
+    tally.clone_copies += stats.clone_copies;
     tally.segments_freed += stats.segments_freed;
     tally.nudges += stats.nudges;
     tally.batches += world.stats.batches;

@@ -29,6 +29,8 @@ pub(crate) struct Options {
     pub(crate) remapping: bool,
     /// Every fifth operation is a clone.
     pub(crate) cloning: bool,
+    /// Times that pages to be cloned are made urgent before they are copied.
+    pub(crate) clone_urges: Option<u32>,
     /// Names that a copy carries at most.
     pub(crate) names_max: Option<usize>,
     /// Grains for checkpoints.
@@ -64,6 +66,7 @@ impl Options {
             reserving: false,
             remapping: false,
             cloning: false,
+            clone_urges: None,
             names_max: None,
             area: 32,
             checkpoint_headers: 1,
@@ -119,6 +122,7 @@ impl Options {
             rebuild: self.rebuild,
             discard: self.discard,
             sweep_entries: self.sweep,
+            clone_urges: self.clone_urges,
             names_max: self.names_max,
             ..OpenOptions::default()
         }

@@ -107,8 +107,6 @@ impl History {
 pub(crate) struct Promise {
     /// (grain, index of the version that is then durable)
     versions: Vec<(u64, usize)>,
-    /// The same of versions that somebody else wrote.
-    kept: Vec<(u64, usize)>,
     /// (grain, index of the reservation that is then durable)
     reserved: Vec<(u64, usize)>,
     /// It is about all that was put: nothing moved may be older.
@@ -252,14 +250,12 @@ impl Oracle {
         }
     }
 
-    /// A range gets other names. All of it must be known grains. What is cloned is durable with the clone, under both
-    /// names.
+    /// A range gets other names. All of it must be known grains. What is cloned is durable with the clone under the new
+    /// names; the old ones are as durable as they were.
     pub(crate) fn clone_range(&mut self, port: u16, clone: Remap) -> Promise {
         let mut members = Vec::new();
-        let mut sources = Vec::new();
         for lba in self.within(clone.source()) {
             let to = clone.to.0 + (lba - clone.from.0);
-            sources.push((lba, self.version(lba)));
             members.push(self.push(to, self.current(lba).clone()));
         }
         self.batches.push(Batch {
@@ -268,7 +264,6 @@ impl Oracle {
         });
         Promise {
             versions: members,
-            kept: sources,
             ..Promise::default()
         }
     }
@@ -378,7 +373,7 @@ impl Oracle {
 
     /// The promise is given: from now on it must hold after any crash.
     pub(crate) fn acknowledge(&mut self, promise: &Promise) {
-        for (lba, index) in promise.versions.iter().chain(&promise.kept) {
+        for (lba, index) in &promise.versions {
             let history = self.grains.get_mut(lba).expect("a known grain");
             history.durable = history.durable.max(*index);
             if promise.synced {
