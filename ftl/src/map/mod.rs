@@ -150,7 +150,11 @@ impl LeafIndex {
     /// Removes the leaf of `lba` if nothing is left in it.
     pub(crate) fn prune(&mut self, table: &MapTable, lba: Lba) {
         let key = lba.0 / LEAF_GRAINS;
-        if self.ordered.get(&key).is_some_and(|leaf| leaf.is_empty(lba)) {
+        if self
+            .ordered
+            .get(&key)
+            .is_some_and(|leaf| leaf.is_empty(lba))
+        {
             self.ordered.remove(&key);
             table.leaves.remove(&key);
         }
@@ -158,14 +162,14 @@ impl LeafIndex {
 
     /// Every LBA of `range` that is not unmapped, ascending.
     pub(crate) fn mapped(&self, range: LbaRange) -> impl Iterator<Item = (Lba, State)> + '_ {
-        // Of an empty range one leaf is looked at, and nothing in it is contained.
+        // Of an empty range one leaf is looked at, and nothing of it.
         let last = range.start.0.max(range.end().0.saturating_sub(1));
         let keys = range.start.0 / LEAF_GRAINS..=last / LEAF_GRAINS;
         self.ordered.range(keys).flat_map(move |(&key, leaf)| {
-            let first = key * LEAF_GRAINS;
-            (first..first + LEAF_GRAINS)
+            let first = (key * LEAF_GRAINS).max(range.start.0);
+            let end = ((key + 1) * LEAF_GRAINS).min(range.end().0);
+            (first..end)
                 .map(Lba)
-                .filter(move |&lba| range.contains(lba))
                 .map(move |lba| (lba, leaf.entry(lba).state()))
                 .filter(|&(_, state)| state != State::UNMAPPED)
         })
@@ -180,7 +184,12 @@ mod tests {
     #[test]
     fn sparse_leaves() {
         let (table, mut index) = (MapTable::default(), LeafIndex::default());
-        let lbas = [Lba(0), Lba(LEAF_GRAINS - 1), Lba(1 << 24), Lba((1 << 52) - 1)];
+        let lbas = [
+            Lba(0),
+            Lba(LEAF_GRAINS - 1),
+            Lba(1 << 24),
+            Lba((1 << 52) - 1),
+        ];
         for lba in lbas {
             let leaf = index.leaf_or_new(&table, lba);
             leaf.entry(lba)
@@ -189,7 +198,9 @@ mod tests {
         assert_eq!(table.leaves.len(), 3);
         let found: Vec<Lba> = index.mapped(LbaRange::ALL).map(|(lba, _)| lba).collect();
         assert_eq!(found, lbas);
-        let next = index.mapped(LbaRange::new(Lba(LEAF_GRAINS), 1 << 24)).next();
+        let next = index
+            .mapped(LbaRange::new(Lba(LEAF_GRAINS), 1 << 24))
+            .next();
         assert_eq!(next.map(|f| f.0), Some(lbas[2]));
         assert_eq!(index.mapped(LbaRange::new(Lba(0), 0)).count(), 0);
         for lba in lbas {
