@@ -130,7 +130,7 @@ fn build(path: &Path, gib: u64, percent: u64) -> Result<Image, Box<dyn Error>> {
         }
         last = now;
         let rounds = first.map_or(0, |f| counted.checkpoints - f.checkpoints);
-        if rounds >= 3 && now.header_grains - behind > 3700 {
+        if rounds >= 3 && now.header_grains - behind > 1850 {
             break;
         }
     }

@@ -113,7 +113,7 @@ impl Default for OpenOptions {
             dataless: false,
             planted: None,
             rebuild: false,
-            checkpoint_headers: 4096,
+            checkpoint_headers: 2048,
             map_pages_eager: 64,
             sweep_entries: None,
             names_max: None,
