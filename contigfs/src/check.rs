@@ -10,9 +10,10 @@ use ftl::{GRAIN_BYTES, Lba, LbaRange};
 
 use crate::error::FsError;
 use crate::format::{
-    COLD_BYTES, COLD_PER_GRAIN, COLD_RANGE, HOT_BYTES, HOT_PER_GRAIN, HOT_RANGE, HotRecord,
-    INODES_MAX, InodeRecord, METADATA_ORDER, ROOT_COPY_LBA, ROOT_LBA, RootRecord, TableRecord,
-    parse_grain,
+    COLD_BYTES, COLD_PER_GRAIN, COLD_RANGE, Features, HOT_BYTES, HOT_PER_GRAIN, HOT_RANGE,
+    HotRecord, INODES_MAX, InodeRecord, METADATA_ORDER, ROOT_COPY_LBA, ROOT_LBA, RootRecord,
+    TableRecord, XATTR_SPACE, parse_grain, parse_xattrs, xattr_grain, xattr_grains, xattr_head,
+    xattr_owner, xattr_rest,
 };
 use crate::inode::{FileKind, InodeNo};
 use crate::store::{BlockStore, ByteAddr, StoreError};
@@ -28,6 +29,8 @@ pub struct CheckReport {
     pub directories: u64,
     /// Links, devices, pipes, sockets.
     pub others: u64,
+    /// Inodes with extended attributes.
+    pub with_xattrs: u64,
     /// Files without names, to be freed by the next mount. They are no problem.
     pub orphans: u64,
     /// Mapped grains outside all ranges, to be freed by the next mount. They are no problem.
@@ -122,6 +125,20 @@ pub enum Problem {
         /// The directory.
         ino: InodeNo,
     },
+    /// The extended attributes of an inode can not be read.
+    Xattrs {
+        /// The inode.
+        ino: InodeNo,
+        /// Why.
+        error: FsError,
+    },
+    /// There are extended attributes of an inode that does not exist, or grains behind the end of some.
+    XattrsLeft {
+        /// The inode.
+        ino: InodeNo,
+        /// The first grain that nobody needs.
+        lba: Lba,
+    },
     /// A grain of data can not be read.
     Data {
         /// The inode.
@@ -182,6 +199,11 @@ impl fmt::Display for Problem {
             Self::DirectorySize { ino } => {
                 write!(f, "directory {ino}: size does not fit its content")
             }
+            Self::Xattrs { ino, error } => write!(f, "inode {ino}: {error}"),
+            Self::XattrsLeft { ino, lba } => write!(
+                f,
+                "{lba}: left over from extended attributes of inode {ino}"
+            ),
             Self::Data { ino, error } => write!(f, "inode {ino}: data: {error}"),
         }
     }
@@ -199,6 +221,7 @@ struct Links {
 struct Checker<'a, S> {
     store: &'a S,
     report: CheckReport,
+    features: Features,
     inodes: HashMap<InodeNo, InodeRecord>,
     unreadable: HashSet<InodeNo>,
     links: HashMap<InodeNo, Links>,
@@ -219,6 +242,7 @@ impl<'a, S: BlockStore> Checker<'a, S> {
         Self {
             store,
             report: CheckReport::default(),
+            features: Features::default(),
             inodes: HashMap::new(),
             unreadable: HashSet::new(),
             links: HashMap::new(),
@@ -231,6 +255,9 @@ impl<'a, S: BlockStore> Checker<'a, S> {
         }
         let grains = self.check_table_record();
         self.read_records(grains);
+        if self.features.contains(Features::XATTRS) {
+            self.check_xattrs();
+        }
         self.check_ranges();
         self.walk_directories();
         self.check_links();
@@ -246,11 +273,10 @@ impl<'a, S: BlockStore> Checker<'a, S> {
 
     /// Whether there is a file system at all.
     fn check_roots(&mut self) -> bool {
-        let read = |lba| -> Result<(), FsError> {
+        let read = |lba| -> Result<RootRecord, FsError> {
             let mut bytes = [0; RootRecord::BYTES];
             self.store.read(ByteAddr::new(lba, 0), &mut bytes)?;
-            RootRecord::parse(&bytes)?;
-            Ok(())
+            Ok(RootRecord::parse(&bytes)?)
         };
         let (first, second) = (read(ROOT_LBA), read(ROOT_COPY_LBA));
         for (copy, result) in [(false, first), (true, second)] {
@@ -258,7 +284,11 @@ impl<'a, S: BlockStore> Checker<'a, S> {
                 self.problem(Problem::Root { copy, error });
             }
         }
-        first.is_ok() || second.is_ok()
+        let Ok(root) = first.or(second) else {
+            return false;
+        };
+        self.features = root.features;
+        true
     }
 
     /// Number of hot grains to look at.
@@ -344,6 +374,66 @@ impl<'a, S: BlockStore> Checker<'a, S> {
         }
     }
 
+    /// Every mapped grain in the place of extended attributes belongs to those of an inode that exists.
+    fn check_xattrs(&mut self) {
+        let mut next = XATTR_SPACE.start;
+        let end = XATTR_SPACE.lbas().end();
+        while next < end {
+            let rest = LbaRange::new(next, end.0 - next.0);
+            let Some(lba) = self.store.next_mapped(rest) else {
+                return;
+            };
+            next = lba.offset(1);
+            let Some(ino) = xattr_owner(lba) else {
+                self.report.ownerless_grains += 1;
+                continue;
+            };
+            match (lba == xattr_head(ino), self.inodes.get(&ino)) {
+                // Whether the inode exists is not known.
+                _ if self.unreadable.contains(&ino) => {}
+                (true, Some(&record)) => self.check_xattrs_of(ino, record.generation),
+                // What follows a head was checked with it.
+                (false, Some(_)) if self.is_mapped(xattr_head(ino)) => {}
+                _ => self.problem(Problem::XattrsLeft { ino, lba }),
+            }
+        }
+    }
+
+    fn is_mapped(&self, lba: Lba) -> bool {
+        self.store.next_mapped(LbaRange::new(lba, 1)).is_some()
+    }
+
+    fn check_xattrs_of(&mut self, ino: InodeNo, generation: u64) {
+        self.report.with_xattrs += 1;
+        match self.read_xattrs(ino, generation) {
+            Ok(grains) => {
+                let rest = xattr_rest(ino);
+                let behind = xattr_grain(ino, grains);
+                let left = LbaRange::new(behind, rest.end().0 - behind.0);
+                if let Some(lba) = self.store.next_mapped(left) {
+                    self.problem(Problem::XattrsLeft { ino, lba });
+                }
+            }
+            Err(error) => self.problem(Problem::Xattrs { ino, error }),
+        }
+    }
+
+    /// Reads the attributes of an inode; answers how many grains they have.
+    fn read_xattrs(&self, ino: InodeNo, generation: u64) -> Result<usize, FsError> {
+        let mut bytes = vec![0; GRAIN_BYTES];
+        self.store
+            .read(ByteAddr::new(xattr_head(ino), 0), &mut bytes)?;
+        let head = bytes.first_chunk().expect("a whole grain was read");
+        let grains = xattr_grains(ino, head)?;
+        bytes.resize(grains * GRAIN_BYTES, 0);
+        if grains > 1 {
+            let rest = ByteAddr::new(xattr_rest(ino).start, 0);
+            self.store.read(rest, &mut bytes[GRAIN_BYTES..])?;
+        }
+        parse_xattrs(ino, generation, &bytes)?;
+        Ok(grains)
+    }
+
     /// No two files share LBAs; what is mapped belongs to somebody.
     fn check_ranges(&mut self) {
         let mut ranges: Vec<(LbaRange, InodeNo)> = self
@@ -356,6 +446,9 @@ impl<'a, S: BlockStore> Checker<'a, S> {
                     .filter_map(|&ino| Some((self.hot_range(ino)?, ino))),
             )
             .collect();
+        if self.features.contains(Features::XATTRS) {
+            ranges.push((XATTR_SPACE.lbas(), InodeNo::TABLE));
+        }
         ranges.sort_by_key(|(range, ino)| (range.start, *ino));
         let mut end = Lba(METADATA_ORDER.grains());
         let mut last = InodeNo::TABLE;

@@ -48,6 +48,15 @@ pub enum FsError {
     /// No data or hole at or behind the offset.
     #[error("no data or hole behind the offset")]
     BehindEnd,
+    /// There is no extended attribute of this name.
+    #[error("no such extended attribute")]
+    NoXattr,
+    /// The name of an extended attribute is empty or longer than 255 bytes.
+    #[error("empty or overlong name of an extended attribute")]
+    XattrName,
+    /// The value of an extended attribute is longer than 64 KiB.
+    #[error("value of an extended attribute too long")]
+    XattrTooLong,
     /// Metadata on media make no sense.
     #[error("corrupt metadata: {0}")]
     Corrupt(Corruption),
@@ -65,12 +74,23 @@ pub enum Corruption {
     /// The file system was made by a version that this one does not know.
     #[error("file system version {0} is unknown")]
     Version(u32),
+    /// The file system uses something that this version does not know.
+    #[error("file system features {0:#x} are unknown")]
+    Features(u64),
     /// The root record.
     #[error("root record: {0}")]
     Root(&'static str),
     /// A record of the inode table.
     #[error("inode {ino}: {what}")]
     Inode {
+        /// The inode.
+        ino: InodeNo,
+        /// What is wrong.
+        what: &'static str,
+    },
+    /// The extended attributes of an inode.
+    #[error("extended attributes of inode {ino}: {what}")]
+    Xattrs {
         /// The inode.
         ino: InodeNo,
         /// What is wrong.
@@ -106,6 +126,9 @@ impl FsError {
             Self::NotPermitted => libc::EPERM,
             Self::Busy => libc::EBUSY,
             Self::BehindEnd => libc::ENXIO,
+            Self::NoXattr => libc::ENODATA,
+            Self::XattrName => libc::ERANGE,
+            Self::XattrTooLong => libc::E2BIG,
             Self::Corrupt(_)
             | Self::Store(
                 StoreError::Damaged { .. } | StoreError::Failed | StoreError::BatchTooLarge,

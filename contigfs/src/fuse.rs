@@ -2,13 +2,15 @@
 //!
 //! Files are opened for direct I/O, so every `read` and `write` reaches the store and is coherent with remote access.
 //! Mappings go through the kernel's page cache: the kernel writes dirty pages back before direct reads and on `msync`;
-//! what changes behind its back is announced with [`Mounted::invalidate`]. Permissions are checked by the kernel
-//! (`default_permissions`).
+//! what changes behind its back is announced with [`Mounted::invalidate`]. Permissions are checked by the kernel, with the
+//! access control lists that it asks for (`FUSE_POSIX_ACL`, which implies `default_permissions`); what new files inherit
+//! is decided here, so the kernel hands the umask on (`FUSE_DONT_MASK`).
 //!
 //! # Handles and numbers
 //! The handle of an open file is its inode number: all state of an open file is the inode's. Each number told to the
 //! kernel (lookup, create, ...) is counted in [`Fs`](crate::Fs) and kept from reuse until the kernel has forgotten it.
 
+mod caller;
 mod errno;
 mod mount;
 mod request;

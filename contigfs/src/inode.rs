@@ -97,7 +97,7 @@ pub struct Attr {
     pub rdev: u32,
     /// Size in bytes.
     pub size: u64,
-    /// Mapped grains: data and reservations.
+    /// Mapped grains: data, reservations, extended attributes.
     pub grains: u64,
     /// Last access.
     pub atime: Timestamp,

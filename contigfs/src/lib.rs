@@ -14,10 +14,12 @@
 //! - [`store`](BlockStore): what is needed from below; [`MemStore`] is one in memory, for tests
 //! - `format`: the layout on media; `docs/layout.md` has the diagrams and the crash argument
 //! - `buddy`, `table`, `dir`: free ranges, free inode numbers, the index of a directory; all in memory
+//! - `xattr`, `acl`: extended attributes, and what those with access control lists mean for the mode
 //! - `fs`: the file system, [`Fs`]; its module has the rules of locking
 //! - [`check()`]: a separate reader that judges a volume
 //! - [`fuse`]: the thin adapter that mounts an [`Fs`]
 
+mod acl;
 mod buddy;
 mod check;
 mod dir;
@@ -31,6 +33,7 @@ mod store;
 mod table;
 mod time;
 mod volume_store;
+mod xattr;
 
 pub use check::{CheckReport, Problem, check, check_with_data};
 pub use error::{Corruption, FsError};
@@ -42,3 +45,4 @@ pub use inode::{Attr, FileKind, InodeNo, SetAttr, SetTime};
 pub use mem_store::MemStore;
 pub use store::{BlockStore, ByteAddr, StoreError};
 pub use time::Timestamp;
+pub use xattr::XattrMode;

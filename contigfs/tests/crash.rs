@@ -11,9 +11,10 @@ use std::sync::Arc;
 
 use contigfs::{
     FallocMode, FileKind, Fs, FsError, InodeNo, MemStore, NewNode, RenameMode, SetAttr, SyncScope,
-    WriteOptions,
+    WriteOptions, XattrMode,
 };
-use support::{Dice, content, fresh, name, names};
+use support::oracle::{ACCESS, CAPABILITY, DEFAULT, Xattrs, xattrs_of};
+use support::{Dice, acl, content, fresh, name, names};
 
 type TestFs = Fs<Arc<MemStore>>;
 type Answer = Result<(), FsError>;
@@ -57,7 +58,8 @@ const fn loose(label: &'static str, run: fn(&TestFs) -> Answer) -> Step {
     }
 }
 
-/// The file set: `/a` of 6000 bytes, `/d/f` of 9000, the empty directory `/e`, the link `/l`.
+/// The file set: `/a` of 6000 bytes with two attributes, `/d/f` of 9000, the empty directory `/e` with a default access
+/// control list, the link `/l`.
 fn prepare() -> (Arc<MemStore>, u64) {
     let (store, fs) = fresh(GRAINS);
     let empty = fs.statfs().grains_free;
@@ -68,6 +70,9 @@ fn prepare() -> (Arc<MemStore>, u64) {
     fs.symlink(ROOT, name("l"), name("a"), 0, 0).unwrap();
     write(&fs, "/a", 0, 6000, 0x11).unwrap();
     write(&fs, "/d/f", 0, 9000, 0x22).unwrap();
+    set_xattr(&fs, "/a", "user.a", &[0x55; 6000]).unwrap();
+    set_xattr(&fs, "/a", CAPABILITY, &[1; 20]).unwrap();
+    set_xattr(&fs, "/e", DEFAULT, &list()).unwrap();
     fs.sync_all().unwrap();
     (store, empty)
 }
@@ -105,6 +110,25 @@ fn resize(fs: &TestFs, path: &str, size: u64) -> Answer {
         ..SetAttr::default()
     };
     fs.set_attr(at(fs, path)?, &set).map(drop)
+}
+
+fn set_xattr(fs: &TestFs, path: &str, key: &str, value: &[u8]) -> Answer {
+    fs.set_xattr(at(fs, path)?, name(key), value, XattrMode::Set)
+}
+
+fn remove_xattr(fs: &TestFs, path: &str, key: &str) -> Answer {
+    fs.remove_xattr(at(fs, path)?, name(key))
+}
+
+/// `u::rwx,u:7:rwx,g::r-x,m::rwx,o::---`
+fn list() -> Vec<u8> {
+    acl::bytes(&[
+        (1, 7, !0),
+        (2, 7, 7),
+        (4, 5, !0),
+        (0x10, 7, !0),
+        (0x20, 0, !0),
+    ])
 }
 
 fn rename(fs: &TestFs, from: (&str, &str), to: (&str, &str), mode: RenameMode) -> Answer {
@@ -189,6 +213,24 @@ const STEPS: &[Step] = &[
         )
         .map(drop)
     }),
+    durable("small attribute of /d/f", |fs| {
+        set_xattr(fs, "/d/f", "user.s", b"small")
+    }),
+    durable("large attribute of /a", |fs| {
+        set_xattr(fs, "/a", "user.l", &[0x66; 20_000])
+    }),
+    durable("shorter attribute of /a", |fs| {
+        set_xattr(fs, "/a", "user.a", &[0x77; 100])
+    }),
+    durable("remove the attribute of /a", |fs| {
+        remove_xattr(fs, "/a", "user.a")
+    }),
+    durable("access control list of /a", |fs| {
+        set_xattr(fs, "/a", ACCESS, &list())
+    }),
+    durable("fifo /e/p", |fs| {
+        make(fs, at(fs, "/e")?, "p", FileKind::Fifo)
+    }),
     loose("write /a inside", |fs| write(fs, "/a", 1000, 4000, 0x33)),
     loose("write /a longer", |fs| write(fs, "/a", 5000, 9000, 0x33)),
     loose("write /a with a gap", |fs| {
@@ -229,6 +271,7 @@ struct Shot {
     tree: BTreeMap<String, (InodeNo, FileKind, u16, u32, u32)>,
     files: BTreeMap<InodeNo, Vec<u8>>,
     links: BTreeMap<InodeNo, Vec<u8>>,
+    xattrs: BTreeMap<InodeNo, Xattrs>,
 }
 
 /// Enough of a file to tell; the moved file is 64 GiB long.
@@ -241,6 +284,7 @@ fn shoot(fs: &TestFs) -> Shot {
             path.to_owned(),
             (ino, attr.kind, attr.perm(), attr.uid, attr.nlink),
         );
+        shot.xattrs.insert(ino, xattrs_of(fs, ino).unwrap());
         match attr.kind {
             FileKind::Directory => {
                 for (label, child) in names(fs, ino).unwrap() {
@@ -248,12 +292,13 @@ fn shoot(fs: &TestFs) -> Shot {
                 }
             }
             FileKind::Symlink => drop(shot.links.insert(ino, fs.readlink(ino).unwrap())),
-            _ => {
+            FileKind::File => {
                 let mut bytes = vec![0; attr.size.min(SEEN_MAX) as usize];
                 fs.read(ino, 0, &mut bytes).unwrap();
                 bytes.extend(attr.size.to_le_bytes());
                 shot.files.insert(ino, bytes);
             }
+            _ => {}
         }
     }
     let mut shot = Shot::default();
@@ -360,14 +405,17 @@ impl Workload<'_> {
         assert_eq!((report.orphans, report.ownerless_grains), (0, 0), "{at}");
         let found = shoot(&fs);
         let possible = &shots[done..shots.len().min(done + 2)];
-        let tree = possible.iter().find(|shot| shot.tree == found.tree);
+        let whole = |shot: &&Shot| {
+            (&shot.tree, &shot.links, &shot.xattrs) == (&found.tree, &found.links, &found.xattrs)
+        };
         assert!(
-            tree.is_some(),
-            "{at}: {:#?}\nbut was {:#?}",
+            possible.iter().any(|shot| whole(&shot)),
+            "{at}: {:#?} {:?}\nbut was {:#?} {:?}",
             found.tree,
-            possible[0].tree
+            found.xattrs.keys(),
+            possible[0].tree,
+            possible[0].xattrs.keys(),
         );
-        assert!(tree.is_some_and(|shot| shot.links == found.links), "{at}");
         for (ino, bytes) in &found.files {
             // Data are certain from the last sync on, or from the start if nothing was written loosely.
             let covers = |step: usize| match self.steps[step].syncs {

@@ -6,15 +6,18 @@ mod support;
 use std::sync::Arc;
 
 use contigfs::{
-    BlockStore, ByteAddr, Fs, InodeNo, MemStore, NewNode, SetAttr, WriteOptions, check,
+    BlockStore, ByteAddr, Fs, InodeNo, MemStore, NewNode, SetAttr, WriteOptions, XattrMode, check,
     check_with_data,
 };
 use ftl::{Lba, LbaRange};
-use support::{Dice, fresh, name, names};
+use support::oracle::DEFAULT;
+use support::{Dice, acl, fresh, name, names};
 
 const ROOT: InodeNo = InodeNo::ROOT;
 /// First grain of the inode table's hot and of its cold records.
 const TABLES: [Lba; 2] = [Lba(1 << 26), Lba(1 << 28)];
+/// Where extended attributes lie: from here to the end.
+const XATTRS: Lba = Lba((1 << 52) - (1 << 39));
 
 fn prepare() -> MemStore {
     let (store, fs) = fresh(1000);
@@ -26,12 +29,27 @@ fn prepare() -> MemStore {
         let ino = fs.create(dir, name(label), &NewNode::file()).unwrap().ino;
         fs.write(ino, 0, label.as_bytes(), WriteOptions::default())
             .unwrap();
+        fs.set_xattr(ino, name("user.a"), &[7; 4200], XattrMode::Set)
+            .unwrap();
     }
+    fs.set_xattr(dir, name(DEFAULT), &list(), XattrMode::Set)
+        .unwrap();
     fs.symlink(ROOT, name("l"), name("d/a"), 0, 0).unwrap();
     fs.create(ROOT, name("empty"), &NewNode::directory())
         .unwrap();
     fs.sync_all().unwrap();
     store.duplicate()
+}
+
+/// `u::rwx,u:7:rwx,g::r-x,m::rwx,o::---`
+fn list() -> Vec<u8> {
+    acl::bytes(&[
+        (1, 7, !0),
+        (2, 7, 7),
+        (4, 5, !0),
+        (0x10, 7, !0),
+        (0x20, 0, !0),
+    ])
 }
 
 /// Tries everything; errors are fine.
@@ -52,6 +70,12 @@ fn exercise(store: &Arc<MemStore>) {
                 contigfs::FileKind::Symlink => drop(fs.readlink(ino)),
                 _ => drop(fs.read(ino, 0, &mut [0; 100])),
             }
+            for key in fs.xattrs(ino).unwrap_or_default() {
+                let _ = fs.xattr(ino, &key);
+            }
+            let _ = fs.set_xattr(ino, name("user.b"), b"new", XattrMode::Set);
+            let _ = fs.create(ino, name("inherits"), &NewNode::file());
+            let _ = fs.remove_xattr(ino, name("user.a"));
             let _ = fs.set_attr(
                 ino,
                 &SetAttr {
@@ -135,7 +159,10 @@ fn one_damaged_record_costs_one_file() {
 #[test]
 fn any_grain_of_metadata_may_be_lost() {
     let base = prepare();
-    let metadata = base.mapped().into_iter().filter(|lba| lba.0 < 1 << 32);
+    let metadata = base
+        .mapped()
+        .into_iter()
+        .filter(|lba| lba.0 < 1 << 32 || lba.0 >= XATTRS.0);
     for lba in metadata {
         let store = Arc::new(base.duplicate());
         store.write(ByteAddr::new(lba, 0), &[0xa5; 4096]).unwrap();

@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use contigfs::{
     FallocMode, FileKind, Fs, FsError, InodeNo, MemStore, NewNode, RenameMode, SetAttr,
-    WriteOptions,
+    WriteOptions, XattrMode,
 };
-use support::oracle::{Body, Node, Oracle, picture_of};
-use support::{Dice, assert_clean, content, fresh, name};
+use support::oracle::{ACCESS, Body, CAPABILITY, DEFAULT, Node, Oracle, picture_of};
+use support::{Dice, acl, assert_clean, content, fresh, name};
 
 const STEPS: usize = 20_000;
 const SEEDS: [u64; 5] = [1, 2, 3, 4, 5];
@@ -27,6 +27,21 @@ const NAMES: [&str; 9] = [
     "x",
     "Ünï",
     "a-rather-long-name-that-takes-several-units-of-a-directory-grain-and-then-some-more",
+];
+/// Few enough that two large ones and the rest always fit.
+const XATTRS: [&str; 6] = [
+    "user.a",
+    "trusted.a-name-of-some-length",
+    CAPABILITY,
+    "user.a",
+    ACCESS,
+    DEFAULT,
+];
+const SPECIAL: [FileKind; 4] = [
+    FileKind::Fifo,
+    FileKind::Socket,
+    FileKind::CharDevice,
+    FileKind::BlockDevice,
 ];
 
 struct Run {
@@ -123,7 +138,7 @@ impl Run {
     }
 
     fn dispatch(&mut self, at: &str) {
-        match self.dice.below(20) {
+        match self.dice.below(23) {
             0..4 => self.create(at),
             4..6 => self.link_or_symlink(at),
             6..8 => self.remove(at),
@@ -135,6 +150,7 @@ impl Run {
             16 => self.attributes(at),
             17 => self.open(at),
             18 => self.close(),
+            19..22 => self.xattr(at),
             _ => self.sync(),
         }
     }
@@ -145,14 +161,22 @@ impl Run {
             self.any_name(),
             self.dice.below(0o1000) as u16,
         );
-        let (kind, body) = match self.dice.below(3) {
-            0 => (FileKind::Directory, Body::Dir(Default::default())),
+        let rdev = self.dice.below(1 << 20) as u32;
+        let (kind, body) = match self.dice.below(9) {
+            0..3 => (FileKind::Directory, Body::Dir(Default::default())),
+            3 => match *self.dice.pick(&SPECIAL) {
+                kind @ (FileKind::CharDevice | FileKind::BlockDevice) => {
+                    (kind, Body::Special(kind, rdev))
+                }
+                kind => (kind, Body::Special(kind, 0)),
+            },
             _ => (FileKind::File, Body::File(Vec::new())),
         };
         let expected = self.oracle.add(dir, label, body, perm);
         let node = NewNode {
             kind,
             mode: perm.into(),
+            rdev,
             ..NewNode::file()
         };
         let found = self.fs.create(self.inos[dir], name(label), &node);
@@ -253,10 +277,7 @@ impl Run {
 
     fn truncate(&mut self, at: &str) {
         let (node, size) = (self.any_file(), self.offset());
-        let expected = self
-            .oracle
-            .file_mut(node)
-            .map(|bytes| bytes.resize(size as usize, 0));
+        let expected = self.oracle.truncate(node, size as usize);
         let set = SetAttr {
             size: Some(size),
             ..SetAttr::default()
@@ -297,8 +318,7 @@ impl Run {
             self.dice.below(0o1000) as u16,
             self.dice.below(9) as u32,
         );
-        self.oracle.nodes[node].perm = perm;
-        self.oracle.nodes[node].uid = uid;
+        self.oracle.change(node, perm, uid);
         let set = SetAttr {
             perm: Some(perm),
             uid: Some(uid),
@@ -306,6 +326,52 @@ impl Run {
         };
         let attr = self.fs.set_attr(self.inos[node], &set).unwrap();
         assert_eq!((attr.perm(), attr.uid), (perm, uid), "{at}");
+    }
+
+    fn xattr(&mut self, at: &str) {
+        let node = match self.open.is_empty() || self.dice.below(3) > 0 {
+            true => self.any(),
+            false => *self.dice.pick(&self.open),
+        };
+        let (key, ino) = (*self.dice.pick(&XATTRS), self.inos[node]);
+        if self.dice.below(4) == 0 {
+            let expected = self.oracle.remove_xattr(node, key);
+            let found = self.fs.remove_xattr(ino, name(key));
+            assert_eq!(found, expected, "{at}: remove attribute {key}");
+            return;
+        }
+        let value = match key {
+            ACCESS | DEFAULT => self.list(),
+            _ => {
+                let len = match self.dice.below(12) {
+                    0 => 65_536,
+                    1..4 => self.dice.below(9000),
+                    _ => self.dice.below(40),
+                };
+                vec![self.dice.below(256) as u8; len as usize]
+            }
+        };
+        let mode = *self
+            .dice
+            .pick(&[XattrMode::Set, XattrMode::Create, XattrMode::Replace]);
+        let expected = self.oracle.set_xattr(node, key, &value, mode);
+        let found = self.fs.set_xattr(ino, name(key), &value, mode);
+        assert_eq!(found, expected, "{at}: attribute {key}, {mode:?}");
+    }
+
+    /// A legal access control list.
+    fn list(&mut self) -> Vec<u8> {
+        let mut perm = || self.dice.below(8) as u16;
+        let (owner, group, mask, others) = (perm(), perm(), perm(), perm());
+        let mut entries = vec![(1, owner, !0)];
+        entries.extend((0..perm() % 3).map(|id| (2, group, id.into())));
+        entries.push((4, group, !0));
+        entries.extend((0..perm() % 3).map(|id| (8, mask, id.into())));
+        if entries.len() > 2 || perm() == 0 {
+            entries.push((0x10, mask, !0));
+        }
+        entries.push((0x20, others, !0));
+        acl::bytes(&entries)
     }
 
     fn open(&mut self, at: &str) {

@@ -5,7 +5,7 @@ mod support;
 use std::sync::Arc;
 
 use contigfs::{
-    BlockStore, FormatOptions, Fs, FsError, InodeNo, NewNode, SetAttr, WriteOptions,
+    BlockStore, FormatOptions, Fs, FsError, InodeNo, NewNode, SetAttr, WriteOptions, XattrMode,
     check_with_data,
 };
 use contigfs::{FileKind, RenameMode};
@@ -186,7 +186,7 @@ fn metadata_step<S: BlockStore>(fs: &Fs<S>, dice: &mut Dice) -> Result<(), FsErr
     let (old, new) = (label(dice), label(dice));
     let (old, new) = (name(&old), name(&new));
     let ino = fs.lookup(from, old).map(|attr| attr.ino);
-    match dice.below(9) {
+    match dice.below(12) {
         0 => fs.create(from, old, &NewNode::directory()).map(drop),
         1 | 2 => fs.create(from, old, &NewNode::file()).map(drop),
         3 => fs.unlink(from, old),
@@ -202,6 +202,11 @@ fn metadata_step<S: BlockStore>(fs: &Fs<S>, dice: &mut Dice) -> Result<(), FsErr
                 },
             )
             .map(drop),
+        8 | 9 => {
+            let value = vec![dice.next() as u8; dice.below(20_000) as usize];
+            fs.set_xattr(ino?, name("user.a"), &value, XattrMode::Set)
+        }
+        10 => fs.remove_xattr(ino?, name("user.a")),
         _ => fs
             .set_attr(
                 ino?,

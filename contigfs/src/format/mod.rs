@@ -6,13 +6,18 @@
 mod dirent;
 mod inode;
 mod root;
+mod xattr;
 
 pub(crate) use dirent::{DIRENT_UNIT, Dirent, GRAIN_UNITS, UNITS_MAX, parse_grain, units_for};
 pub(crate) use inode::{
     COLD_BYTES, COLD_PER_GRAIN, HOT_BYTES, HOT_PER_GRAIN, HotRecord, InodeRecord, Range,
     TableRecord,
 };
-pub(crate) use root::RootRecord;
+pub(crate) use root::{Features, RootRecord};
+pub(crate) use xattr::{
+    XATTR_BYTES_MAX, emit_xattrs, parse_xattrs, set_bytes, xattr_grain, xattr_grains, xattr_head,
+    xattr_owner, xattr_rest,
+};
 
 use ftl::Lba;
 
@@ -39,6 +44,22 @@ pub(crate) const ROOT_DIR_RANGE: Range = Range {
     start: Lba(1 << 32),
     order: Order(20),
 };
+/// Where extended attributes lie: the last 2^39 grains of the space. The buddy allocator hands out low ranges first, so
+/// it never came this far on volumes that were made before there were attributes.
+pub(crate) const XATTR_SPACE: Range = Range {
+    start: Lba((1 << 52) - (1 << 39)),
+    order: Order(39),
+};
+/// First grains of the attributes, one for each inode number.
+pub(crate) const XATTR_HEADS: Range = Range {
+    start: XATTR_SPACE.start,
+    order: Order(32),
+};
+/// What does not fit there: 64 grains for each inode number.
+pub(crate) const XATTR_RESTS: Range = Range {
+    start: Lba((1 << 52) - (1 << 38)),
+    order: Order(38),
+};
 /// Most inodes a file system can have.
 pub(crate) const INODES_MAX: u64 = 1 << 32;
 /// Longest name, in bytes.
@@ -51,5 +72,7 @@ const _: () = assert!(COLD_RANGE.start.0.is_multiple_of(1 << 27));
 const _: () = assert!(HOT_RANGE.start.0 + (1 << 25) <= COLD_RANGE.start.0);
 const _: () = assert!(COLD_RANGE.start.0 + (1 << 27) <= ROOT_DIR_RANGE.start.0);
 const _: () = assert!(ROOT_DIR_RANGE.start.0 == METADATA_ORDER.grains());
+const _: () = assert!(XATTR_SPACE.start.0 + (1 << 39) == 1 << 52);
+const _: () = assert!(XATTR_HEADS.start.0 + INODES_MAX <= XATTR_RESTS.start.0);
 const _: () = assert!(INODES_MAX * HOT_BYTES as u64 == (1 << 25) * 4096);
 const _: () = assert!(INODES_MAX * COLD_BYTES as u64 == (1 << 27) * 4096);

@@ -45,10 +45,9 @@ impl<S: BlockStore> Fs<S> {
     pub(super) fn attr_of(&self, inode: &Arc<Inode>) -> Attr {
         let state = *inode.state();
         let grains = state.grains.unwrap_or_else(|| {
-            let grains = state
-                .record
-                .range
-                .map_or(0, |range| self.store.mapped_count(range.lbas()));
+            let data = state.record.range;
+            let data = data.map_or(0, |range| self.store.mapped_count(range.lbas()));
+            let grains = data + self.xattr_grains_mapped(inode.ino);
             let mut now = inode.state();
             if now.size == state.size && now.record == state.record {
                 now.grains = Some(grains);
@@ -64,7 +63,11 @@ impl<S: BlockStore> Fs<S> {
         let now = self.now();
         let apply = |record: &mut InodeRecord| apply_set(record, set, now);
         if let Some(size) = set.size {
-            self.truncate(&inode, size, now, apply)?;
+            self.truncate(&inode, size, now, |txn| {
+                self.xattrs_follow(txn, &inode, set)?;
+                txn.edit(&inode, apply);
+                Ok(())
+            })?;
             return Ok(self.attr_of(&inode));
         }
         let _change = lock(&inode.change);
@@ -82,6 +85,7 @@ impl<S: BlockStore> Fs<S> {
             }
         }
         let mut txn = Txn::default();
+        self.xattrs_follow(&mut txn, &inode, set)?;
         txn.edit(&inode, apply);
         self.commit(txn)?;
         Ok(self.attr_of(&inode))

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, RwLock};
 
 use super::lock;
+use super::xattr::XattrCache;
 use crate::dir::DirIndex;
 use crate::error::FsError;
 use crate::format::{InodeRecord, Range};
@@ -22,6 +23,8 @@ pub(crate) struct Inode {
     pub(crate) content: RwLock<Option<DirIndex>>,
     /// Held by whoever writes the record, until it is durable.
     pub(crate) change: Mutex<()>,
+    /// Extended attributes, if they were read; held while they change on media.
+    pub(crate) xattrs: Mutex<XattrCache>,
     state: Mutex<State>,
 }
 
@@ -69,6 +72,7 @@ impl Inode {
             kind: record.kind,
             content: RwLock::new(index),
             change: Mutex::new(()),
+            xattrs: Mutex::default(),
             state: Mutex::new(State {
                 record,
                 size: record.size,

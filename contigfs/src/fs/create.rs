@@ -25,8 +25,10 @@ const LINKS_MAX: u32 = i32::MAX as u32;
 pub struct NewNode {
     /// Kind; symbolic links have [`Fs::symlink`].
     pub kind: FileKind,
-    /// Permissions, after the umask; other bits are ignored.
+    /// Permissions, before the umask; other bits are ignored.
     pub mode: u32,
+    /// Permissions to take away, unless the directory has a default access control list: that decides then.
+    pub umask: u32,
     /// Owner.
     pub uid: u32,
     /// Group, unless the directory hands its own down (setgid).
@@ -41,6 +43,7 @@ impl NewNode {
         Self {
             kind: FileKind::File,
             mode: 0o644,
+            umask: 0,
             uid: 0,
             gid: 0,
             rdev: 0,
@@ -52,6 +55,7 @@ impl NewNode {
         Self {
             kind: FileKind::Directory,
             mode: 0o755,
+            umask: 0,
             uid: 0,
             gid: 0,
             rdev: 0,
@@ -111,6 +115,7 @@ impl<S: BlockStore> Fs<S> {
         let node = NewNode {
             kind: FileKind::Symlink,
             mode: 0o777,
+            umask: 0,
             uid,
             gid,
             rdev: 0,
@@ -214,12 +219,18 @@ impl<S: BlockStore> Fs<S> {
             return Err(FsError::TooManyLinks);
         }
         let now = self.now();
-        let inode = self.reserve_inode(&parent_record, parent, node, target, now)?;
+        let (mode, umask) = (node.mode & 0o7777, node.umask & 0o777);
+        let (perm, xattrs) = self.inherit_acl(&dir, node.kind, mode as u16, umask as u16)?;
+        let inode = self.reserve_inode(&parent_record, parent, node, perm, target, now)?;
         let mut plan = DirPlan::default();
         let planned = index.plan_add(&mut plan, name, inode.ino, node.kind);
         let committed = planned.and_then(|()| {
             let mut txn = Txn::default();
             txn.create(&inode);
+            self.edit_xattrs(&mut txn, &inode, |set| {
+                *set = xattrs;
+                Ok(())
+            })?;
             if let (Some(target), Ok(range)) = (target, inode.range()) {
                 txn.batch.patch(range.start, 0, target);
             }
@@ -245,6 +256,7 @@ impl<S: BlockStore> Fs<S> {
         parent: &InodeRecord,
         parent_ino: InodeNo,
         node: &NewNode,
+        perm: u16,
         target: Option<&[u8]>,
         now: Timestamp,
     ) -> Result<Arc<Inode>, FsError> {
@@ -263,7 +275,7 @@ impl<S: BlockStore> Fs<S> {
         let inherits_group = parent.perm & SET_GID != 0;
         let record = InodeRecord {
             kind: node.kind,
-            perm: (node.mode & 0o7777) as u16 | if is_dir && inherits_group { SET_GID } else { 0 },
+            perm: perm | if is_dir && inherits_group { SET_GID } else { 0 },
             range,
             size: target.map_or(0, |target| target.len() as u64),
             generation: self.next_generation(now),

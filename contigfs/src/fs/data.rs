@@ -13,6 +13,7 @@ use crate::format::Range;
 use crate::inode::InodeNo;
 use crate::store::{BlockStore, ByteAddr, StoreError};
 use crate::time::Timestamp;
+use crate::xattr::XattrName;
 
 const GRAIN: u64 = GRAIN_BYTES as u64;
 /// An access time is renewed when it is this old, even if nothing was written since.
@@ -77,8 +78,9 @@ impl<S: BlockStore> Fs<S> {
         options: WriteOptions,
     ) -> Result<usize, FsError> {
         let inode = self.inode(ino)?;
+        inode.live_file()?;
         if data.is_empty() {
-            return inode.live_file().map(|()| 0);
+            return Ok(0);
         }
         let end = offset
             .checked_add(data.len() as u64)
@@ -86,11 +88,12 @@ impl<S: BlockStore> Fs<S> {
         if end > FILE_BYTES_MAX {
             return Err(FsError::FileTooLarge);
         }
+        self.end_privileges(&inode, options)?;
         let n = match self.write_inside(&inode, offset, data, end)? {
             Some(n) => n,
             None => self.write_longer(&inode, offset, data, end)?,
         };
-        self.note_write(&inode, options)?;
+        self.note_write(&inode)?;
         if options.durable {
             self.sync_bytes(&inode, offset, n as u64)?;
         }
@@ -157,28 +160,48 @@ impl<S: BlockStore> Fs<S> {
         Ok(done)
     }
 
-    /// Times and privileges after a write.
-    fn note_write(&self, inode: &Arc<Inode>, options: WriteOptions) -> Result<(), FsError> {
+    /// Takes from a file, before its content changes, what would give privileges to the new content: setuid and setgid
+    /// if the writer has none itself, file capabilities whoever writes.
+    fn end_privileges(&self, inode: &Arc<Inode>, options: WriteOptions) -> Result<(), FsError> {
+        let perm = inode.state().record.perm;
+        let clears_bits = options.clear_privileges && without_privileges(perm) != perm;
+        if !clears_bits && !self.has_capability(inode) {
+            return Ok(());
+        }
+        let _change = lock(&inode.change);
+        if inode.state().dead {
+            return Ok(());
+        }
         let now = self.now();
-        let (perm, became_dirty) = {
+        let mut txn = Txn::default();
+        txn.edit(inode, |record| {
+            record.ctime = now;
+            if clears_bits {
+                record.perm = without_privileges(record.perm);
+            }
+        });
+        if self.has_capability(inode) {
+            self.edit_xattrs(&mut txn, inode, |set| {
+                set.remove(&XattrName::capability());
+                Ok(())
+            })?;
+        }
+        self.commit(txn)
+    }
+
+    /// Times after a write.
+    fn note_write(&self, inode: &Arc<Inode>) -> Result<(), FsError> {
+        let now = self.now();
+        let became_dirty = {
             let mut state = inode.state();
             let clean = !state.times_dirty;
             state.record.mtime = now;
             state.record.ctime = now;
             state.times_dirty = true;
             state.grains = None;
-            (state.record.perm, clean)
+            clean
         };
-        self.count_dirty(became_dirty)?;
-        if options.clear_privileges && without_privileges(perm) != perm {
-            let _change = lock(&inode.change);
-            let mut txn = Txn::default();
-            txn.edit(inode, |record| {
-                record.perm = without_privileges(record.perm)
-            });
-            self.commit(txn)?;
-        }
-        Ok(())
+        self.count_dirty(became_dirty)
     }
 
     /// Keeps the number of inodes that wait to be written bounded.

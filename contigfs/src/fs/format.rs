@@ -8,7 +8,7 @@ use super::txn::{cold_place, hot_place};
 use crate::buddy::Order;
 use crate::error::FsError;
 use crate::format::{
-    InodeRecord, ROOT_COPY_LBA, ROOT_DIR_RANGE, ROOT_LBA, RootRecord, TableRecord,
+    Features, InodeRecord, ROOT_COPY_LBA, ROOT_DIR_RANGE, ROOT_LBA, RootRecord, TableRecord,
 };
 use crate::inode::{FileKind, InodeNo};
 use crate::store::BlockStore;
@@ -92,7 +92,11 @@ fn first_batch(options: &FormatOptions) -> AtomicBatch {
         btime: now,
     };
     let mut batch = AtomicBatch::new();
-    let record = RootRecord { created: now }.emit();
+    let record = RootRecord {
+        created: now,
+        features: Features::default(),
+    }
+    .emit();
     batch
         .patch(ROOT_LBA, 0, record)
         .patch(ROOT_COPY_LBA, 0, record);

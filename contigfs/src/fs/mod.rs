@@ -10,9 +10,11 @@
 //!    children; several children in ascending order of number.
 //! 3. `Inode::change`: whoever writes the inode's record holds it until the record is durable. Several in ascending
 //!    order of number.
-//! 4. `grow`: held while the record of the inode table is written.
-//! 5. a shard of the inode cache; it is held while a record is read from media.
-//! 6. `Inode::state` and `alloc`: short, never across a call of the store, never two at once.
+//! 4. `Inode::xattrs`: held while extended attributes are read from media, and while a batch that changes them is
+//!    written. Several in ascending order of number.
+//! 5. `grow`: held while the record of the inode table is written.
+//! 6. a shard of the inode cache; it is held while a record is read from media.
+//! 7. `Inode::state` and `alloc`: short, never across a call of the store, never two at once.
 //!
 //! Reads and writes of a file hold only its `content`, hence files are independent, readers of one file are
 //! parallel, and so are writers that do not make it longer. Commits of operations in different directories are in
@@ -34,6 +36,7 @@ mod rename;
 mod size;
 mod space;
 mod txn;
+mod xattr;
 
 use std::collections::HashSet;
 use std::fmt;
@@ -80,6 +83,11 @@ pub struct Fs<S> {
     cache: Cache,
     /// Hot grains of the inode table that the table's own record covers.
     grow: Mutex<u64>,
+    /// From the root record: when it was made, and what it says that the file system uses.
+    created: Timestamp,
+    features: AtomicU64,
+    /// The place of extended attributes is not taken by files of a volume made before there were any.
+    has_xattr_space: bool,
     alloc: Mutex<Alloc>,
     /// Inodes whose records make no sense.
     bad: HashSet<InodeNo>,

@@ -12,8 +12,8 @@ use super::{Alloc, Clock, Fs, Inode, Tail, Txn};
 use crate::buddy::Buddy;
 use crate::error::FsError;
 use crate::format::{
-    COLD_BYTES, HOT_BYTES, HOT_PER_GRAIN, HOT_RANGE, HotRecord, InodeRecord, METADATA_ORDER,
-    ROOT_COPY_LBA, ROOT_DIR_RANGE, ROOT_LBA, RootRecord, TableRecord,
+    COLD_BYTES, Features, HOT_BYTES, HOT_PER_GRAIN, HOT_RANGE, HotRecord, InodeRecord,
+    METADATA_ORDER, ROOT_COPY_LBA, ROOT_DIR_RANGE, ROOT_LBA, RootRecord, TableRecord, XATTR_SPACE,
 };
 use crate::inode::{FileKind, InodeNo};
 use crate::store::{BlockStore, ByteAddr};
@@ -24,6 +24,7 @@ use crate::time::Timestamp;
 struct Scan {
     alloc: Alloc,
     grains: u64,
+    has_xattr_space: bool,
     degraded: bool,
     bad: HashSet<InodeNo>,
     orphans: Vec<InodeNo>,
@@ -37,14 +38,17 @@ impl<S: BlockStore> Fs<S> {
 
     /// As [`mount`](Self::mount), with another source of time.
     pub fn mount_with_clock(store: S, clock: Clock) -> Result<Self, FsError> {
-        read_root(&store)?;
-        let scan = scan(&store)?;
+        let root = read_root(&store)?;
+        let scan = scan(&store, root.features)?;
         let fs = Self {
             store,
             clock,
             namespace: RwLock::new(()),
             cache: Cache::new(),
             grow: Mutex::new(scan.grains),
+            created: root.created,
+            features: AtomicU64::new(root.features.0),
+            has_xattr_space: scan.has_xattr_space,
             alloc: Mutex::new(scan.alloc),
             degraded: scan.degraded,
             bad: scan.bad,
@@ -129,6 +133,9 @@ impl<S: BlockStore> Fs<S> {
         for block in free {
             self.trim_now(block.lbas())?;
         }
+        if self.has_xattr_space && !self.uses_xattrs() {
+            self.trim_now(XATTR_SPACE.lbas())?;
+        }
         Ok(())
     }
 
@@ -187,7 +194,7 @@ pub(crate) fn table_grains(store: &impl BlockStore) -> (u64, Option<FsError>) {
 }
 
 /// Reads all hot records. One that makes no sense marks its inode bad and the mount goes on.
-fn scan(store: &impl BlockStore) -> Result<Scan, FsError> {
+fn scan(store: &impl BlockStore, features: Features) -> Result<Scan, FsError> {
     let (grains, _) = table_grains(store);
     let mut table = Table::default();
     let mut buddy = Buddy::new();
@@ -197,6 +204,8 @@ fn scan(store: &impl BlockStore) -> Result<Scan, FsError> {
         metadata.is_some_and(|range| range.start == ROOT_LBA),
         "the first allocation is at the start"
     );
+    // Only a volume from before there were attributes may have a file there: it keeps it, and gets no attributes.
+    let reserved_first = features.contains(Features::XATTRS) && buddy.reserve(XATTR_SPACE);
     table.extend_to(grains as usize - 1);
     table.note(InodeNo::TABLE);
     let mut next = 0;
@@ -235,6 +244,8 @@ fn scan(store: &impl BlockStore) -> Result<Scan, FsError> {
         }
     }
     let degraded = !bad.is_empty();
+    let nothing_unknown = !degraded || store.next_mapped(XATTR_SPACE.lbas()).is_none();
+    let has_xattr_space = reserved_first || nothing_unknown && buddy.reserve(XATTR_SPACE);
     if bad.remove(&InodeNo::ROOT) {
         // Its place is known and its content speaks for itself: see `load_root`.
         buddy.reserve(ROOT_DIR_RANGE);
@@ -242,6 +253,7 @@ fn scan(store: &impl BlockStore) -> Result<Scan, FsError> {
     Ok(Scan {
         alloc: Alloc { table, buddy },
         grains,
+        has_xattr_space,
         degraded,
         bad,
         orphans,

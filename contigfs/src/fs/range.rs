@@ -187,6 +187,7 @@ impl<S: BlockStore> Fs<S> {
             }
             txn.batch.trims.extend(trims.ranges);
         }
+        self.trim_xattrs(inode.ino, &mut txn.batch);
         txn.free(inode);
         self.commit(txn)
     }

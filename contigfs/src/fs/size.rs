@@ -11,7 +11,7 @@ use ftl::{AtomicBatch, GRAIN_BYTES, LbaRange};
 use super::data::place;
 use super::{Fs, Inode, Tail, Txn, exclusive, lock};
 use crate::error::FsError;
-use crate::format::{InodeRecord, Range};
+use crate::format::Range;
 use crate::store::{BlockStore, ByteAddr};
 use crate::time::Timestamp;
 
@@ -20,13 +20,13 @@ const GRAIN: u64 = GRAIN_BYTES as u64;
 const RUNS_MAX: usize = 16;
 
 impl<S: BlockStore> Fs<S> {
-    /// Sets the size, and with `also` other attributes in the same batch.
+    /// Sets the size, and with `also`, called while `change` is held, other things in the same batch.
     pub(super) fn truncate(
         &self,
         inode: &Arc<Inode>,
         size: u64,
         now: Timestamp,
-        also: impl FnOnce(&mut InodeRecord),
+        also: impl FnOnce(&mut Txn) -> Result<(), FsError>,
     ) -> Result<(), FsError> {
         let _content = exclusive(&inode.content);
         inode.live_file()?;
@@ -54,9 +54,9 @@ impl<S: BlockStore> Fs<S> {
             record.size = size;
             record.reserved &= size >= old;
             record.mtime = now;
-            also(record);
             record.ctime = now;
         });
+        also(&mut txn)?;
         self.commit(txn)?;
         {
             let mut state = inode.state();

@@ -4,6 +4,7 @@ use std::sync::{Arc, MutexGuard};
 
 use ftl::{AtomicBatch, GRAIN_BYTES, Lba, LbaRange};
 
+use super::xattr::XattrCache;
 use super::{Fs, Inode, lock};
 use crate::dir::{DirIndex, DirPlan};
 use crate::error::FsError;
@@ -14,12 +15,15 @@ use crate::format::{
 use crate::inode::InodeNo;
 use crate::store::BlockStore;
 use crate::table::FreePlan;
+use crate::xattr::XattrSet;
 
 /// The changes of one operation.
 #[derive(Debug, Default)]
 pub(super) struct Txn {
     pub(super) batch: AtomicBatch,
     edits: Vec<Edit>,
+    /// Changed extended attributes; what changes on media is in `batch`.
+    pub(super) xattrs: Vec<(Arc<Inode>, Arc<XattrSet>)>,
 }
 
 #[derive(Debug)]
@@ -73,6 +77,20 @@ impl Txn {
         edit.expect("just edited").fate = Fate::Free;
     }
 
+    /// Changes memory alone: for an inode whose record is gone.
+    pub(super) fn apply_to_memory(self, inode: &Arc<Inode>) {
+        for edit in self.edits.iter().filter(|edit| edit.inode.ino == inode.ino) {
+            inode.state().record = edit.after;
+        }
+        for (_, set) in self
+            .xattrs
+            .into_iter()
+            .filter(|(of, _)| of.ino == inode.ino)
+        {
+            *lock(&inode.xattrs) = XattrCache::Whole(set);
+        }
+    }
+
     /// Adds changes of a directory's entries, its size, and its times.
     pub(super) fn change_dir(
         &mut self,
@@ -115,6 +133,17 @@ impl<S: BlockStore> Fs<S> {
             frees.extend(plan.map(|plan| (edit.inode.ino, plan)));
             edit.emit(plan, &mut txn.batch);
         }
+        let changes_xattrs = txn.xattrs.iter().any(|(_, set)| !set.is_empty());
+        if changes_xattrs {
+            self.record_xattr_feature(&mut txn.batch);
+        }
+        // Held until memory follows: nobody reads some grains before and some after the batch.
+        txn.xattrs.sort_by_key(|(inode, _)| inode.ino);
+        let mut caches: Vec<_> = txn
+            .xattrs
+            .iter()
+            .map(|(inode, _)| lock(&inode.xattrs))
+            .collect();
         let grow = self.plan_growth(&txn.edits, &mut txn.batch);
         if let Err(error) = self.store.commit(txn.batch) {
             for (ino, plan) in frees {
@@ -125,6 +154,13 @@ impl<S: BlockStore> Fs<S> {
         if let Some((mut covered, grains)) = grow {
             *covered = grains;
         }
+        if changes_xattrs {
+            self.note_xattr_feature();
+        }
+        for (cache, (_, set)) in caches.iter_mut().zip(&txn.xattrs) {
+            **cache = XattrCache::of(set);
+        }
+        drop(caches);
         for edit in txn.edits {
             self.apply(edit, &frees);
         }

@@ -1,7 +1,8 @@
 //! Requests of the kernel, one method each.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -13,16 +14,20 @@ use fuser::{
     ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 
+use super::caller::Caller;
 use super::errno::{errno, file_attr, file_type, inode_no, set_time};
 use crate::error::FsError;
 use crate::fs::{FallocMode, Fs, NewNode, Remember, RenameMode, SeekTo, SyncScope, WriteOptions};
 use crate::inode::{Attr, FileKind, SetAttr};
 use crate::store::BlockStore;
+use crate::xattr::XattrMode;
 
 /// How long the kernel may believe names and attributes. Only it changes them, unless the library is used beside it.
 const TTL: Duration = Duration::from_secs(1);
 const MAX_WRITE: u32 = 1 << 20;
 const MAX_BACKGROUND: u16 = 64;
+/// The attribute whose change may change the mode.
+const ACCESS_ACL: &str = "system.posix_acl_access";
 /// Bytes copied at a time by `copy_file_range`.
 const COPY_BYTES: u64 = 1 << 20;
 
@@ -59,10 +64,20 @@ fn empty(reply: ReplyEmpty, result: Result<(), FsError>) {
     answer!(reply, result, _done => reply.ok())
 }
 
-fn node(req: &Request, kind: FileKind, mode: u32, rdev: u32) -> NewNode {
+/// Answers a query of a size, or with bytes that must fit.
+fn sized(reply: ReplyXattr, size: u32, bytes: &[u8]) {
+    match size as usize {
+        0 => reply.size(bytes.len() as u32),
+        size if size < bytes.len() => reply.error(Errno::ERANGE),
+        _ => reply.data(bytes),
+    }
+}
+
+fn node(req: &Request, kind: FileKind, (mode, umask): (u32, u32), rdev: u32) -> NewNode {
     NewNode {
         kind,
         mode,
+        umask,
         uid: req.uid(),
         gid: req.gid(),
         rdev,
@@ -81,6 +96,8 @@ impl<S: BlockStore + 'static> Filesystem for Adapter<S> {
             | InitFlags::FUSE_READDIRPLUS_AUTO
             | InitFlags::FUSE_CACHE_SYMLINKS
             | InitFlags::FUSE_EXPORT_SUPPORT
+            | InitFlags::FUSE_POSIX_ACL
+            | InitFlags::FUSE_DONT_MASK
             | InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP;
         let available = wanted & config.capabilities();
         if let Err(missing) = config.add_capabilities(available) {
@@ -161,14 +178,14 @@ impl<S: BlockStore + 'static> Filesystem for Adapter<S> {
         parent: INodeNo,
         name: &OsStr,
         mode: u32,
-        _umask: u32,
+        umask: u32,
         rdev: u32,
         reply: ReplyEntry,
     ) {
         let Some(kind) = FileKind::from_mode(mode) else {
             return reply.error(Errno::EINVAL);
         };
-        let node = node(req, kind, mode, rdev);
+        let node = node(req, kind, (mode, umask), rdev);
         entry(
             reply,
             self.fs
@@ -182,10 +199,10 @@ impl<S: BlockStore + 'static> Filesystem for Adapter<S> {
         parent: INodeNo,
         name: &OsStr,
         mode: u32,
-        _umask: u32,
+        umask: u32,
         reply: ReplyEntry,
     ) {
-        let node = node(req, FileKind::Directory, mode, 0);
+        let node = node(req, FileKind::Directory, (mode, umask), 0);
         entry(
             reply,
             self.fs
@@ -262,11 +279,11 @@ impl<S: BlockStore + 'static> Filesystem for Adapter<S> {
         parent: INodeNo,
         name: &OsStr,
         mode: u32,
-        _umask: u32,
+        umask: u32,
         _flags: i32,
         reply: ReplyCreate,
     ) {
-        let node = node(req, FileKind::File, mode, 0);
+        let node = node(req, FileKind::File, (mode, umask), 0);
         let result = self
             .fs
             .create_remember(inode_no(parent), name, &node, Remember::Yes, true);
@@ -533,33 +550,50 @@ impl<S: BlockStore + 'static> Filesystem for Adapter<S> {
 
     fn setxattr(
         &self,
-        _req: &Request,
-        _ino: INodeNo,
-        _name: &OsStr,
-        _value: &[u8],
-        _flags: i32,
+        req: &Request,
+        ino: INodeNo,
+        name: &OsStr,
+        value: &[u8],
+        flags: i32,
         _position: u32,
         reply: ReplyEmpty,
     ) {
-        reply.error(Errno::ENOTSUP);
+        let mode = match flags {
+            0 => XattrMode::Set,
+            libc::XATTR_CREATE => XattrMode::Create,
+            libc::XATTR_REPLACE => XattrMode::Replace,
+            _ => return reply.error(Errno::EINVAL),
+        };
+        let ino = inode_no(ino);
+        // Only an access control list asks, and only for a file that has the bit.
+        let keeps_setgid = name != ACCESS_ACL
+            || self.fs.attr(ino).is_ok_and(|attr| {
+                attr.mode & libc::S_ISGID == 0 || Caller::of(req).keeps_setgid(attr.gid)
+            });
+        empty(
+            reply,
+            self.fs.set_xattr_as(ino, name, value, mode, keeps_setgid),
+        );
     }
 
-    fn getxattr(
-        &self,
-        _req: &Request,
-        _ino: INodeNo,
-        _name: &OsStr,
-        _size: u32,
-        reply: ReplyXattr,
-    ) {
-        reply.error(Errno::ENOTSUP);
+    fn getxattr(&self, _req: &Request, ino: INodeNo, name: &OsStr, size: u32, reply: ReplyXattr) {
+        answer!(reply, self.fs.xattr(inode_no(ino), name), value => sized(reply, size, &value));
     }
 
-    fn listxattr(&self, _req: &Request, _ino: INodeNo, _size: u32, reply: ReplyXattr) {
-        reply.error(Errno::ENOTSUP);
+    fn listxattr(&self, req: &Request, ino: INodeNo, size: u32, reply: ReplyXattr) {
+        answer!(reply, self.fs.xattrs(inode_no(ino)), names => {
+            let is_trusted = |name: &OsString| name.as_bytes().starts_with(b"trusted.");
+            let hides = names.iter().any(is_trusted) && !Caller::of(req).sees_trusted();
+            let mut list = Vec::new();
+            for name in names.iter().filter(|name| !(hides && is_trusted(name))) {
+                list.extend(name.as_bytes());
+                list.push(0);
+            }
+            sized(reply, size, &list);
+        });
     }
 
-    fn removexattr(&self, _req: &Request, _ino: INodeNo, _name: &OsStr, reply: ReplyEmpty) {
-        reply.error(Errno::ENOTSUP);
+    fn removexattr(&self, _req: &Request, ino: INodeNo, name: &OsStr, reply: ReplyEmpty) {
+        empty(reply, self.fs.remove_xattr(inode_no(ino), name));
     }
 }

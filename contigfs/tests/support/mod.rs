@@ -1,8 +1,10 @@
 //! What several tests need.
 #![allow(dead_code, unreachable_pub, missing_docs)]
 
+pub mod acl;
 pub mod mounted;
 pub mod oracle;
+pub mod syscalls;
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use contigfs::{BlockStore, FileKind, Fs, FsError, InodeNo, RenameMode};
+use contigfs::{BlockStore, FileKind, Fs, FsError, InodeNo, RenameMode, XattrMode};
 
-use super::{content, names};
+use super::{acl, content, names};
 
 /// Number of a node in the oracle; node 0 is the root.
 pub type Node = usize;
@@ -14,6 +14,8 @@ pub enum Body {
     File(Vec<u8>),
     Dir(BTreeMap<String, Node>),
     Link(String),
+    /// A pipe, socket or device, with its number.
+    Special(FileKind, u32),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,7 +23,15 @@ pub struct Meta {
     pub body: Body,
     pub perm: u16,
     pub uid: u32,
+    pub xattrs: Xattrs,
 }
+
+/// Extended attributes by name.
+pub type Xattrs = BTreeMap<String, Vec<u8>>;
+
+pub const ACCESS: &str = "system.posix_acl_access";
+pub const DEFAULT: &str = "system.posix_acl_default";
+pub const CAPABILITY: &str = "security.capability";
 
 /// The whole tree. Nodes are never removed; those without names are just not reached.
 #[derive(Clone, Debug)]
@@ -39,6 +49,7 @@ impl Default for Oracle {
                 body: Body::Dir(BTreeMap::new()),
                 perm: 0o755,
                 uid: 0,
+                xattrs: Xattrs::new(),
             }],
         }
     }
@@ -67,7 +78,7 @@ impl Oracle {
         match &mut self.nodes[node].body {
             Body::File(bytes) => Ok(bytes),
             Body::Dir(_) => Err(FsError::IsDirectory),
-            Body::Link(_) => Err(FsError::Invalid),
+            Body::Link(_) | Body::Special(..) => Err(FsError::Invalid),
         }
     }
 
@@ -79,7 +90,25 @@ impl Oracle {
         if self.dir(dir)?.contains_key(name) {
             return Err(FsError::Exists);
         }
-        self.nodes.push(Meta { body, perm, uid: 0 });
+        let (mut perm, mut xattrs) = (perm, Xattrs::new());
+        if let Some(default) = self.nodes[dir].xattrs.get(DEFAULT)
+            && !matches!(body, Body::Link(_))
+        {
+            let access = acl::inherit(default, perm);
+            perm = acl::perm(&access);
+            if acl::says_more(&access) {
+                xattrs.insert(ACCESS.into(), access);
+            }
+            if matches!(body, Body::Dir(_)) {
+                xattrs.insert(DEFAULT.into(), default.clone());
+            }
+        }
+        self.nodes.push(Meta {
+            body,
+            perm,
+            uid: 0,
+            xattrs,
+        });
         let node = self.nodes.len() - 1;
         self.dir_mut(dir).insert(name.to_owned(), node);
         Ok(node)
@@ -173,6 +202,64 @@ impl Oracle {
         Ok(())
     }
 
+    /// Sets an attribute; an access control list sets the mode.
+    pub fn set_xattr(
+        &mut self,
+        node: Node,
+        key: &str,
+        value: &[u8],
+        mode: XattrMode,
+    ) -> Result<(), FsError> {
+        let meta = &mut self.nodes[node];
+        let exists = meta.xattrs.contains_key(key);
+        let is_acl = key == ACCESS || key == DEFAULT;
+        match (&meta.body, key) {
+            (Body::Link(_), ACCESS | DEFAULT) => return Err(FsError::NotSupported),
+            (Body::File(_) | Body::Special(..), DEFAULT) => return Err(FsError::NotPermitted),
+            (Body::Link(_) | Body::Special(..), _) if key.starts_with("user.") => {
+                return Err(FsError::NotPermitted);
+            }
+            _ if is_acl => {}
+            _ if mode == XattrMode::Create && exists => return Err(FsError::Exists),
+            _ if mode == XattrMode::Replace && !exists => return Err(FsError::NoXattr),
+            _ => {}
+        }
+        if key == ACCESS {
+            meta.perm = meta.perm & !0o777 | acl::perm(value);
+        }
+        if key == ACCESS && !acl::says_more(value) {
+            meta.xattrs.remove(key);
+        } else {
+            meta.xattrs.insert(key.into(), value.into());
+        }
+        Ok(())
+    }
+
+    pub fn remove_xattr(&mut self, node: Node, key: &str) -> Result<(), FsError> {
+        let removed = self.nodes[node].xattrs.remove(key).is_some();
+        if removed || key == ACCESS || key == DEFAULT {
+            Ok(())
+        } else {
+            Err(FsError::NoXattr)
+        }
+    }
+
+    /// Changes permissions and owner.
+    pub fn change(&mut self, node: Node, perm: u16, uid: u32) {
+        let meta = &mut self.nodes[node];
+        (meta.perm, meta.uid) = (perm, uid);
+        if let Some(access) = meta.xattrs.get_mut(ACCESS) {
+            *access = acl::chmod(access, perm);
+        }
+        meta.xattrs.remove(CAPABILITY);
+    }
+
+    pub fn truncate(&mut self, node: Node, size: usize) -> Result<(), FsError> {
+        self.file_mut(node)?.resize(size, 0);
+        self.nodes[node].xattrs.remove(CAPABILITY);
+        Ok(())
+    }
+
     /// Writes `bytes` at `offset`, filling a gap with zeros.
     pub fn write(&mut self, node: Node, offset: usize, bytes: &[u8]) -> Result<(), FsError> {
         let file = self.file_mut(node)?;
@@ -180,6 +267,7 @@ impl Oracle {
             file.resize(offset + bytes.len(), 0);
         }
         file[offset..offset + bytes.len()].copy_from_slice(bytes);
+        self.nodes[node].xattrs.remove(CAPABILITY);
         Ok(())
     }
 
@@ -246,7 +334,8 @@ fn draw(
             Body::Dir(BTreeMap::new())
         }
         FileKind::Symlink => Body::Link(String::from_utf8(fs.readlink(ino)?).unwrap()),
-        _ => Body::File(content(fs, ino)?),
+        FileKind::File => Body::File(content(fs, ino)?),
+        kind => Body::Special(kind, attr.rdev),
     };
     picture.insert(
         path.to_owned(),
@@ -256,8 +345,19 @@ fn draw(
                 body,
                 perm: attr.perm(),
                 uid: attr.uid,
+                xattrs: xattrs_of(fs, ino)?,
             },
         ),
     );
     Ok(())
+}
+
+/// All attributes of an inode.
+pub fn xattrs_of(fs: &Fs<impl BlockStore>, ino: InodeNo) -> Result<Xattrs, FsError> {
+    let mut all = Xattrs::new();
+    for name in fs.xattrs(ino)? {
+        let value = fs.xattr(ino, &name)?;
+        all.insert(name.into_string().unwrap(), value);
+    }
+    Ok(all)
 }

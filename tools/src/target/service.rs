@@ -394,6 +394,7 @@ impl Service {
         let node = NewNode {
             kind: FileKind::File,
             mode: 0o644,
+            umask: 0,
             // SAFETY: neither call has arguments or can fail.
             uid: unsafe { libc::geteuid() },
             // SAFETY: as above.

@@ -235,6 +235,7 @@ fn make<S: contigfs::BlockStore>(files: &Fs<S>, name: &str, kind: FileKind) -> R
         } else {
             0o644
         },
+        umask: 0,
         uid: 0,
         gid: 0,
         rdev: 0,
