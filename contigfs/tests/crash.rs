@@ -189,6 +189,12 @@ const STEPS: &[Step] = &[
     durable("exchange /a /e", |fs| {
         rename(fs, ("/", "a"), ("/", "e"), RenameMode::Exchange)
     }),
+    durable("exchange /d/f /e", |fs| {
+        rename(fs, ("/d", "f"), ("/", "e"), RenameMode::Exchange)
+    }),
+    durable("rename /e to /d/e", |fs| {
+        rename(fs, ("/", "e"), ("/d", "e"), RenameMode::NoReplace)
+    }),
     durable("truncate /a 100", |fs| resize(fs, "/a", 100)),
     durable("truncate /a 0", |fs| resize(fs, "/a", 0)),
     durable("truncate /a 20000", |fs| resize(fs, "/a", 20_000)),

@@ -156,6 +156,9 @@ impl<S: BlockStore> Fs<S> {
         let (name, slot) = find_old_name(from_index, name)?;
         let new_name = check_new_name(new_name)?;
         let target = to_index.get(new_name);
+        if mode == RenameMode::NoReplace && target.is_some() {
+            return Err(FsError::Exists);
+        }
         if slot.kind == FileKind::Directory {
             self.check_not_below(slot.ino, new_parent)?;
         }

@@ -162,6 +162,9 @@ impl Oracle {
         self.dir(to)?;
         let node = self.lookup(from, name)?;
         let target = self.dir(to)?.get(new_name).copied();
+        if mode == RenameMode::NoReplace && target.is_some() {
+            return Err(FsError::Exists);
+        }
         if from != to && self.is_dir(node) && self.is_below(node, to) {
             return Err(FsError::Invalid);
         }
@@ -182,14 +185,13 @@ impl Oracle {
             });
         }
         match mode {
-            RenameMode::NoReplace => return Err(FsError::Exists),
             _ if node == target => return Ok(()),
             RenameMode::Exchange => {
                 self.dir_mut(from).insert(name.to_owned(), target);
                 self.dir_mut(to).insert(new_name.to_owned(), node);
                 return Ok(());
             }
-            RenameMode::Replace => {}
+            RenameMode::Replace | RenameMode::NoReplace => {}
         }
         match dirs {
             (true, false) => return Err(FsError::NotDirectory),
