@@ -6,6 +6,11 @@
 //! access control lists that it asks for (`FUSE_POSIX_ACL`, which implies `default_permissions`); what new files inherit
 //! is decided here, so the kernel hands the umask on (`FUSE_DONT_MASK`).
 //!
+//! # What the library below can not carry
+//! The kernel offers requests that `fuser` does not know and refuses, so the kernel tells programs that there is no such
+//! thing: `FUSE_TMPFILE` (`O_TMPFILE` answers `EOPNOTSUPP`; [`Fs::create_unnamed`](crate::Fs::create_unnamed) is what it
+//! would call) and `FUSE_STATX` (`statx` shows no birth time; [`Attr::btime`](crate::Attr::btime) has it).
+//!
 //! # Handles and numbers
 //! The handle of an open file is its inode number: all state of an open file is the inode's. Each number told to the
 //! kernel (lookup, create, ...) is counted in [`Fs`](crate::Fs) and kept from reuse until the kernel has forgotten it.

@@ -265,6 +265,20 @@ const STEPS: &[Step] = &[
         fs.unlink(ROOT, name("a"))?;
         fs.close(ino)
     }),
+    durable("unnamed file", |fs| {
+        fs.create_unnamed(ROOT, &NewNode::file(), true).map(drop)
+    }),
+    durable("unnamed file below /e becomes /t", |fs| {
+        let ino = fs
+            .create_unnamed(at(fs, "/e")?, &NewNode::file(), true)?
+            .ino;
+        let written = fs.write(ino, 0, b"complete", WriteOptions::default());
+        let linked = written
+            .and_then(|_| fs.fsync(ino, SyncScope::All))
+            .and_then(|()| fs.link(ino, ROOT, name("t")));
+        fs.close(ino)?;
+        linked.map(drop)
+    }),
     durable("move /a to a larger range", |fs| {
         resize(fs, "/a", (1 << 36) + 1)
     }),

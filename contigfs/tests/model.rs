@@ -138,7 +138,7 @@ impl Run {
     }
 
     fn dispatch(&mut self, at: &str) {
-        match self.dice.below(23) {
+        match self.dice.below(24) {
             0..4 => self.create(at),
             4..6 => self.link_or_symlink(at),
             6..8 => self.remove(at),
@@ -151,6 +151,7 @@ impl Run {
             17 => self.open(at),
             18 => self.close(),
             19..22 => self.xattr(at),
+            22 => self.unnamed(at),
             _ => self.sync(),
         }
     }
@@ -379,6 +380,37 @@ impl Run {
         if self.oracle.file_mut(node).is_ok() && self.open.len() < 8 {
             assert_eq!(self.fs.open(self.inos[node]), Ok(()), "{at}: open");
             self.open.push(node);
+        }
+    }
+
+    /// Makes a file without a name, and often gives it one.
+    fn unnamed(&mut self, at: &str) {
+        let (dir, label, perm) = (self.any_dir(), self.any_name(), 0o600);
+        if !self.oracle.is_dir(dir) || self.open.len() >= 8 {
+            return;
+        }
+        let linkable = self.dice.below(3) > 0;
+        let new = NewNode {
+            mode: perm.into(),
+            ..NewNode::file()
+        };
+        let ino = self
+            .fs
+            .create_unnamed(self.inos[dir], &new, linkable)
+            .unwrap()
+            .ino;
+        let node = self.oracle.add_unnamed(dir, perm);
+        self.inos.push(ino);
+        self.open.push(node);
+        if self.dice.below(4) > 0 {
+            let to = self.any_dir();
+            let expected = match linkable {
+                true => self.oracle.link(node, to, label),
+                false if self.oracle.lookup(to, label).is_ok() => Err(FsError::Exists),
+                false => self.oracle.dir(to).and(Err(FsError::NotFound)),
+            };
+            let found = self.fs.link(ino, self.inos[to], name(label));
+            assert_eq!(found.map(drop), expected, "{at}: name {label} for a file");
         }
     }
 

@@ -2,12 +2,17 @@
 
 mod support;
 
-use std::fs;
-use std::os::unix::fs::MetadataExt;
+use std::ffi::OsStr;
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 
 use support::mounted::Mount;
-use support::syscalls::{errno, rename};
+use support::syscalls::{errno, mknod, rename};
 
 const GRAINS: u64 = 10_000;
 
@@ -94,5 +99,156 @@ fn rename_exchanging() {
     assert_eq!(fs::read(at("h")).unwrap(), b"f");
     assert_eq!(fs::read(at("d/sub")).unwrap(), b"g");
     assert!(at("e").is_dir() && at("f/deep/other").is_dir());
+    mount.unmount();
+}
+
+/// mknod(2): pipes, sockets and devices are made, kept over a remount with their numbers, and work.
+#[test]
+fn special_files() {
+    let Some(mut mount) = Mount::new(GRAINS) else {
+        return;
+    };
+    let root = mount.path().to_owned();
+    let at = |name: &str| root.join(name);
+    let null = libc::makedev(1, 3);
+    // The largest numbers that FUSE carries.
+    let (wide, narrow) = (libc::makedev(0xfff, 0xf_ffff), libc::makedev(7, 1));
+    mknod(&at("null"), libc::S_IFCHR | 0o666, null).unwrap();
+    mknod(&at("wide"), libc::S_IFCHR | 0o600, wide).unwrap();
+    mknod(&at("disk"), libc::S_IFBLK | 0o600, narrow).unwrap();
+    mknod(&at("pipe"), libc::S_IFIFO | 0o600, 0).unwrap();
+    mknod(&at("socket"), libc::S_IFSOCK | 0o600, 0).unwrap();
+    mknod(&at("plain"), 0o600, 0).unwrap();
+    assert_eq!(errno(mknod(&at("pipe"), libc::S_IFIFO, 0)), libc::EEXIST);
+    mount.remount();
+    let attr = |name: &str| fs::symlink_metadata(at(name)).unwrap();
+    for (name, device) in [("null", null), ("wide", wide)] {
+        assert!(attr(name).file_type().is_char_device());
+        assert_eq!(attr(name).rdev(), device, "{name}");
+    }
+    assert!(attr("disk").file_type().is_block_device());
+    assert_eq!(attr("disk").rdev(), narrow);
+    assert!(attr("pipe").file_type().is_fifo());
+    assert!(attr("socket").file_type().is_socket());
+    assert!(attr("plain").is_file());
+    fs::write(at("null"), "away").unwrap();
+    assert_eq!(fs::read(at("null")).unwrap(), b"");
+    std::thread::scope(|scope| {
+        scope.spawn(|| fs::write(at("pipe"), "through the pipe").unwrap());
+        assert_eq!(fs::read(at("pipe")).unwrap(), b"through the pipe");
+    });
+    fs::remove_file(at("socket")).unwrap();
+    let listener = UnixListener::bind(at("socket")).unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut stream = UnixStream::connect(at("socket")).unwrap();
+            stream.write_all(b"hello").unwrap();
+        });
+        let mut text = String::new();
+        let (mut stream, _) = listener.accept().unwrap();
+        stream.read_to_string(&mut text).unwrap();
+        assert_eq!(text, "hello");
+    });
+    drop(listener);
+    mount.unmount();
+}
+
+/// What was removed while somebody had it open, of every kind, is there for him until he closes it, also when the name
+/// is used again; its number is nobody else's meanwhile.
+#[test]
+fn removed_while_open() {
+    let Some(mut mount) = Mount::new(GRAINS) else {
+        return;
+    };
+    let root = mount.path().to_owned();
+    let at = |name: &str| root.join(name);
+    let empty = mount.fs().statfs();
+    fs::write(at("file"), "content").unwrap();
+    fs::create_dir(at("dir")).unwrap();
+    mknod(&at("pipe"), libc::S_IFIFO | 0o600, 0).unwrap();
+    std::os::unix::fs::symlink("target", at("link")).unwrap();
+    let names = ["file", "dir", "pipe", "link"];
+    let held = names.map(|name| {
+        let mut options = OpenOptions::new();
+        let flags = if name == "link" {
+            libc::O_PATH | libc::O_NOFOLLOW
+        } else {
+            libc::O_NONBLOCK
+        };
+        options
+            .read(true)
+            .custom_flags(flags)
+            .open(at(name))
+            .unwrap()
+    });
+    let numbers = names.map(|name| ino(&at(name)));
+    for name in names {
+        match name {
+            "dir" => fs::remove_dir(at(name)).unwrap(),
+            _ => fs::remove_file(at(name)).unwrap(),
+        }
+        fs::write(at(name), "new").unwrap();
+    }
+    for (name, (file, number)) in names.iter().zip(held.iter().zip(numbers)) {
+        let attr = file.metadata().unwrap();
+        assert_eq!((attr.ino(), attr.nlink()), (number, 0), "{name}");
+        assert!(names.iter().all(|name| ino(&at(name)) != number), "{name}");
+    }
+    let mut text = String::new();
+    (&held[0]).read_to_string(&mut text).unwrap();
+    assert_eq!(text, "content");
+    // As `open(".")` does for who works in a removed directory.
+    let again = File::open(format!("/proc/self/fd/{}", held[1].as_raw_fd())).unwrap();
+    assert_eq!(again.metadata().unwrap().ino(), numbers[1]);
+    drop(again);
+    drop(held);
+    for name in names {
+        fs::remove_file(at(name)).unwrap();
+    }
+    mount.remount();
+    let now = mount.fs().statfs();
+    assert_eq!(
+        (now.inodes, now.grains_free),
+        (empty.inodes, empty.grains_free)
+    );
+    mount.unmount();
+}
+
+/// Names have up to 255 bytes, any but `/` and NUL, and are listed as they were given.
+#[test]
+fn names_of_any_bytes() {
+    let Some(mut mount) = Mount::new(GRAINS) else {
+        return;
+    };
+    let root = mount.path().to_owned();
+    let mut names: Vec<Vec<u8>> = (1..=255).map(|len| vec![b'n'; len]).collect();
+    names.extend(
+        (1..=255)
+            .filter(|byte| !b"/.n".contains(byte))
+            .map(|byte| vec![byte]),
+    );
+    names.push((1..=255).filter(|&byte| byte != b'/').collect());
+    names.extend([&b"..."[..], b". ", b"\xff\xfe", b"a\nb"].map(Vec::from));
+    let at = |name: &[u8]| root.join(OsStr::from_bytes(name));
+    for name in &names {
+        fs::write(at(name), name).unwrap();
+    }
+    assert_eq!(errno(File::create(at(&[b'n'; 256]))), libc::ENAMETOOLONG);
+    assert_eq!(
+        errno(fs::rename(at(b"n"), at(&[b'n'; 256]))),
+        libc::ENAMETOOLONG
+    );
+    mount.remount();
+    let mut listed: Vec<_> = fs::read_dir(&root)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().as_bytes().to_vec())
+        .collect();
+    listed.sort();
+    names.sort();
+    assert_eq!(listed, names);
+    for name in &names {
+        assert_eq!(fs::read(at(name)).unwrap(), *name);
+        fs::remove_file(at(name)).unwrap();
+    }
     mount.unmount();
 }

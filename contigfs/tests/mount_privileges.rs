@@ -131,7 +131,8 @@ fn setuid_and_setgid_end_with_a_change() {
         return;
     };
     let path = mount.path().join("program");
-    let changes: [(&str, fn(&Path)); 4] = [
+    type Change = fn(&Path);
+    let changes: [(&str, Change); 4] = [
         ("write", write),
         ("truncate", truncate),
         ("open with O_TRUNC", open_truncating),

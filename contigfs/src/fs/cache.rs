@@ -41,6 +41,8 @@ pub(crate) struct State {
     pub(crate) tail: Tail,
     /// Opens without close: the inode outlives its last name.
     pub(crate) opens: u64,
+    /// Made without a name, and may still get one.
+    pub(crate) linkable: bool,
     /// How often the kernel was told the number: the number is not reused.
     pub(crate) lookups: u64,
     /// Holders of the extent: the file does not move.
@@ -79,6 +81,7 @@ impl Inode {
                 times_dirty: false,
                 tail,
                 opens: 0,
+                linkable: false,
                 lookups: 0,
                 holds: 0,
                 dead: false,

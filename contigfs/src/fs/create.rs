@@ -16,6 +16,7 @@ use crate::format::{InodeRecord, Range, TARGET_MAX};
 use crate::inode::{Attr, FileKind, InodeNo};
 use crate::store::BlockStore;
 use crate::time::Timestamp;
+use crate::xattr::XattrSet;
 
 /// Most links of an inode.
 const LINKS_MAX: u32 = i32::MAX as u32;
@@ -82,6 +83,38 @@ impl<S: BlockStore> Fs<S> {
             return Err(FsError::Invalid);
         }
         self.make(parent, name, node, None, remember, open)
+    }
+
+    /// Makes a file without a name and opens it, as `O_TMPFILE` does: it inherits from `dir` as a new entry would. With
+    /// `linkable`, [`link`](Self::link) can give it a name as long as it is open; else, or if nobody does, the last
+    /// [`close`](Self::close) frees it. So does the next mount after a crash.
+    pub fn create_unnamed(
+        &self,
+        dir: InodeNo,
+        node: &NewNode,
+        linkable: bool,
+    ) -> Result<Attr, FsError> {
+        if node.kind != FileKind::File {
+            return Err(FsError::Invalid);
+        }
+        let dir = self.inode(dir)?;
+        let _content = shared(&dir.content);
+        dir.live_directory()?;
+        let _change = lock(&dir.change);
+        let (inode, xattrs) = self.new_inode(&dir, node, None, self.now())?;
+        {
+            let mut state = inode.state();
+            state.record.nlink = 0;
+            state.record.orphan = true;
+            state.linkable = linkable;
+            state.opens = 1;
+        }
+        let created = self.create_txn(&inode, xattrs);
+        if let Err(error) = created.and_then(|txn| self.commit(txn)) {
+            self.unreserve_inode(&inode);
+            return Err(error);
+        }
+        Ok(self.attr_of(&inode))
     }
 
     /// Makes a symbolic link.
@@ -171,7 +204,7 @@ impl<S: BlockStore> Fs<S> {
         let _changes = lock_changes([&dir, &inode]);
         {
             let state = inode.state();
-            if state.dead || state.record.nlink == 0 {
+            if state.dead || state.record.nlink == 0 && !state.linkable {
                 return Err(FsError::NotFound);
             }
             if state.record.nlink >= LINKS_MAX {
@@ -185,10 +218,12 @@ impl<S: BlockStore> Fs<S> {
         txn.change_dir(&dir, index, &plan, now);
         txn.edit(&inode, |record| {
             record.nlink += 1;
+            record.orphan = false;
             record.ctime = now;
         });
         self.commit(txn)?;
         index.apply(plan);
+        inode.state().linkable = false;
         if remember == Remember::Yes {
             inode.state().lookups += 1;
         }
@@ -214,23 +249,15 @@ impl<S: BlockStore> Fs<S> {
         }
         let is_dir = node.kind == FileKind::Directory;
         let _change = lock(&dir.change);
-        let parent_record = dir.state().record;
-        if is_dir && parent_record.nlink >= LINKS_MAX {
+        if is_dir && dir.state().record.nlink >= LINKS_MAX {
             return Err(FsError::TooManyLinks);
         }
         let now = self.now();
-        let (mode, umask) = (node.mode & 0o7777, node.umask & 0o777);
-        let (perm, xattrs) = self.inherit_acl(&dir, node.kind, mode as u16, umask as u16)?;
-        let inode = self.reserve_inode(&parent_record, parent, node, perm, target, now)?;
+        let (inode, xattrs) = self.new_inode(&dir, node, target, now)?;
         let mut plan = DirPlan::default();
         let planned = index.plan_add(&mut plan, name, inode.ino, node.kind);
         let committed = planned.and_then(|()| {
-            let mut txn = Txn::default();
-            txn.create(&inode);
-            self.edit_xattrs(&mut txn, &inode, |set| {
-                *set = xattrs;
-                Ok(())
-            })?;
+            let mut txn = self.create_txn(&inode, xattrs)?;
             if let (Some(target), Ok(range)) = (target, inode.range()) {
                 txn.batch.patch(range.start, 0, target);
             }
@@ -248,6 +275,33 @@ impl<S: BlockStore> Fs<S> {
         state.opens += u64::from(open);
         drop(state);
         Ok(self.attr_of(&inode))
+    }
+
+    /// An inode with what it inherits from the directory, whose `change` the caller holds: in memory, dead until the
+    /// commit.
+    fn new_inode(
+        &self,
+        dir: &Inode,
+        node: &NewNode,
+        target: Option<&[u8]>,
+        now: Timestamp,
+    ) -> Result<(Arc<Inode>, XattrSet), FsError> {
+        let (mode, umask) = (node.mode & 0o7777, node.umask & 0o777);
+        let (perm, xattrs) = self.inherit_acl(dir, node.kind, mode as u16, umask as u16)?;
+        let parent = dir.state().record;
+        let inode = self.reserve_inode(&parent, dir.ino, node, perm, target, now)?;
+        Ok((inode, xattrs))
+    }
+
+    /// A transaction that writes a new inode.
+    fn create_txn(&self, inode: &Arc<Inode>, xattrs: XattrSet) -> Result<Txn, FsError> {
+        let mut txn = Txn::default();
+        txn.create(inode);
+        self.edit_xattrs(&mut txn, inode, |set| {
+            *set = xattrs;
+            Ok(())
+        })?;
+        Ok(txn)
     }
 
     /// An inode in memory with number and range, but without record: dead until the commit.
@@ -328,4 +382,37 @@ pub(super) fn lock_changes<'a>(
         .into_iter()
         .map(|inode| lock(&inode.change))
         .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fs::FormatOptions;
+    use crate::mem_store::MemStore;
+
+    /// The last link and the last subdirectory that fit are made; one more is an answer, and changes nothing.
+    #[test]
+    fn too_many_links() {
+        let store = MemStore::new(100);
+        Fs::format(&store, &FormatOptions::default()).unwrap();
+        let fs = Fs::mount(&store).unwrap();
+        let (root, name) = (InodeNo::ROOT, OsStr::new);
+        let file = fs.create(root, name("f"), &NewNode::file()).unwrap().ino;
+        let dir = fs
+            .create(root, name("d"), &NewNode::directory())
+            .unwrap()
+            .ino;
+        for ino in [file, dir] {
+            fs.inode(ino).unwrap().state().record.nlink = LINKS_MAX - 1;
+        }
+        assert_eq!(fs.link(file, root, name("l")).unwrap().nlink, LINKS_MAX);
+        fs.create(dir, name("s"), &NewNode::directory()).unwrap();
+        let calls = store.calls();
+        assert_eq!(fs.link(file, root, name("m")), Err(FsError::TooManyLinks));
+        let more = fs.create(dir, name("t"), &NewNode::directory());
+        assert_eq!(more, Err(FsError::TooManyLinks));
+        assert!(fs.create(dir, name("t"), &NewNode::file()).is_ok());
+        assert_eq!(store.calls(), calls + 1);
+        assert_eq!(fs.lookup(root, name("m")), Err(FsError::NotFound));
+    }
 }

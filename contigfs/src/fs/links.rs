@@ -103,7 +103,9 @@ impl<S: BlockStore> Fs<S> {
     pub fn open(&self, ino: InodeNo) -> Result<(), FsError> {
         let inode = self.inode(ino)?;
         let mut state = inode.state();
-        if state.dead {
+        // A removed directory that somebody still works in can be opened, and is empty.
+        let remembered = state.lookups > 0 && inode.kind == FileKind::Directory;
+        if state.dead && !remembered {
             return Err(FsError::NotFound);
         }
         state.opens += 1;

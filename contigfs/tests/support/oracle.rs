@@ -90,6 +90,18 @@ impl Oracle {
         if self.dir(dir)?.contains_key(name) {
             return Err(FsError::Exists);
         }
+        let node = self.make(dir, body, perm);
+        self.dir_mut(dir).insert(name.to_owned(), node);
+        Ok(node)
+    }
+
+    /// A file that no name leads to yet.
+    pub fn add_unnamed(&mut self, dir: Node, perm: u16) -> Node {
+        self.make(dir, Body::File(Vec::new()), perm)
+    }
+
+    /// A node with what it inherits from a directory.
+    fn make(&mut self, dir: Node, body: Body, perm: u16) -> Node {
         let (mut perm, mut xattrs) = (perm, Xattrs::new());
         if let Some(default) = self.nodes[dir].xattrs.get(DEFAULT)
             && !matches!(body, Body::Link(_))
@@ -109,9 +121,7 @@ impl Oracle {
             uid: 0,
             xattrs,
         });
-        let node = self.nodes.len() - 1;
-        self.dir_mut(dir).insert(name.to_owned(), node);
-        Ok(node)
+        self.nodes.len() - 1
     }
 
     pub fn link(&mut self, node: Node, dir: Node, name: &str) -> Result<(), FsError> {
