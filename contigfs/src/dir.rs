@@ -11,6 +11,7 @@ use ftl::{AtomicBatch, GRAIN_BYTES, LbaRange};
 use crate::error::{Corruption, FsError};
 use crate::format::{DIRENT_UNIT, Dirent, GRAIN_UNITS, Range, UNITS_MAX, parse_grain, units_for};
 use crate::inode::{FileKind, InodeNo};
+use crate::room::{Room, RoomAfter, Units, split};
 use crate::store::{BlockStore, ByteAddr};
 
 /// Units of the largest directory; beyond, a new name finds no space.
@@ -31,56 +32,7 @@ pub(crate) struct DirIndex {
     ino: InodeNo,
     range: Range,
     names: HashMap<Box<[u8]>, Slot>,
-    grains: Vec<Units>,
-}
-
-/// Used units of a grain, one bit each.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct Units {
-    used: [u64; GRAIN_UNITS / 64],
-}
-
-impl Units {
-    fn get(&self, unit: usize) -> bool {
-        self.used[unit / 64] & (1 << (unit % 64)) != 0
-    }
-
-    fn set(&mut self, first: usize, count: usize, used: bool) {
-        for unit in first..first + count {
-            let bit = 1 << (unit % 64);
-            if used {
-                self.used[unit / 64] |= bit;
-            } else {
-                self.used[unit / 64] &= !bit;
-            }
-        }
-    }
-
-    fn is_empty(&self) -> bool {
-        self.used == [0; GRAIN_UNITS / 64]
-    }
-
-    fn count(&self) -> usize {
-        self.used
-            .iter()
-            .map(|word| word.count_ones() as usize)
-            .sum()
-    }
-
-    /// First run of `count` free units.
-    fn find(&self, count: usize) -> Option<usize> {
-        if GRAIN_UNITS - self.count() < count {
-            return None;
-        }
-        let mut run = 0;
-        for unit in 0..GRAIN_UNITS {
-            run = if self.get(unit) { 0 } else { run + 1 };
-            if run == count {
-                return Some(unit + 1 - count);
-            }
-        }
-        None
-    }
+    room: Room,
 }
 
 /// Changes of one directory that go into one batch.
@@ -110,19 +62,17 @@ impl DirIndex {
             ino,
             range,
             names: HashMap::new(),
-            grains: Vec::new(),
+            room: Room::default(),
         };
         let mut grain = [0; GRAIN_BYTES];
-        while (index.grains.len() as u64) < grains {
-            let next = index.grains.len() as u64;
+        let mut next = 0;
+        while next < grains {
             let rest = LbaRange::new(range.start.offset(next), grains - next);
-            let number = store
-                .next_mapped(rest)
-                .map_or(grains, |lba| lba.0 - range.start.0);
-            index.grains.resize(number as usize, Units::default());
-            if number == grains {
+            let Some(lba) = store.next_mapped(rest) else {
                 break;
-            }
+            };
+            let number = lba.0 - range.start.0;
+            next = number + 1;
             store.read(ByteAddr::new(range.start.offset(number), 0), &mut grain)?;
             let first = number as u32 * GRAIN_UNITS as u32;
             let mut units = Units::default();
@@ -146,7 +96,7 @@ impl DirIndex {
                 }
                 .into());
             }
-            index.grains.push(units);
+            index.room.push(number as usize, units);
         }
         Ok(index)
     }
@@ -157,7 +107,7 @@ impl DirIndex {
             ino,
             range,
             names: HashMap::new(),
-            grains: Vec::new(),
+            room: Room::default(),
         }
     }
 
@@ -185,25 +135,13 @@ impl DirIndex {
             plan.added.is_empty(),
             "one new entry per directory and batch"
         );
-        // Grains in use first: a new name must not cost a grain while an old one has room.
         let reusable = plan
             .removed
             .iter()
             .find(|(_, slot)| self.fits_at(*slot, name.len(), plan));
-        let in_use = (0..)
-            .zip(&self.grains)
-            .filter(|(_, units)| !units.is_empty());
-        let emptied = (0..)
-            .zip(&self.grains)
-            .filter(|(_, units)| units.is_empty());
         let unit = match reusable {
             Some((_, slot)) => u64::from(slot.unit),
-            None => in_use
-                .chain(emptied)
-                .find_map(|(grain, units)| {
-                    Some(grain * GRAIN_UNITS as u64 + units.find(count)? as u64)
-                })
-                .unwrap_or(self.grains.len() as u64 * GRAIN_UNITS as u64),
+            None => self.room.find(count),
         };
         if unit + count as u64 > UNITS_LIMIT {
             return Err(FsError::NoSpace);
@@ -257,7 +195,7 @@ impl DirIndex {
 
     /// Puts the planned changes into `batch` and tells the size of the directory after them.
     pub(crate) fn emit(&self, plan: &DirPlan, batch: &mut AtomicBatch) -> u64 {
-        let after = self.grains_after(plan);
+        let after = self.room_after(plan);
         for (name, slot) in &plan.removed {
             let bytes = vec![0; units_for(name.len()) * DIRENT_UNIT];
             self.patch_unless_empty(&after, slot.unit, bytes, batch);
@@ -270,24 +208,21 @@ impl DirIndex {
             };
             self.patch_unless_empty(&after, slot.unit, entry.emit(self.ino), batch);
         }
-        for (number, units) in self.grains.iter().enumerate() {
-            let now_empty = after.get(number).is_none_or(Units::is_empty);
-            if now_empty && !units.is_empty() {
-                batch.trim(LbaRange::new(self.range.start.offset(number as u64), 1));
-            }
+        for grain in self.room.emptied_by(&after) {
+            batch.trim(LbaRange::new(self.range.start.offset(grain as u64), 1));
         }
         (after.len() * GRAIN_BYTES) as u64
     }
 
     fn patch_unless_empty(
         &self,
-        after: &[Units],
+        after: &RoomAfter,
         unit: u32,
         bytes: Vec<u8>,
         batch: &mut AtomicBatch,
     ) {
         let (grain, in_grain) = split(unit);
-        if after.get(grain).is_some_and(|units| !units.is_empty()) {
+        if after.is_used(grain) {
             batch.patch(
                 self.range.start.offset(grain as u64),
                 (in_grain * DIRENT_UNIT) as u16,
@@ -298,7 +233,8 @@ impl DirIndex {
 
     /// Applies what was committed.
     pub(crate) fn apply(&mut self, plan: DirPlan) {
-        self.grains = self.grains_after(&plan);
+        let after = self.room_after(&plan);
+        self.room.apply(&after);
         for (name, _) in plan.removed {
             self.names.remove(&name);
         }
@@ -307,27 +243,12 @@ impl DirIndex {
         }
     }
 
-    /// Used units after the plan, without empty grains at the end.
-    fn grains_after(&self, plan: &DirPlan) -> Vec<Units> {
-        let mut grains = self.grains.clone();
-        for (name, slot) in &plan.removed {
-            let (grain, unit) = split(slot.unit);
-            grains[grain].set(unit, units_for(name.len()), false);
-        }
-        for (name, slot) in &plan.added {
-            let (grain, unit) = split(slot.unit);
-            if grain >= grains.len() {
-                grains.resize(grain + 1, Units::default());
-            }
-            grains[grain].set(unit, units_for(name.len()), true);
-        }
-        while grains.last().is_some_and(Units::is_empty) {
-            grains.pop();
-        }
-        grains
+    fn room_after(&self, plan: &DirPlan) -> RoomAfter {
+        let runs = |entries: &[(Box<[u8]>, Slot)]| -> Vec<(u32, usize)> {
+            let run = |(name, slot): &(Box<[u8]>, Slot)| (slot.unit, units_for(name.len()));
+            entries.iter().map(run).collect()
+        };
+        let (freed, taken) = (runs(&plan.removed), runs(&plan.added));
+        self.room.after(freed.into_iter(), taken.into_iter())
     }
-}
-
-fn split(unit: u32) -> (usize, usize) {
-    (unit as usize / GRAIN_UNITS, unit as usize % GRAIN_UNITS)
 }

@@ -13,7 +13,8 @@
 //! # Module map
 //! - [`store`](BlockStore): what is needed from below; [`MemStore`] is one in memory, for tests
 //! - `format`: the layout on media; `docs/layout.md` has the diagrams and the crash argument
-//! - `buddy`, `table`, `dir`: free ranges, free inode numbers, the index of a directory; all in memory
+//! - `buddy`, `table`, `dir`, `room`: free ranges, free inode numbers, the index of a directory and its free places; all
+//!   in memory
 //! - `xattr`, `acl`: extended attributes, and what those with access control lists mean for the mode
 //! - `fs`: the file system, [`Fs`]; its module has the rules of locking
 //! - [`check()`]: a separate reader that judges a volume
@@ -29,6 +30,7 @@ mod fs;
 pub mod fuse;
 mod inode;
 mod mem_store;
+mod room;
 mod store;
 mod table;
 mod time;

@@ -10,6 +10,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use support::mounted::Mount;
 use support::syscalls::{errno, mknod, rename};
@@ -250,5 +251,56 @@ fn names_of_any_bytes() {
         assert_eq!(fs::read(at(name)).unwrap(), *name);
         fs::remove_file(at(name)).unwrap();
     }
+    mount.unmount();
+}
+
+/// A large directory listed through the kernel while names come and go: those that stay are seen exactly once, with
+/// their attributes.
+#[test]
+fn listing_a_large_directory_that_changes() {
+    const STABLE: usize = 20_000;
+    let Some(mut mount) = Mount::new(100_000) else {
+        return;
+    };
+    let root = mount.path().to_owned();
+    let at = |kind: &str, n: usize| root.join(format!("{kind}-{n}"));
+    for n in 0..STABLE {
+        File::create(at("stable", n)).unwrap();
+    }
+    mount.remount();
+    let done = AtomicBool::new(false);
+    let mut seen = vec![0; STABLE];
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let kinds = ["x", "a-name-of-more-than-one-unit", "y"];
+            for n in 0.. {
+                File::create(at(kinds[n % 3], n)).unwrap();
+                if let Some(old) = n.checked_sub(50) {
+                    fs::remove_file(at(kinds[old % 3], old)).unwrap();
+                }
+                if done.load(Ordering::Relaxed) {
+                    break;
+                }
+            }
+        });
+        for entry in fs::read_dir(&root).unwrap() {
+            let entry = entry.unwrap();
+            let name = entry.file_name().into_string().unwrap();
+            if let Some(n) = name.strip_prefix("stable-") {
+                seen[n.parse::<usize>().unwrap()] += 1;
+                assert!(entry.metadata().unwrap().is_file());
+            }
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+    assert!(seen.iter().all(|&times| times == 1));
+    for entry in fs::read_dir(&root).unwrap() {
+        fs::remove_file(entry.unwrap().path()).unwrap();
+    }
+    assert_eq!(
+        fs::read_dir(&root).unwrap().count(),
+        0,
+        "listing while removing"
+    );
     mount.unmount();
 }
