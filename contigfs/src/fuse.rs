@@ -9,7 +9,12 @@
 //! # What the library below can not carry
 //! The kernel offers requests that `fuser` does not know and refuses, so the kernel tells programs that there is no such
 //! thing: `FUSE_TMPFILE` (`O_TMPFILE` answers `EOPNOTSUPP`; [`Fs::create_unnamed`](crate::Fs::create_unnamed) is what it
-//! would call) and `FUSE_STATX` (`statx` shows no birth time; [`Attr::btime`](crate::Attr::btime) has it).
+//! would call) and `FUSE_STATX` (`statx` shows no birth time; [`Attr::btime`](crate::Attr::btime) has it). A time of
+//! -2^63 seconds (`utimensat`) overflows in it, which ends the thread that serves the request.
+//!
+//! # Locks
+//! Record locks, open-file-description locks and `flock` are the kernel's own: nobody but programs on this mount takes
+//! any, so none is announced (`FUSE_POSIX_LOCKS`, `FUSE_FLOCK_LOCKS`).
 //!
 //! # Handles and numbers
 //! The handle of an open file is its inode number: all state of an open file is the inode's. Each number told to the

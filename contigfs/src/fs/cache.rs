@@ -11,8 +11,8 @@ use crate::format::{InodeRecord, Range};
 use crate::inode::{Attr, FileKind, InodeNo};
 
 const SHARDS: usize = 64;
-/// Inodes that a shard keeps although nobody uses them.
-const IDLE_MAX: usize = 1024;
+/// A shard with fewer inodes is not searched for some that nobody uses.
+const SWEEP_MIN: usize = 1024;
 
 /// An inode in memory. The lock order is in the parent module.
 #[derive(Debug)]
@@ -153,7 +153,35 @@ impl State {
 /// All inodes in memory.
 #[derive(Debug)]
 pub(super) struct Cache {
-    shards: Vec<Mutex<HashMap<InodeNo, Arc<Inode>>>>,
+    shards: Vec<Mutex<Shard>>,
+}
+
+#[derive(Debug)]
+struct Shard {
+    inodes: HashMap<InodeNo, Arc<Inode>>,
+    /// With so many inodes it is searched for some that nobody uses. Twice as many as were in use the last time, so
+    /// that each inode added pays for looking at two, however many the kernel remembers.
+    sweep_at: usize,
+}
+
+impl Default for Shard {
+    fn default() -> Self {
+        Self {
+            inodes: HashMap::new(),
+            sweep_at: SWEEP_MIN,
+        }
+    }
+}
+
+impl Shard {
+    fn insert(&mut self, inode: Arc<Inode>) -> Option<Arc<Inode>> {
+        if self.inodes.len() >= self.sweep_at {
+            self.inodes
+                .retain(|_, inode| Arc::strong_count(inode) > 1 || !inode.state().idle());
+            self.sweep_at = SWEEP_MIN.max(self.inodes.len() * 2);
+        }
+        self.inodes.insert(inode.ino, inode)
+    }
 }
 
 impl Cache {
@@ -163,7 +191,7 @@ impl Cache {
         }
     }
 
-    fn shard(&self, ino: InodeNo) -> MutexGuard<'_, HashMap<InodeNo, Arc<Inode>>> {
+    fn shard(&self, ino: InodeNo) -> MutexGuard<'_, Shard> {
         lock(&self.shards[ino.0 as usize % SHARDS])
     }
 
@@ -175,25 +203,22 @@ impl Cache {
         load: impl FnOnce() -> Result<Inode, FsError>,
     ) -> Result<Arc<Inode>, FsError> {
         let mut shard = self.shard(ino);
-        if let Some(inode) = shard.get(&ino) {
+        if let Some(inode) = shard.inodes.get(&ino) {
             return Ok(Arc::clone(inode));
         }
         let inode = Arc::new(load()?);
-        if shard.len() >= IDLE_MAX {
-            shard.retain(|_, inode| Arc::strong_count(inode) > 1 || !inode.state().idle());
-        }
-        shard.insert(ino, Arc::clone(&inode));
+        shard.insert(Arc::clone(&inode));
         Ok(inode)
     }
 
     /// Adds an inode that was just created.
     pub(super) fn insert(&self, inode: &Arc<Inode>) {
-        let previous = self.shard(inode.ino).insert(inode.ino, Arc::clone(inode));
+        let previous = self.shard(inode.ino).insert(Arc::clone(inode));
         assert!(previous.is_none(), "{:?} was created twice", inode.ino);
     }
 
     pub(super) fn remove(&self, ino: InodeNo) {
-        self.shard(ino).remove(&ino);
+        self.shard(ino).inodes.remove(&ino);
     }
 
     /// Every inode in memory that has something to write.
@@ -202,6 +227,7 @@ impl Cache {
         for shard in &self.shards {
             dirty.extend(
                 lock(shard)
+                    .inodes
                     .values()
                     .filter(|inode| inode.state().dirty())
                     .cloned(),
@@ -215,5 +241,34 @@ impl State {
     /// Whether nothing is lost when memory forgets the inode.
     fn idle(&self) -> bool {
         !self.dirty() && !self.dead && self.opens == 0 && self.lookups == 0 && self.holds == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fs::{FormatOptions, Fs, NewNode};
+    use crate::mem_store::MemStore;
+    use std::ffi::OsStr;
+
+    /// Memory forgets inodes that nobody uses, also those that were just made, and keeps the others.
+    #[test]
+    fn idle_inodes_are_forgotten() {
+        let store = MemStore::new(1_000_000);
+        Fs::format(&store, &FormatOptions::default()).unwrap();
+        let fs = Fs::mount(&store).unwrap();
+        let make = |label: String| {
+            let made = fs.create(InodeNo::ROOT, OsStr::new(&label), &NewNode::file());
+            made.unwrap().ino
+        };
+        let held = (SHARDS * SWEEP_MIN) as u64;
+        let opened: Vec<_> = (0..held).map(|n| make(format!("open-{n}"))).collect();
+        opened.iter().for_each(|&ino| fs.open(ino).unwrap());
+        for n in 0..3 * held {
+            make(format!("idle-{n}"));
+        }
+        let kept: usize = fs.cache.shards.iter().map(|s| lock(s).inodes.len()).sum();
+        assert!(kept as u64 <= 2 * held + SHARDS as u64, "{kept} in memory");
+        opened.iter().for_each(|&ino| fs.close(ino).unwrap());
     }
 }

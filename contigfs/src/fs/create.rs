@@ -162,7 +162,7 @@ impl<S: BlockStore> Fs<S> {
         if inode.kind != FileKind::Symlink {
             return Err(FsError::Invalid);
         }
-        let _content = shared(&inode.content);
+        let content = shared(&inode.content);
         let record = {
             let state = inode.state();
             if state.dead {
@@ -174,6 +174,8 @@ impl<S: BlockStore> Fs<S> {
         let range = record.range.ok_or(FsError::Invalid)?;
         self.store
             .read(crate::store::ByteAddr::new(range.start, 0), &mut target)?;
+        drop(content);
+        self.note_read(&inode)?;
         Ok(target)
     }
 

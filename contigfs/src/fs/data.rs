@@ -12,12 +12,9 @@ use crate::error::FsError;
 use crate::format::Range;
 use crate::inode::InodeNo;
 use crate::store::{BlockStore, ByteAddr, StoreError};
-use crate::time::Timestamp;
 use crate::xattr::XattrName;
 
 const GRAIN: u64 = GRAIN_BYTES as u64;
-/// An access time is renewed when it is this old, even if nothing was written since.
-const ATIME_SECONDS: i64 = 24 * 60 * 60;
 /// Inodes that may wait in memory to be written; then everything is.
 const DIRTY_MAX: u64 = 4096;
 /// Records written by one batch of [`Fs::sync_all`].
@@ -54,19 +51,41 @@ impl<S: BlockStore> Fs<S> {
     /// Reads from `offset`; the answer is short only at the end of the file.
     pub fn read(&self, ino: InodeNo, offset: u64, buf: &mut [u8]) -> Result<usize, FsError> {
         let inode = self.inode(ino)?;
-        let content = shared(&inode.content);
+        let n = self.read_inode(&inode, offset, buf)?;
+        if n > 0 {
+            self.note_read(&inode)?;
+        }
+        Ok(n)
+    }
+
+    /// As [`read`](Self::read), but the access time stays as it is (`O_NOATIME`).
+    pub fn read_keeping_atime(
+        &self,
+        ino: InodeNo,
+        offset: u64,
+        buf: &mut [u8],
+    ) -> Result<usize, FsError> {
+        let inode = self.inode(ino)?;
+        self.read_inode(&inode, offset, buf)
+    }
+
+    fn read_inode(&self, inode: &Inode, offset: u64, buf: &mut [u8]) -> Result<usize, FsError> {
+        let _content = shared(&inode.content);
         inode.live_file()?;
-        let (range, size) = place(&inode)?;
+        let (range, size) = place(inode)?;
         let n = size.saturating_sub(offset).min(buf.len() as u64) as usize;
         if n == 0 {
             return Ok(0);
         }
         self.store
             .read(ByteAddr::new(range.start, offset), &mut buf[..n])?;
-        let became_dirty = touch_atime(&inode, self.now());
-        drop(content);
-        self.count_dirty(became_dirty)?;
         Ok(n)
+    }
+
+    /// The access time after a read.
+    pub(super) fn note_read(&self, inode: &Inode) -> Result<(), FsError> {
+        let became_dirty = self.touch_atime(inode);
+        self.count_dirty(became_dirty)
     }
 
     /// Writes at `offset`, making the file longer if need be. A short count means that the volume was full.
@@ -324,18 +343,4 @@ impl<S: BlockStore> Fs<S> {
 pub(super) fn place(inode: &Inode) -> Result<(Range, u64), FsError> {
     let state = inode.state();
     Ok((state.record.range.ok_or(FsError::Invalid)?, state.size))
-}
-
-/// Renews the access time in memory, as `relatime` does; true if the record was clean before.
-fn touch_atime(inode: &Inode, now: Timestamp) -> bool {
-    let mut state = inode.state();
-    let clean = !state.times_dirty;
-    let record = &mut state.record;
-    let stale = record.atime <= record.mtime || record.atime <= record.ctime;
-    if stale && record.atime < now || record.atime.secs.saturating_add(ATIME_SECONDS) <= now.secs {
-        record.atime = now;
-        state.times_dirty = true;
-        return clean;
-    }
-    false
 }

@@ -20,6 +20,7 @@
 //! parallel, and so are writers that do not make it longer. Commits of operations in different directories are in
 //! flight at the same time and share flushes below.
 
+mod atime;
 mod attr;
 mod cache;
 mod create;
@@ -40,7 +41,7 @@ mod xattr;
 
 use std::collections::HashSet;
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{
     Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
 };
@@ -52,6 +53,7 @@ use crate::store::BlockStore;
 use crate::table::Table;
 use crate::time::Timestamp;
 
+pub use atime::AtimePolicy;
 pub use attr::StatFs;
 pub use create::NewNode;
 pub use data::{SeekTo, SyncScope, WriteOptions};
@@ -96,6 +98,8 @@ pub struct Fs<S> {
     generation: AtomicU64,
     /// Inodes that became dirty since the last [`sync_all`](Self::sync_all), about.
     dirty: AtomicU64,
+    /// An [`AtimePolicy`].
+    atime_policy: AtomicU8,
     observer: OnceLock<Box<dyn ExtentObserver>>,
 }
 

@@ -1,7 +1,7 @@
 //! Mounting: rebuilds what is free from the inode table, and ends what a crash left half done.
 
 use std::collections::HashSet;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU8, AtomicU64};
 use std::sync::{Mutex, OnceLock, RwLock};
 
 use ftl::{GRAIN_BYTES, LbaRange};
@@ -54,6 +54,7 @@ impl<S: BlockStore> Fs<S> {
             bad: scan.bad,
             generation: AtomicU64::new(0),
             dirty: AtomicU64::new(0),
+            atime_policy: AtomicU8::default(),
             observer: OnceLock::new(),
         };
         // A volume that can not be changed any more can still be read, so errors here are not the end.

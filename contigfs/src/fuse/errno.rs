@@ -1,6 +1,6 @@
 //! Answers of the file system in the words of the FUSE library.
 
-use std::time::SystemTime;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use fuser::{Errno, FileAttr, FileType, INodeNo, TimeOrNow};
 
@@ -57,7 +57,19 @@ fn system_time(time: Timestamp) -> SystemTime {
 pub(super) fn set_time(time: TimeOrNow) -> SetTime {
     match time {
         TimeOrNow::Now => SetTime::Now,
-        TimeOrNow::SpecificTime(time) => SetTime::At(time.into()),
+        TimeOrNow::SpecificTime(time) => SetTime::At(received_time(time)),
+    }
+}
+
+/// A time as the kernel sent it. For negative seconds the FUSE library (0.18) subtracts the nanoseconds, which always
+/// count forward; this takes the two apart again.
+fn received_time(time: SystemTime) -> Timestamp {
+    match UNIX_EPOCH.duration_since(time) {
+        Ok(before) if !before.is_zero() => Timestamp {
+            secs: 0i64.saturating_sub_unsigned(before.as_secs()),
+            nanos: before.subsec_nanos(),
+        },
+        _ => time.into(),
     }
 }
 

@@ -10,7 +10,7 @@ use fuser::{BackgroundSession, Config, INodeNo, MountOption, Notifier, Session, 
 
 use super::request::Adapter;
 use crate::error::FsError;
-use crate::fs::Fs;
+use crate::fs::{AtimePolicy, Fs};
 use crate::inode::InodeNo;
 use crate::store::BlockStore;
 
@@ -25,8 +25,11 @@ pub struct MountOptions {
     pub name: String,
     /// Users other than the one who mounts may enter; `None`: if it is root who mounts.
     pub allow_other: Option<bool>,
-    /// Nothing can be changed through the mount.
+    /// Nothing can be changed through the mount, and reading leaves no trace. What a crash left half done was ended when
+    /// the volume was opened.
     pub read_only: bool,
+    /// When reading renews access times.
+    pub atime: AtimePolicy,
     /// Honour setuid bits and device files; `None`: if it is root who mounts.
     pub privileged: Option<bool>,
     /// Threads that serve the kernel; each waits for the media when its request does.
@@ -39,6 +42,7 @@ impl Default for MountOptions {
             name: "contigfs".into(),
             allow_other: None,
             read_only: false,
+            atime: AtimePolicy::default(),
             privileged: None,
             threads: 8,
         }
@@ -143,8 +147,15 @@ pub fn mount<S: BlockStore + 'static>(
         MountOption::Subtype("contigfs".into()),
         MountOption::DefaultPermissions,
     ];
+    let atime = match options.read_only {
+        true => AtimePolicy::Never,
+        false => options.atime,
+    };
     if options.read_only {
         config.mount_options.push(MountOption::RO);
+    }
+    if atime == AtimePolicy::Never {
+        config.mount_options.push(MountOption::NoAtime);
     }
     if options.privileged.unwrap_or(root) {
         config
@@ -156,6 +167,7 @@ pub fn mount<S: BlockStore + 'static>(
     }
     config.n_threads = Some(options.threads.max(1));
     config.clone_fd = true;
+    fs.set_atime_policy(atime);
     let session = Session::new(Adapter::new(Arc::clone(&fs)), dir, &config)
         .and_then(Session::spawn)
         .map_err(|error| explain(dir, error))?;

@@ -337,12 +337,17 @@ impl<S: BlockStore + 'static> Filesystem for Adapter<S> {
         _fh: FileHandle,
         offset: u64,
         size: u32,
-        _flags: OpenFlags,
+        flags: OpenFlags,
         _lock_owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
         let mut buf = vec![0; size as usize];
-        answer!(reply, self.fs.read(inode_no(ino), offset, &mut buf), n => reply.data(&buf[..n]));
+        let result = if flags.0 & libc::O_NOATIME == 0 {
+            self.fs.read(inode_no(ino), offset, &mut buf)
+        } else {
+            self.fs.read_keeping_atime(inode_no(ino), offset, &mut buf)
+        };
+        answer!(reply, result, n => reply.data(&buf[..n]));
     }
 
     fn write(
@@ -393,7 +398,7 @@ impl<S: BlockStore + 'static> Filesystem for Adapter<S> {
         empty(reply, self.fs.fsync(inode_no(ino), scope));
     }
 
-    /// Names are durable already; times of a directory too.
+    /// Names are durable already, and times but that of the last access.
     fn fsyncdir(
         &self,
         _req: &Request,

@@ -41,6 +41,7 @@ pub fn tool(program: &str) -> Option<PathBuf> {
 pub struct Mount {
     pub store: Arc<MemStore>,
     dir: TempDir,
+    options: MountOptions,
     fs: Option<Arc<Fs<Arc<MemStore>>>>,
     mounted: Option<Mounted>,
 }
@@ -54,6 +55,7 @@ impl Mount {
         let mut mount = Self {
             store,
             dir,
+            options: MountOptions::default(),
             fs: None,
             mounted: None,
         };
@@ -68,7 +70,7 @@ impl Mount {
 
     fn mount(&mut self) -> Result<(), String> {
         let fs = Arc::new(Fs::mount(Arc::clone(&self.store)).unwrap());
-        let mounted = mount(Arc::clone(&fs), self.dir.path(), &MountOptions::default());
+        let mounted = mount(Arc::clone(&fs), self.dir.path(), &self.options);
         self.mounted = Some(mounted.map_err(|error| error.to_string())?);
         self.fs = Some(fs);
         Ok(())
@@ -104,6 +106,13 @@ impl Mount {
     /// Unmounts and mounts again, from what is on media.
     pub fn remount(&mut self) {
         self.unmount();
+        self.mount().unwrap();
+    }
+
+    /// The same with other options, from now on.
+    pub fn remount_with(&mut self, options: MountOptions) {
+        self.unmount();
+        self.options = options;
         self.mount().unwrap();
     }
 }
