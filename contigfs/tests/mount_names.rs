@@ -13,7 +13,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use support::mounted::Mount;
-use support::syscalls::{errno, mknod, rename};
+use support::syscalls::{answer, c_path, errno, mknod, rename, set_xattr};
 
 const GRAINS: u64 = 10_000;
 
@@ -302,5 +302,48 @@ fn listing_a_large_directory_that_changes() {
         0,
         "listing while removing"
     );
+    mount.unmount();
+}
+
+/// statfs(2): blocks and inodes move by what is made and removed, and by nothing else.
+#[test]
+fn statfs_tells_the_truth() {
+    let Some(mut mount) = Mount::new(GRAINS) else {
+        return;
+    };
+    let root = mount.path().to_owned();
+    let path = c_path(&root);
+    let stat = || {
+        // SAFETY: all zeros are legal, and the structure lives through the call.
+        let mut stat: libc::statvfs = unsafe { std::mem::zeroed() };
+        // SAFETY: as above; the path ends with NUL.
+        answer(unsafe { libc::statvfs(path.as_ptr(), &mut stat) }).unwrap();
+        assert_eq!(
+            (stat.f_frsize, stat.f_namemax, stat.f_blocks),
+            (4096, 255, GRAINS)
+        );
+        assert_eq!(stat.f_bavail, stat.f_bfree);
+        (stat.f_files - stat.f_ffree, stat.f_blocks - stat.f_bfree)
+    };
+    // Two root records, hot and cold records, and nothing in the root directory yet.
+    assert_eq!(stat(), (1, 4));
+    fs::write(root.join("f"), vec![1; 10 * 4096]).unwrap();
+    assert_eq!(stat(), (2, 4 + 1 + 10));
+    fs::create_dir(root.join("d")).unwrap();
+    fs::hard_link(root.join("f"), root.join("d/g")).unwrap();
+    assert_eq!(stat(), (3, 16));
+    set_xattr(&root.join("f"), "user.a", b"v", 0).unwrap();
+    assert_eq!(stat(), (3, 17));
+    assert_eq!(fs::metadata(root.join("f")).unwrap().blocks(), 11 * 8);
+    File::options()
+        .write(true)
+        .open(root.join("f"))
+        .unwrap()
+        .set_len(4096)
+        .unwrap();
+    assert_eq!(stat(), (3, 8));
+    fs::remove_dir_all(root.join("d")).unwrap();
+    fs::remove_file(root.join("f")).unwrap();
+    assert_eq!(stat(), (1, 4));
     mount.unmount();
 }
