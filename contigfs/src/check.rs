@@ -8,6 +8,7 @@ use std::fmt;
 
 use ftl::{GRAIN_BYTES, Lba, LbaRange};
 
+use crate::acl::Acl;
 use crate::error::FsError;
 use crate::format::{
     COLD_BYTES, COLD_PER_GRAIN, COLD_RANGE, Features, HOT_BYTES, HOT_PER_GRAIN, HOT_RANGE,
@@ -17,6 +18,7 @@ use crate::format::{
 };
 use crate::inode::{FileKind, InodeNo};
 use crate::store::{BlockStore, ByteAddr, StoreError};
+use crate::xattr::{XattrName, XattrSet};
 
 /// What the checker found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -132,6 +134,11 @@ pub enum Problem {
         /// Why.
         error: FsError,
     },
+    /// An access control list is illegal, belongs to a kind of file that has none, or does not agree with the mode.
+    AccessList {
+        /// The inode.
+        ino: InodeNo,
+    },
     /// There are extended attributes of an inode that does not exist, or grains behind the end of some.
     XattrsLeft {
         /// The inode.
@@ -200,6 +207,10 @@ impl fmt::Display for Problem {
                 write!(f, "directory {ino}: size does not fit its content")
             }
             Self::Xattrs { ino, error } => write!(f, "inode {ino}: {error}"),
+            Self::AccessList { ino } => write!(
+                f,
+                "inode {ino}: its access control list is illegal or does not fit its mode"
+            ),
             Self::XattrsLeft { ino, lba } => write!(
                 f,
                 "{lba}: left over from extended attributes of inode {ino}"
@@ -391,7 +402,7 @@ impl<'a, S: BlockStore> Checker<'a, S> {
             match (lba == xattr_head(ino), self.inodes.get(&ino)) {
                 // Whether the inode exists is not known.
                 _ if self.unreadable.contains(&ino) => {}
-                (true, Some(&record)) => self.check_xattrs_of(ino, record.generation),
+                (true, Some(&record)) => self.check_xattrs_of(ino, &record),
                 // What follows a head was checked with it.
                 (false, Some(_)) if self.is_mapped(xattr_head(ino)) => {}
                 _ => self.problem(Problem::XattrsLeft { ino, lba }),
@@ -403,23 +414,24 @@ impl<'a, S: BlockStore> Checker<'a, S> {
         self.store.next_mapped(LbaRange::new(lba, 1)).is_some()
     }
 
-    fn check_xattrs_of(&mut self, ino: InodeNo, generation: u64) {
+    fn check_xattrs_of(&mut self, ino: InodeNo, record: &InodeRecord) {
         self.report.with_xattrs += 1;
-        match self.read_xattrs(ino, generation) {
-            Ok(grains) => {
-                let rest = xattr_rest(ino);
-                let behind = xattr_grain(ino, grains);
-                let left = LbaRange::new(behind, rest.end().0 - behind.0);
-                if let Some(lba) = self.store.next_mapped(left) {
-                    self.problem(Problem::XattrsLeft { ino, lba });
-                }
-            }
-            Err(error) => self.problem(Problem::Xattrs { ino, error }),
+        let (set, grains) = match self.read_xattrs(ino, record.generation) {
+            Ok(found) => found,
+            Err(error) => return self.problem(Problem::Xattrs { ino, error }),
+        };
+        if !lists_are_good(&set, record) {
+            self.problem(Problem::AccessList { ino });
+        }
+        let behind = xattr_grain(ino, grains);
+        let left = LbaRange::new(behind, xattr_rest(ino).end().0 - behind.0);
+        if let Some(lba) = self.store.next_mapped(left) {
+            self.problem(Problem::XattrsLeft { ino, lba });
         }
     }
 
-    /// Reads the attributes of an inode; answers how many grains they have.
-    fn read_xattrs(&self, ino: InodeNo, generation: u64) -> Result<usize, FsError> {
+    /// Reads the attributes of an inode, and how many grains they have.
+    fn read_xattrs(&self, ino: InodeNo, generation: u64) -> Result<(XattrSet, usize), FsError> {
         let mut bytes = vec![0; GRAIN_BYTES];
         self.store
             .read(ByteAddr::new(xattr_head(ino), 0), &mut bytes)?;
@@ -430,8 +442,7 @@ impl<'a, S: BlockStore> Checker<'a, S> {
             let rest = ByteAddr::new(xattr_rest(ino).start, 0);
             self.store.read(rest, &mut bytes[GRAIN_BYTES..])?;
         }
-        parse_xattrs(ino, generation, &bytes)?;
-        Ok(grains)
+        Ok((parse_xattrs(ino, generation, &bytes)?, grains))
     }
 
     /// No two files share LBAs; what is mapped belongs to somebody.
@@ -644,4 +655,22 @@ impl<'a, S: BlockStore> Checker<'a, S> {
             }
         }
     }
+}
+
+/// Whether the access control lists are legal, and the mode says what the access list says.
+fn lists_are_good(set: &XattrSet, record: &InodeRecord) -> bool {
+    let list = |name| set.get(&name).map(|value| Acl::parse(value).ok().flatten());
+    let access = match list(XattrName::access_acl()) {
+        None => true,
+        Some(None) => false,
+        Some(Some(acl)) => {
+            let agrees = acl.perm_bits() == record.perm & 0o777;
+            agrees && !acl.is_minimal() && record.kind != FileKind::Symlink
+        }
+    };
+    let default = match list(XattrName::default_acl()) {
+        None => true,
+        Some(acl) => acl.is_some() && record.kind == FileKind::Directory,
+    };
+    access && default
 }

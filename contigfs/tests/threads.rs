@@ -5,8 +5,11 @@ mod support;
 use std::sync::Arc;
 use std::thread;
 
-use contigfs::{FileKind, InodeNo, NewNode, RenameMode, SetAttr, SyncScope, WriteOptions};
-use support::{Dice, assert_clean, fresh, name, names};
+use contigfs::{
+    FileKind, InodeNo, NewNode, RenameMode, SetAttr, SyncScope, WriteOptions, XattrMode,
+};
+use support::oracle::{ACCESS, DEFAULT};
+use support::{Dice, acl, assert_clean, fresh, name, names};
 
 const ROOT: InodeNo = InodeNo::ROOT;
 const THREADS: u64 = 8;
@@ -37,7 +40,7 @@ fn everything_at_once() {
                     let new = format!("n{}", dice.below(12));
                     let (old, new) = (name(&old), name(&new));
                     let ino = fs.lookup(from, old).map(|attr| attr.ino);
-                    match dice.below(12) {
+                    match dice.below(17) {
                         0 => drop(fs.create(from, old, &NewNode::directory())),
                         1 | 2 => drop(fs.create(from, old, &NewNode::file())),
                         3 => drop(fs.unlink(from, old)),
@@ -65,6 +68,37 @@ fn everything_at_once() {
                             )
                         })),
                         10 => drop(ino.map(|ino| {
+                            let perm = Some(dice.below(0o1000) as u16);
+                            fs.set_attr(
+                                ino,
+                                &SetAttr {
+                                    perm,
+                                    ..SetAttr::default()
+                                },
+                            )
+                        })),
+                        11 => drop(ino.map(|ino| {
+                            let value = vec![dice.next() as u8; dice.below(20_000) as usize];
+                            fs.set_xattr(ino, name("user.a"), &value, XattrMode::Set)
+                        })),
+                        12 => drop(ino.map(|ino| {
+                            // Whole, one of the values that were set.
+                            let value = fs.xattr(ino, name("user.a")).unwrap_or_default();
+                            assert!(value.windows(2).all(|pair| pair[0] == pair[1]));
+                            fs.remove_xattr(ino, name("user.a"))
+                        })),
+                        13 => drop(ino.map(|ino| {
+                            let key = *dice.pick(&[ACCESS, DEFAULT]);
+                            let list = list(dice.below(8) as u16);
+                            fs.set_xattr(ino, name(key), &list, XattrMode::Set)
+                        })),
+                        14 => {
+                            if let Ok(attr) = fs.create_unnamed(from, &NewNode::file(), true) {
+                                let _ = fs.link(attr.ino, to, new);
+                                fs.close(attr.ino).unwrap();
+                            }
+                        }
+                        15 => drop(ino.map(|ino| {
                             if fs.open(ino).is_ok() {
                                 let _ = fs.unlink(from, old);
                                 let _ = fs.read(ino, 0, &mut [0; 5000]);
@@ -82,6 +116,16 @@ fn everything_at_once() {
     delete_all(&fs, ROOT);
     assert_clean(&store);
     assert_eq!(fs.statfs().grains_free, empty);
+}
+
+fn list(perm: u16) -> Vec<u8> {
+    acl::bytes(&[
+        (1, perm, !0),
+        (2, 7, 7),
+        (4, perm, !0),
+        (0x10, perm, !0),
+        (0x20, 0, !0),
+    ])
 }
 
 fn delete_all(fs: &contigfs::Fs<impl contigfs::BlockStore>, dir: InodeNo) {

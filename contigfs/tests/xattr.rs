@@ -436,6 +436,25 @@ fn damage() {
     assert_clean(&store);
 }
 
+/// The checker notices a mode that does not say what the access list says.
+#[test]
+fn a_mode_that_does_not_fit() {
+    let (store, fs) = fresh(1000);
+    let ino = file(&fs, "f");
+    set(&fs, ino, ACCESS, &extended()).unwrap();
+    drop(fs);
+    assert_clean(&store);
+    // The permission bits in the hot record, with a good checksum.
+    let hot = ByteAddr::new(Lba(1 << 26), ino.0 * 32);
+    let mut record = [0; 32];
+    store.read(hot, &mut record).unwrap();
+    record[24] ^= 0o001;
+    let crc = crc32fast::hash(&[&ino.0.to_le_bytes()[..], &record[..28]].concat());
+    record[28..].copy_from_slice(&crc.to_le_bytes());
+    store.write(hot, &record).unwrap();
+    assert_eq!(problems(&store), [Problem::AccessList { ino }]);
+}
+
 /// The checker finds attributes of inodes that do not exist, and grains behind the end of some.
 #[test]
 fn leaks() {
