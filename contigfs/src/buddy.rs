@@ -81,6 +81,46 @@ impl Buddy {
         false
     }
 
+    /// Enlarges a range at its place; `None`, and nothing happens, when what is behind it is in use or when a range of
+    /// this order could not begin there.
+    pub(crate) fn extend(&mut self, range: Range, order: Order) -> Option<Range> {
+        let start = range.start.0;
+        let free = start.is_multiple_of(order.grains())
+            && Self::halves(range, order)
+                .all(|half| self.free[usize::from(half.order.0)].contains(&half.start.0));
+        if !free {
+            return None;
+        }
+        for half in Self::halves(range, order) {
+            self.free[usize::from(half.order.0)].remove(&half.start.0);
+        }
+        Some(Range {
+            start: range.start,
+            order,
+        })
+    }
+
+    /// Gives the end of a range back, so that one of this order is left.
+    pub(crate) fn cut(&mut self, range: Range, order: Order) -> Range {
+        let left = Range {
+            start: range.start,
+            order,
+        };
+        for half in Self::halves(left, range.order) {
+            self.release(half);
+        }
+        left
+    }
+
+    /// What is between the end of `range` and the end of a range of this order at the same place: its buddy, the buddy
+    /// of both, and so on.
+    fn halves(range: Range, order: Order) -> impl Iterator<Item = Range> {
+        (range.order.0..order.0).map(move |half| Range {
+            start: range.start.offset(1 << half),
+            order: Order(half),
+        })
+    }
+
     /// Gives a range back.
     pub(crate) fn release(&mut self, range: Range) {
         let (mut start, mut order) = (range.start.0, range.order.0);
@@ -164,6 +204,30 @@ mod tests {
             start: Lba(0),
             order: Order(40)
         }));
+    }
+
+    /// B1: a range grows only into what is free, and cutting it gives back just that.
+    #[test]
+    fn ranges_grow_in_place_and_are_cut() {
+        let mut buddy = Buddy::new();
+        let first = buddy.allocate(Order(3)).unwrap();
+        let before = buddy.free.clone();
+        let grown = buddy.extend(first, Order(6)).unwrap();
+        assert_eq!((grown.start, grown.order), (first.start, Order(6)));
+        assert_eq!(grains_free(&buddy), Order::SPACE.grains() - 64);
+        assert_eq!(buddy.cut(grown, Order(3)), first);
+        assert_eq!(buddy.free, before);
+        let neighbour = buddy.allocate(Order(3)).unwrap();
+        assert_eq!(neighbour.start, Lba(8));
+        let before = buddy.free.clone();
+        assert_eq!(buddy.extend(first, Order(4)), None, "in use");
+        assert_eq!(buddy.extend(neighbour, Order(4)), None, "not aligned");
+        let far = buddy.allocate(Order(4)).unwrap();
+        buddy.release(neighbour);
+        assert_eq!(buddy.extend(first, Order(5)), None, "half in use");
+        assert!(buddy.reserve(neighbour));
+        buddy.release(far);
+        assert_eq!(buddy.free, before);
     }
 
     #[test]

@@ -35,6 +35,8 @@ pub struct CheckReport {
     pub with_xattrs: u64,
     /// Files without names, to be freed by the next mount. They are no problem.
     pub orphans: u64,
+    /// Files on their way to another range, to be carried on by the next mount. They are no problem.
+    pub relocating: u64,
     /// Mapped grains outside all ranges, to be freed by the next mount. They are no problem.
     pub ownerless_grains: u64,
 }
@@ -450,7 +452,14 @@ impl<'a, S: BlockStore> Checker<'a, S> {
         let mut ranges: Vec<(LbaRange, InodeNo)> = self
             .inodes
             .iter()
-            .filter_map(|(&ino, record)| Some((record.range?.lbas(), ino)))
+            .flat_map(|(&ino, record)| {
+                let ranges = [
+                    record.range,
+                    record.relocation.map(|on_its_way| on_its_way.to),
+                ];
+                let ranges = ranges.into_iter().flatten();
+                ranges.map(move |range| (range.lbas(), ino))
+            })
             .chain(
                 self.unreadable
                     .iter()
@@ -581,6 +590,9 @@ impl<'a, S: BlockStore> Checker<'a, S> {
             if record.orphan {
                 self.report.orphans += 1;
             }
+            if record.relocation.is_some() {
+                self.report.relocating += 1;
+            }
             let is_root = ino == InodeNo::ROOT;
             if links.names == 0 && !record.orphan && !is_root {
                 self.problem(Problem::Unreachable { ino });
@@ -637,7 +649,11 @@ impl<'a, S: BlockStore> Checker<'a, S> {
         let mut files: Vec<_> = self
             .inodes
             .iter()
-            .filter_map(|(&ino, r)| Some((ino, r.range?.lbas())))
+            .flat_map(|(&ino, r)| {
+                let ranges = [r.range, r.relocation.map(|on_its_way| on_its_way.to)];
+                let ranges = ranges.into_iter().flatten();
+                ranges.map(move |range| (ino, range.lbas()))
+            })
             .collect();
         files.sort_unstable_by_key(|(ino, _)| *ino);
         let mut grain = [0; GRAIN_BYTES];

@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use ftl::{AtomicBatch, GRAIN_BYTES, Lba, LbaRange, Space};
+use ftl::{AtomicBatch, GRAIN_BYTES, Lba, LbaRange, Remap, Space};
 
 use crate::store::{BlockStore, ByteAddr, StoreError};
 
@@ -116,6 +116,34 @@ fn pieces(at: ByteAddr, len: usize) -> impl Iterator<Item = (u64, usize, std::op
     })
 }
 
+/// What happens to the old names of a range.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Rename {
+    /// They go.
+    Remap,
+    /// They stay.
+    Clone,
+}
+
+/// What a batch remaps or clones has nothing in common with anything else in it.
+fn assert_apart(batch: &AtomicBatch) {
+    let renamed = batch.remaps.iter().chain(&batch.clones);
+    let moved: Vec<LbaRange> = renamed
+        .flat_map(|remap| [remap.source(), remap.target()])
+        .collect();
+    let patched = batch.patches.iter().map(|patch| LbaRange::new(patch.0, 1));
+    let ranges = batch.trims.iter().chain(&batch.zeros).copied();
+    let others: Vec<LbaRange> = ranges.chain(patched).collect();
+    for (n, range) in moved.iter().enumerate() {
+        for other in moved[n + 1..].iter().chain(&others) {
+            assert!(
+                range.end() <= other.start || other.end() <= range.start,
+                "a batch remaps or clones {range:?}, and uses {other:?}"
+            );
+        }
+    }
+}
+
 impl State {
     fn spend_call(&mut self) -> Result<(), StoreError> {
         self.calls += 1;
@@ -125,6 +153,44 @@ impl State {
             None => {}
         }
         Ok(())
+    }
+
+    /// Mapped grains of a range.
+    fn count(&self, range: LbaRange) -> u64 {
+        self.grains.range(range.start.0..range.end().0).count() as u64
+    }
+
+    /// Gives the grains of a range another name, or one more. A remapped grain is as durable as it was; a clone is
+    /// durable under its new name.
+    fn rename(&mut self, remap: Remap, how: Rename) {
+        let lbas = |range: LbaRange| range.start.0..range.end().0;
+        let target = lbas(remap.target());
+        self.grains
+            .extract_if(target.clone(), |_, _| true)
+            .for_each(drop);
+        self.unsynced.extract_if(target, |_, _| true).for_each(drop);
+        let renamed = |lba| remap.renamed(Lba(lba)).0;
+        if how == Rename::Clone {
+            let grains: Vec<_> = self
+                .grains
+                .range(lbas(remap.source()))
+                .map(|(&lba, grain)| (renamed(lba), grain.clone()))
+                .collect();
+            self.grains.extend(grains);
+            return;
+        }
+        let grains: Vec<_> = self
+            .grains
+            .extract_if(lbas(remap.source()), |_, _| true)
+            .collect();
+        self.grains
+            .extend(grains.into_iter().map(|(lba, grain)| (renamed(lba), grain)));
+        let unsynced: Vec<_> = self
+            .unsynced
+            .extract_if(lbas(remap.source()), |_, _| true)
+            .collect();
+        self.unsynced
+            .extend(unsynced.into_iter().map(|(lba, old)| (renamed(lba), old)));
     }
 
     fn put(&mut self, lba: u64, offset: usize, bytes: &[u8]) {
@@ -170,11 +236,16 @@ impl BlockStore for MemStore {
         let mut patched: Vec<u64> = batch.patches.iter().map(|patch| patch.0.0).collect();
         patched.sort_unstable();
         patched.dedup();
+        let renamed = || batch.remaps.iter().chain(&batch.clones);
+        let ranges = batch.trims.len() + batch.zeros.len() + renamed().count();
+        let moved: u64 = renamed().map(|remap| remap.count).sum();
         if patched.len() > AtomicBatch::GRAINS_MAX
-            || batch.trims.len() + batch.zeros.len() > AtomicBatch::RANGES_MAX
+            || ranges > AtomicBatch::RANGES_MAX
+            || moved > AtomicBatch::MOVED_MAX
         {
             return Err(StoreError::BatchTooLarge);
         }
+        assert_apart(&batch);
         let ranges = batch.trims.iter().chain(&batch.zeros);
         assert!(
             ranges
@@ -189,6 +260,12 @@ impl BlockStore for MemStore {
         let mut freed = 0;
         for range in &batch.trims {
             freed += state.grains.range(range.start.0..range.end().0).count() as u64;
+        }
+        for remap in renamed() {
+            freed += state.count(remap.target());
+        }
+        for clone in &batch.clones {
+            fresh += state.count(clone.source());
         }
         for range in &batch.zeros {
             fresh += range.count - state.grains.range(range.start.0..range.end().0).count() as u64;
@@ -219,6 +296,12 @@ impl BlockStore for MemStore {
                 }
                 state.grains.entry(lba).or_default();
             }
+        }
+        for &remap in &batch.remaps {
+            state.rename(remap, Rename::Remap);
+        }
+        for &clone in &batch.clones {
+            state.rename(clone, Rename::Clone);
         }
         Ok(())
     }
@@ -281,6 +364,38 @@ mod tests {
         let new = store.after_power_cut(|n| n - 1);
         new.read(at(1), &mut buf).unwrap();
         assert_eq!(&buf, b"volatiledata");
+    }
+
+    /// A remapped grain is as durable as it was, a clone is durable; and names count against the capacity.
+    #[test]
+    fn remaps_and_clones() {
+        let store = MemStore::new(3);
+        let at = |lba| ByteAddr::new(Lba(lba), 0);
+        let byte = |store: &MemStore, lba| {
+            let mut buf = [0];
+            store.read(at(lba), &mut buf).unwrap();
+            buf[0]
+        };
+        store.write(at(1), b"d").unwrap();
+        store.sync(LbaRange::ALL).unwrap();
+        store.write(at(1), b"v").unwrap();
+        let mut batch = AtomicBatch::new();
+        batch.remap(Lba(1), Lba(7), 2);
+        store.commit(batch).unwrap();
+        assert_eq!(byte(&store, 7), b'v');
+        let cut = store.after_power_cut(|_| 0);
+        assert_eq!((cut.mapped(), byte(&cut, 7)), (vec![Lba(7)], b'd'));
+        let mut batch = AtomicBatch::new();
+        batch.clone_range(Lba(7), Lba(9), 1);
+        store.commit(batch.clone()).unwrap();
+        let cut = store.after_power_cut(|_| 0);
+        assert_eq!((byte(&cut, 7), byte(&cut, 9)), (b'd', b'v'));
+        store.write(at(20), b"x").unwrap();
+        // Onto a mapped grain it needs nothing, onto another one there is no space.
+        store.commit(batch).unwrap();
+        let mut batch = AtomicBatch::new();
+        batch.clone_range(Lba(7), Lba(10), 1);
+        assert_eq!(store.commit(batch), Err(StoreError::NoSpace));
     }
 
     #[test]

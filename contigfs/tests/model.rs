@@ -9,7 +9,7 @@ use contigfs::{
     WriteOptions, XattrMode,
 };
 use support::oracle::{ACCESS, Body, CAPABILITY, DEFAULT, Node, Oracle, picture_of};
-use support::{Dice, acl, assert_clean, content, fresh, name};
+use support::{Dice, acl, assert_clean, content, fresh_with, name, tight};
 
 const STEPS: usize = 20_000;
 const SEEDS: [u64; 5] = [1, 2, 3, 4, 5];
@@ -59,7 +59,7 @@ struct Run {
 #[test]
 fn random_operations_match_the_oracle() {
     for seed in SEEDS {
-        let (store, fs) = fresh(100_000);
+        let (store, fs) = fresh_with(100_000, &tight());
         let mut run = Run {
             dice: Dice::new(seed),
             store,
@@ -452,7 +452,7 @@ impl Run {
         let lost = Arc::new(self.store.after_power_cut(|_| 0));
         assert_clean(&lost);
         self.store = lost;
-        self.fs = Fs::mount(Arc::clone(&self.store)).unwrap();
+        self.fs = Fs::mount_with(Arc::clone(&self.store), &tight()).unwrap();
         let gone = self.fs.attr(InodeNo(1 << 40));
         assert_eq!(gone, Err(FsError::NotFound));
     }

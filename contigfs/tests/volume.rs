@@ -12,7 +12,7 @@ use contigfs::{FileKind, RenameMode};
 use ftl::device::sim::CrashPlan;
 use ftl::{Device, MemDevice, OpenOptions, SimDevice, Volume};
 use support::oracle::{Picture, picture_of};
-use support::{Dice, content, name, names};
+use support::{Dice, content, name, names, tight};
 
 const ROOT: InodeNo = InodeNo::ROOT;
 const DEVICE_BYTES: usize = 32 << 20;
@@ -229,7 +229,7 @@ fn metadata_survive_power_cuts_of_the_device() {
         ftl::Ftl::format(&mut device, &ftl::FormatOptions::default()).unwrap();
         let volume = Arc::new(open(device));
         Fs::format(&volume, &FormatOptions::default()).unwrap();
-        let fs = Fs::mount(Arc::clone(&volume)).unwrap();
+        let fs = Fs::mount_with(Arc::clone(&volume), &tight()).unwrap();
         let calls = || volume.with_device(|device| device.counts().calls());
         let mut dice = Dice::new(seed + 50);
         let mut pictures: Vec<Picture> = vec![picture_of(&fs).unwrap()];
@@ -248,7 +248,7 @@ fn metadata_survive_power_cuts_of_the_device() {
             for image in point.images(CrashPlan::sampled(SIM_IMAGES), number) {
                 let volume = open(MemDevice::from_image(&image.bytes).unwrap());
                 assert_clean(&volume);
-                let fs = Fs::mount(&volume).unwrap();
+                let fs = Fs::mount_with(&volume, &tight()).unwrap();
                 let found = picture_of(&fs).unwrap();
                 let at = format!("seed {seed}, device operation {number}, {done} steps done");
                 assert!(

@@ -4,6 +4,7 @@ use ftl::{GRAIN_BYTES, Lba, LbaRange};
 use zerocopy::little_endian::{I64, U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
+use super::relocation::{RawRelocation, Relocation};
 use super::{HOT_RANGE, INODES_MAX};
 use crate::buddy::Order;
 use crate::error::Corruption;
@@ -23,6 +24,9 @@ pub(crate) const COLD_PER_GRAIN: u64 = (GRAIN_BYTES / COLD_BYTES) as u64;
 const FLAG_ORPHAN: u8 = 1;
 /// Grains behind the end of the file were reserved on request; they are not leftovers of a crash.
 const FLAG_RESERVED: u8 = 2;
+/// Part of the file is in another range already: the cold record says which.
+const FLAG_RELOCATING: u8 = 4;
+const FLAGS: u8 = FLAG_ORPHAN | FLAG_RESERVED | FLAG_RELOCATING;
 /// `order` of inodes without data.
 const NO_RANGE: u8 = 0xff;
 /// Kind bits of record 0, the table itself.
@@ -69,7 +73,9 @@ struct RawCold {
     mtime: RawTime,
     ctime: RawTime,
     btime: RawTime,
-    reserved: [u8; 44],
+    reserved: [u8; 16],
+    /// All zero unless the hot record says that the file is relocating.
+    relocation: RawRelocation,
     /// CRC-32 of the inode number (8 bytes) and the 124 bytes before.
     crc: U32,
 }
@@ -110,6 +116,8 @@ pub(crate) struct InodeRecord {
     pub(crate) orphan: bool,
     /// Grains behind the end are reserved.
     pub(crate) reserved: bool,
+    /// On the way to another range; `range` and `size` are still the old ones.
+    pub(crate) relocation: Option<Relocation>,
     pub(crate) nlink: u32,
     pub(crate) uid: u32,
     pub(crate) gid: u32,
@@ -159,6 +167,18 @@ impl InodeRecord {
             (0, _) => None,
             _ => return Err(wrong("parent")),
         };
+        let relocation = match (hot.relocating, hot.range) {
+            (false, _) if raw.relocation.is_zero() => None,
+            (true, Some(range)) => Some(
+                Relocation::parse(&raw.relocation, range, hot.size)
+                    .ok_or(wrong("impossible relocation"))?,
+            ),
+            _ => {
+                return Err(wrong(
+                    "hot and cold record disagree whether it is relocating",
+                ));
+            }
+        };
         Ok(Some(Self {
             kind: hot.kind,
             perm: hot.perm,
@@ -167,6 +187,7 @@ impl InodeRecord {
             generation: hot.generation,
             orphan: hot.orphan,
             reserved: hot.reserved,
+            relocation,
             nlink: raw.nlink.get(),
             uid: raw.uid.get(),
             gid: raw.gid.get(),
@@ -190,7 +211,11 @@ impl InodeRecord {
                 mode: U16::new(u16::from(self.kind.code()) << 12 | self.perm & 0o7777),
                 order: self.range.map_or(NO_RANGE, |range| range.order.0),
                 flags: if self.orphan { FLAG_ORPHAN } else { 0 }
-                    | if self.reserved { FLAG_RESERVED } else { 0 },
+                    | if self.reserved { FLAG_RESERVED } else { 0 }
+                    | match self.relocation {
+                        Some(_) => FLAG_RELOCATING,
+                        None => 0,
+                    },
                 crc: U32::ZERO,
             },
         )
@@ -213,7 +238,10 @@ impl InodeRecord {
             mtime: time(self.mtime),
             ctime: time(self.ctime),
             btime: time(self.btime),
-            reserved: [0; 44],
+            reserved: [0; 16],
+            relocation: self
+                .relocation
+                .map_or(RawRelocation::ZERO, |relocation| relocation.emit()),
             crc: U32::ZERO,
         };
         raw.crc = U32::new(crc(ino, &raw.as_bytes()[..COLD_BYTES - 4]));
@@ -233,6 +261,8 @@ pub(crate) struct HotRecord {
     pub(crate) generation: u64,
     pub(crate) orphan: bool,
     pub(crate) reserved: bool,
+    /// Part of the file is in another range; the cold record knows which.
+    pub(crate) relocating: bool,
 }
 
 impl HotRecord {
@@ -246,7 +276,7 @@ impl HotRecord {
         if crc(ino, &hot[..HOT_BYTES - 4]) != raw.crc.get() {
             return Err(wrong("hot record checksum"));
         }
-        if raw.flags & !(FLAG_ORPHAN | FLAG_RESERVED) != 0 {
+        if raw.flags & !FLAGS != 0 {
             return Err(wrong("unknown flags"));
         }
         let mode = raw.mode.get();
@@ -262,6 +292,9 @@ impl HotRecord {
             }
             _ => return Err(wrong("range does not fit the kind")),
         };
+        if raw.flags & FLAG_RELOCATING != 0 && kind != FileKind::File {
+            return Err(wrong("only files relocate"));
+        }
         let size = raw.size.get();
         if size > range.map_or(0, Range::bytes) {
             return Err(wrong("size exceeds the range"));
@@ -277,6 +310,7 @@ impl HotRecord {
             generation: raw.generation.get(),
             orphan: raw.flags & FLAG_ORPHAN != 0,
             reserved: raw.flags & FLAG_RESERVED != 0,
+            relocating: raw.flags & FLAG_RELOCATING != 0,
         }))
     }
 }
@@ -337,7 +371,7 @@ fn emit_hot(ino: InodeNo, mut raw: RawHot) -> [u8; HOT_BYTES] {
 }
 
 /// A range that the buddy allocator could have handed out.
-fn parse_range(lba: u64, order: u8) -> Option<Range> {
+pub(super) fn parse_range(lba: u64, order: u8) -> Option<Range> {
     let order = Order::new(order)?;
     let grains = order.grains();
     let outside_metadata = lba >= super::METADATA_ORDER.grains();
@@ -358,6 +392,7 @@ fn crc(ino: InodeNo, bytes: &[u8]) -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::format::Splice;
 
     fn sample() -> InodeRecord {
         let time = |secs| Timestamp { secs, nanos: 7 };
@@ -372,6 +407,7 @@ mod tests {
             generation: 99,
             orphan: false,
             reserved: false,
+            relocation: None,
             nlink: 2,
             uid: 1000,
             gid: 100,
@@ -420,6 +456,26 @@ mod tests {
         );
         let table = TableRecord { grains: 3 };
         assert_eq!(TableRecord::parse(&table.emit()), Ok(table));
+    }
+
+    /// A relocation is in the cold record, and the hot one says so: neither without the other.
+    #[test]
+    fn relocation_and_its_flag_belong_together() {
+        let (mut record, ino) = (sample(), InodeNo(5));
+        let (hot_at_rest, cold_at_rest) = (record.emit_hot(ino), record.emit_cold(ino));
+        record.relocation = Some(Relocation {
+            to: Range {
+                start: Lba(1 << 34),
+                order: Order(25),
+            },
+            splice: Splice::Insert { at: 1, count: 2 },
+        });
+        let (hot, cold) = (record.emit_hot(ino), record.emit_cold(ino));
+        assert_eq!(InodeRecord::parse(ino, &hot, &cold), Ok(Some(record)));
+        assert_eq!((hot[27], cold[121]), (4, 2));
+        assert!(HotRecord::parse(ino, &hot).is_ok_and(|hot| hot.is_some_and(|r| r.relocating)));
+        assert!(InodeRecord::parse(ino, &hot, &cold_at_rest).is_err());
+        assert!(InodeRecord::parse(ino, &hot_at_rest, &cold).is_err());
     }
 
     /// A record read at another inode's place, or with any damaged byte, is not taken for good.
@@ -487,5 +543,12 @@ mod tests {
         refused(|r| r.kind = FileKind::Socket);
         refused(|r| r.kind = FileKind::Directory);
         refused(|r| r.parent = Some(InodeNo(7)));
+        let onto_itself = |r: &mut InodeRecord| {
+            r.relocation = r.range.map(|to| Relocation {
+                to,
+                splice: Splice::None,
+            })
+        };
+        refused(onto_itself);
     }
 }

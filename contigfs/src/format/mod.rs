@@ -5,6 +5,7 @@
 
 mod dirent;
 mod inode;
+mod relocation;
 mod root;
 mod xattr;
 
@@ -13,16 +14,19 @@ pub(crate) use inode::{
     COLD_BYTES, COLD_PER_GRAIN, HOT_BYTES, HOT_PER_GRAIN, HotRecord, InodeRecord, Range,
     TableRecord,
 };
+pub(crate) use relocation::{Relocation, Splice};
 pub(crate) use root::{Features, RootRecord};
 pub(crate) use xattr::{
     XATTR_BYTES_MAX, emit_xattrs, parse_xattrs, set_bytes, xattr_grain, xattr_grains, xattr_head,
     xattr_owner, xattr_rest,
 };
 
-use ftl::Lba;
+use ftl::{GRAIN_BYTES, Lba};
 
 use crate::buddy::Order;
 
+/// Bytes of a grain.
+pub(crate) const GRAIN: u64 = GRAIN_BYTES as u64;
 /// Where the root record lies.
 pub(crate) const ROOT_LBA: Lba = Lba(0);
 /// Metadata (root record and inode table) live below this address; the buddy allocator never hands it out.

@@ -9,6 +9,7 @@ use crate::dir::DirIndex;
 use crate::error::FsError;
 use crate::format::{InodeRecord, Range};
 use crate::inode::{Attr, FileKind, InodeNo};
+use crate::store::StoreError;
 
 const SHARDS: usize = 64;
 /// A shard with fewer inodes is not searched for some that nobody uses.
@@ -51,6 +52,18 @@ pub(crate) struct State {
     pub(crate) dead: bool,
     /// Mapped grains, if counted since the last change.
     pub(crate) grains: Option<u64>,
+    /// Whether and how often the file has been relocated.
+    pub(crate) journey: Journey,
+}
+
+/// Whether and how often a file has been relocated since it was loaded. Who looks at the place of a file without
+/// holding `content` compares it before and after.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Journey {
+    /// At its place, after so many relocations.
+    Settled(u64),
+    /// On its way, after so many.
+    Relocating(u64),
 }
 
 /// What is known of the bytes behind the end of a file, in its last grain and in the grains after it.
@@ -86,6 +99,7 @@ impl Inode {
                 holds: 0,
                 dead: false,
                 grains: None,
+                journey: Journey::Settled(0),
             }),
         }
     }
@@ -96,7 +110,7 @@ impl Inode {
 
     /// The range of a file, directory or link.
     pub(crate) fn range(&self) -> Result<Range, FsError> {
-        self.state().record.range.ok_or(FsError::Invalid)
+        self.state().place().map(|(range, _)| range)
     }
 
     /// Fails unless this is a live directory. Meaningful while `content` is held.
@@ -126,6 +140,18 @@ impl State {
     /// Whether a crash would lose something of the record.
     pub(crate) fn dirty(&self) -> bool {
         !self.dead && (self.times_dirty || self.size != self.record.size)
+    }
+
+    /// Where a file, directory or link lies and how long it is for readers. Meaningful while `content` is held.
+    ///
+    /// # Errors
+    /// [`StoreError::Failed`] when a relocation could not be carried on: then the volume takes no changes, and part of
+    /// the file is at one place, part at another.
+    pub(crate) fn place(&self) -> Result<(Range, u64), FsError> {
+        if self.record.relocation.is_some() {
+            return Err(StoreError::Failed.into());
+        }
+        Ok((self.record.range.ok_or(FsError::Invalid)?, self.size))
     }
 
     /// The attributes; `grains` is filled in by the caller.

@@ -7,7 +7,6 @@ use std::sync::Arc;
 use super::attr::SET_GID;
 use super::format::DIRECTORY_ORDER;
 use super::lookup::{Remember, check_new_name, index_of_mut};
-use super::range::FILE_ORDER;
 use super::{Fs, Inode, Tail, Txn, lock, shared};
 use crate::buddy::Order;
 use crate::dir::{DirIndex, DirPlan};
@@ -317,7 +316,7 @@ impl<S: BlockStore> Fs<S> {
         now: Timestamp,
     ) -> Result<Arc<Inode>, FsError> {
         let order = match node.kind {
-            FileKind::File => Some(FILE_ORDER),
+            FileKind::File => Some(self.file_order),
             FileKind::Directory => Some(DIRECTORY_ORDER),
             FileKind::Symlink => Some(Order(0)),
             _ => None,
@@ -337,6 +336,7 @@ impl<S: BlockStore> Fs<S> {
             generation: self.next_generation(now),
             orphan: false,
             reserved: false,
+            relocation: None,
             nlink: if is_dir { 2 } else { 1 },
             uid: node.uid,
             gid: if inherits_group { parent.gid } else { node.gid },

@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 use ftl::{GRAIN_BYTES, LbaRange};
 
 use super::attr::without_privileges;
+use super::cache::Journey;
 use super::range::FILE_BYTES_MAX;
 use super::{Fs, Inode, Tail, Txn, exclusive, lock, shared};
 use crate::error::FsError;
@@ -234,28 +235,49 @@ impl<S: BlockStore> Fs<S> {
     /// Makes everything written to a file durable.
     pub fn fsync(&self, ino: InodeNo, scope: SyncScope) -> Result<(), FsError> {
         let inode = self.inode(ino)?;
-        let Some(range) = inode.state().record.range else {
+        if inode.state().record.range.is_none() {
             return Ok(());
-        };
-        let size = inode.state().size;
-        self.store
-            .sync(LbaRange::new(range.start, size.div_ceil(GRAIN).max(1)))?;
+        }
+        let size = self.sync_at_its_place(&inode, |range, size| {
+            LbaRange::new(range.start, size.div_ceil(GRAIN).max(1))
+        })?;
         self.write_record(&inode, size, scope)
     }
 
+    /// Makes what `grains` chooses by range and size durable, wherever the file is relocated to meanwhile; answers the
+    /// size. `content` need not be held.
+    pub(super) fn sync_at_its_place(
+        &self,
+        inode: &Inode,
+        grains: impl Fn(Range, u64) -> LbaRange,
+    ) -> Result<u64, FsError> {
+        loop {
+            let before = *inode.state();
+            if let Journey::Settled(_) = before.journey {
+                let (range, size) = before.place()?;
+                self.store.sync(grains(range, size))?;
+                if inode.state().journey == before.journey {
+                    return Ok(size);
+                }
+            }
+            // Whoever relocates it holds this.
+            drop(shared(&inode.content));
+        }
+    }
+
     fn sync_bytes(&self, inode: &Arc<Inode>, offset: u64, len: u64) -> Result<(), FsError> {
-        let (range, size) = place(inode)?;
         let first = offset / GRAIN;
-        let grown = size != inode.state().record.size;
-        let grains = if grown {
-            LbaRange::new(range.start, size.div_ceil(GRAIN).max(1))
-        } else {
-            LbaRange::new(
-                range.start.offset(first),
-                (offset + len).div_ceil(GRAIN) - first,
-            )
-        };
-        self.store.sync(grains)?;
+        let size = self.sync_at_its_place(inode, |range, size| {
+            let grown = size != inode.state().record.size;
+            if grown {
+                LbaRange::new(range.start, size.div_ceil(GRAIN).max(1))
+            } else {
+                LbaRange::new(
+                    range.start.offset(first),
+                    (offset + len).div_ceil(GRAIN) - first,
+                )
+            }
+        })?;
         self.write_record(inode, size, SyncScope::Data)
     }
 
@@ -341,6 +363,5 @@ impl<S: BlockStore> Fs<S> {
 
 /// Where a file lies and how long it is for readers.
 pub(super) fn place(inode: &Inode) -> Result<(Range, u64), FsError> {
-    let state = inode.state();
-    Ok((state.record.range.ok_or(FsError::Invalid)?, state.size))
+    inode.state().place()
 }

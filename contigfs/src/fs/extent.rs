@@ -37,7 +37,7 @@ impl<S: BlockStore> Fs<S> {
         let _content = shared(&inode.content);
         inode.live_file()?;
         let mut state = inode.state();
-        let range = state.record.range.ok_or(FsError::Invalid)?;
+        let (range, _) = state.place()?;
         state.holds += 1;
         state.opens += 1;
         Ok(Extent {

@@ -81,6 +81,7 @@ fn first_batch(options: &FormatOptions) -> AtomicBatch {
         generation: now.as_unix_ns(),
         orphan: false,
         reserved: false,
+        relocation: None,
         nlink: 2,
         uid: options.uid,
         gid: options.gid,

@@ -33,6 +33,7 @@ mod mount;
 mod observer;
 mod range;
 mod readdir;
+mod relocate;
 mod rename;
 mod size;
 mod space;
@@ -46,7 +47,7 @@ use std::sync::{
     Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
 };
 
-use crate::buddy::Buddy;
+use crate::buddy::{Buddy, Order};
 use crate::error::{Corruption, FsError};
 use crate::inode::InodeNo;
 use crate::store::BlockStore;
@@ -59,6 +60,7 @@ pub use create::NewNode;
 pub use data::{SeekTo, SyncScope, WriteOptions};
 pub use extent::Extent;
 pub use format::FormatOptions;
+pub use mount::FsOptions;
 pub use observer::ExtentObserver;
 pub use readdir::DirEntry;
 pub use rename::RenameMode;
@@ -81,6 +83,8 @@ pub type Clock = fn() -> Timestamp;
 pub struct Fs<S> {
     store: S,
     clock: Clock,
+    /// Order of the range of a new file.
+    file_order: Order,
     namespace: RwLock<()>,
     cache: Cache,
     /// Hot grains of the inode table that the table's own record covers.

@@ -7,9 +7,10 @@ use std::sync::{Mutex, OnceLock, RwLock};
 use ftl::{GRAIN_BYTES, LbaRange};
 
 use super::cache::Cache;
+use super::range::FILE_ORDER;
 use super::txn::{cold_place, hot_place};
 use super::{Alloc, Clock, Fs, Inode, Tail, Txn};
-use crate::buddy::Buddy;
+use crate::buddy::{Buddy, Order};
 use crate::error::FsError;
 use crate::format::{
     COLD_BYTES, Features, HOT_BYTES, HOT_PER_GRAIN, HOT_RANGE, HotRecord, InodeRecord,
@@ -28,6 +29,27 @@ struct Scan {
     degraded: bool,
     bad: HashSet<InodeNo>,
     orphans: Vec<InodeNo>,
+    /// Files on their way to another range.
+    relocating: Vec<InodeNo>,
+}
+
+/// How a file system is run, beside what is on media.
+#[derive(Clone, Copy, Debug)]
+pub struct FsOptions {
+    /// Where "now" comes from.
+    pub clock: Clock,
+    /// Binary logarithm of the grains in the range of a new file; at most 50. A file that needs more gets more, at its
+    /// place or at another, so a small value costs relocations, and a large one address space.
+    pub file_order: u8,
+}
+
+impl Default for FsOptions {
+    fn default() -> Self {
+        Self {
+            clock: Timestamp::now,
+            file_order: FILE_ORDER.0,
+        }
+    }
 }
 
 impl<S: BlockStore> Fs<S> {
@@ -38,11 +60,25 @@ impl<S: BlockStore> Fs<S> {
 
     /// As [`mount`](Self::mount), with another source of time.
     pub fn mount_with_clock(store: S, clock: Clock) -> Result<Self, FsError> {
+        let options = FsOptions {
+            clock,
+            ..FsOptions::default()
+        };
+        Self::mount_with(store, &options)
+    }
+
+    /// As [`mount`](Self::mount), with options.
+    ///
+    /// # Errors
+    /// [`FsError::Invalid`] when `file_order` is too large; else as `mount`.
+    pub fn mount_with(store: S, options: &FsOptions) -> Result<Self, FsError> {
+        let file_order = Order::new(options.file_order).ok_or(FsError::Invalid)?;
         let root = read_root(&store)?;
         let scan = scan(&store, root.features)?;
         let fs = Self {
             store,
-            clock,
+            clock: options.clock,
+            file_order,
             namespace: RwLock::new(()),
             cache: Cache::new(),
             grow: Mutex::new(scan.grains),
@@ -62,6 +98,15 @@ impl<S: BlockStore> Fs<S> {
             && let Err(error) = fs.trim_what_nobody_owns()
         {
             tracing::warn!(%error, "leftovers of a crash stay until the next mount");
+        }
+        for ino in scan.relocating {
+            let arrived = fs.inode(ino).and_then(|inode| {
+                let _content = super::exclusive(&inode.content);
+                fs.carry_on(&inode)
+            });
+            if let Err(error) = arrived {
+                tracing::warn!(%error, %ino, "a file that is half relocated can not be used until the next mount");
+            }
         }
         for ino in scan.orphans {
             if let Err(error) = fs.inode(ino).and_then(|inode| fs.reap(&inode)) {
@@ -116,6 +161,7 @@ impl<S: BlockStore> Fs<S> {
             generation: 0,
             orphan: false,
             reserved: false,
+            relocation: None,
             nlink: 2,
             uid: 0,
             gid: 0,
@@ -199,7 +245,8 @@ fn scan(store: &impl BlockStore, features: Features) -> Result<Scan, FsError> {
     let (grains, _) = table_grains(store);
     let mut table = Table::default();
     let mut buddy = Buddy::new();
-    let (mut bad, mut orphans) = (HashSet::new(), Vec::new());
+    let mut bad = HashSet::new();
+    let (mut orphans, mut relocating) = (Vec::new(), Vec::new());
     let metadata = buddy.allocate(METADATA_ORDER);
     assert!(
         metadata.is_some_and(|range| range.start == ROOT_LBA),
@@ -237,10 +284,19 @@ fn scan(store: &impl BlockStore, features: Features) -> Result<Scan, FsError> {
                 Err(_) => None,
             };
             table.note(ino);
-            match found {
-                Some(record) if record.orphan => orphans.push(ino),
-                Some(_) => {}
-                None => drop(bad.insert(ino)),
+            let Some(record) = found else {
+                bad.insert(ino);
+                continue;
+            };
+            if record.relocating {
+                if reserve_target(store, &mut buddy, ino, hot).is_none() {
+                    bad.insert(ino);
+                    continue;
+                }
+                relocating.push(ino);
+            }
+            if record.orphan {
+                orphans.push(ino);
             }
         }
     }
@@ -258,5 +314,22 @@ fn scan(store: &impl BlockStore, features: Features) -> Result<Scan, FsError> {
         degraded,
         bad,
         orphans,
+        relocating,
     })
+}
+
+/// Takes the range that a file is on its way to; `None` when the cold record does not say or somebody else has it.
+fn reserve_target(
+    store: &impl BlockStore,
+    buddy: &mut Buddy,
+    ino: InodeNo,
+    hot: &[u8; HOT_BYTES],
+) -> Option<()> {
+    let mut cold = [0; COLD_BYTES];
+    let (lba, offset) = cold_place(ino);
+    store
+        .read(ByteAddr::new(lba, u64::from(offset)), &mut cold)
+        .ok()?;
+    let relocation = InodeRecord::parse(ino, hot, &cold).ok()??.relocation?;
+    buddy.reserve(relocation.to).then_some(())
 }

@@ -1,4 +1,4 @@
-//! Ranges of the LBA space: finding, enlarging and trimming them.
+//! Ranges of the LBA space: finding, enlarging, cutting and trimming them.
 
 use std::sync::Arc;
 
@@ -7,10 +7,10 @@ use ftl::{AtomicBatch, GRAIN_BYTES, LbaRange};
 use super::{Fs, Inode, Txn};
 use crate::buddy::Order;
 use crate::error::FsError;
-use crate::format::Range;
-use crate::store::{BlockStore, ByteAddr};
+use crate::format::{Range, Relocation, Splice};
+use crate::store::{BlockStore, StoreError};
 
-/// Order of the range of a new file: 64 GiB of address space.
+/// Order of the range of a new file unless the mount says otherwise: 64 GiB of address space.
 pub(super) const FILE_ORDER: Order = Order(24);
 /// Largest file.
 pub(super) const FILE_BYTES_MAX: u64 = Order::FILE_MAX.grains() * GRAIN_BYTES as u64;
@@ -18,8 +18,6 @@ pub(super) const FILE_BYTES_MAX: u64 = Order::FILE_MAX.grains() * GRAIN_BYTES as
 pub(super) const PIECE_MAX: u64 = 1 << 31;
 /// Most ranges that an operation adds to a batch for one file.
 const PIECES_MAX: usize = 24;
-/// Bytes copied at a time when a file moves.
-const COPY_BYTES: u64 = 1 << 20;
 
 /// Trims that free a range.
 #[derive(Debug)]
@@ -91,7 +89,7 @@ impl<S: BlockStore> Fs<S> {
         }
     }
 
-    /// Makes sure that the range of a file reaches `bytes`, moving the file if it must. The caller holds `content`
+    /// Makes sure that the range of a file reaches `bytes`, relocating the file if it must. The caller holds `content`
     /// exclusively.
     pub(super) fn ensure_range(&self, inode: &Arc<Inode>, bytes: u64) -> Result<Range, FsError> {
         let range = inode.range()?;
@@ -101,77 +99,69 @@ impl<S: BlockStore> Fs<S> {
         if bytes > FILE_BYTES_MAX {
             return Err(FsError::FileTooLarge);
         }
+        let order =
+            Order::for_grains(bytes.div_ceil(GRAIN_BYTES as u64)).ok_or(FsError::FileTooLarge)?;
+        if let Some(grown) = self.grow_in_place(inode, range, order)? {
+            return Ok(grown);
+        }
         if inode.state().holds > 0 {
             return Err(FsError::Busy);
         }
-        let order =
-            Order::for_grains(bytes.div_ceil(GRAIN_BYTES as u64)).ok_or(FsError::FileTooLarge)?;
-        let larger = self.allocate_range(order)?;
-        self.observe(|observer| observer.moving(inode.ino));
-        let moved = self
-            .copy_range(range, larger)
-            .and_then(|()| self.switch_range(inode, range, larger));
-        if moved.is_err() {
-            // What was copied is trimmed; should that fail too, the next mount does it.
-            let trimmed = self.trim_now(larger.lbas());
-            if trimmed.is_ok() {
-                self.alloc().buddy.release(larger);
-            }
-        }
-        moved.map(|()| larger)
+        let relocation = Relocation {
+            to: self.allocate_range(order)?,
+            splice: Splice::None,
+        };
+        self.relocate(inode, relocation, |_| {})?;
+        Ok(relocation.to)
     }
 
-    fn copy_range(&self, from: Range, to: Range) -> Result<(), FsError> {
-        let mut buf = vec![0; COPY_BYTES as usize];
-        let mut next = from.start;
-        let end = from.lbas().end();
-        while let Some(lba) = self.store.next_mapped(LbaRange::new(next, end.0 - next.0)) {
-            let mut grains = 1;
-            let most = (COPY_BYTES / GRAIN_BYTES as u64).min(end.0 - lba.0);
-            while grains < most
-                && self
-                    .store
-                    .next_mapped(LbaRange::new(lba.offset(grains), 1))
-                    .is_some()
-            {
-                grains += 1;
-            }
-            let bytes = &mut buf[..grains as usize * GRAIN_BYTES];
-            self.store.read(ByteAddr::new(lba, 0), bytes)?;
-            self.store.write(
-                ByteAddr::new(to.start.offset(lba.0 - from.start.0), 0),
-                bytes,
-            )?;
-            next = lba.offset(grains);
-            if next == end {
-                break;
-            }
+    /// Enlarges the range of a file where it is, if nobody is in the way.
+    fn grow_in_place(
+        &self,
+        inode: &Arc<Inode>,
+        range: Range,
+        order: Order,
+    ) -> Result<Option<Range>, FsError> {
+        let Some(grown) = self.alloc().buddy.extend(range, order) else {
+            return Ok(None);
+        };
+        let behind = LbaRange::new(
+            range.lbas().end(),
+            grown.order.grains() - range.order.grains(),
+        );
+        if self.degraded && self.store.next_mapped(behind).is_some() {
+            self.alloc().buddy.cut(grown, range.order);
+            return Ok(None);
         }
-        self.store
-            .sync(LbaRange::new(to.start, from.order.grains()))?;
-        Ok(())
-    }
-
-    /// The file is at its new place from this batch on.
-    fn switch_range(&self, inode: &Arc<Inode>, old: Range, new: Range) -> Result<(), FsError> {
         let _change = super::lock(&inode.change);
         let mut txn = Txn::default();
-        txn.edit(inode, |record| record.range = Some(new));
-        let trims = self.trims_of(old.lbas());
-        txn.batch.trims.extend(trims.ranges);
-        self.commit(txn)?;
-        if trims.more {
-            self.trim_now(old.lbas())?;
+        txn.edit(inode, |record| record.range = Some(grown));
+        match self.commit(txn) {
+            Ok(()) => Ok(Some(grown)),
+            Err(error) => {
+                self.alloc().buddy.cut(grown, range.order);
+                Err(error)
+            }
         }
-        self.alloc().buddy.release(old);
-        Ok(())
+    }
+
+    /// The range that is enough for `size` bytes of a file, if less than what it has.
+    pub(super) fn smaller_range(&self, inode: &Inode, size: u64) -> Option<Range> {
+        let state = inode.state();
+        let range = state.record.range?;
+        let order = Order::for_grains(size.div_ceil(GRAIN_BYTES as u64))?.max(self.file_order);
+        (order < range.order && state.holds == 0).then_some(Range { order, ..range })
     }
 
     /// Frees an inode with its data; `txn` may hold the change that takes its last name away. The caller holds its
     /// `content` and `change` exclusively and has marked it dead.
     pub(super) fn free_with_data(&self, inode: &Arc<Inode>, mut txn: Txn) -> Result<(), FsError> {
         self.observe(|observer| observer.freed(inode.ino));
+        let relocating = inode.state().record.relocation.is_some();
         let range = inode.state().record.range;
+        if relocating {
+            return Err(StoreError::Failed.into());
+        }
         if let Some(range) = range {
             let mut trims = self.trims_of(range.lbas());
             if trims.more {

@@ -33,6 +33,7 @@ impl<S: BlockStore> Fs<S> {
         let old = inode.state().size;
         let mut txn = Txn::default();
         let mut more = None;
+        let mut smaller = None;
         let range = if size > old {
             let range = self.ensure_range(inode, size)?;
             self.clean_tail(inode)?;
@@ -49,9 +50,13 @@ impl<S: BlockStore> Fs<S> {
             more = trims.more.then_some(behind);
             txn.batch.trims.extend(trims.ranges);
             self.patch_zeros(&mut txn.batch, range, size, kept * GRAIN);
+            if more.is_none() {
+                smaller = self.smaller_range(inode, size);
+            }
         }
         txn.edit(inode, |record| {
             record.size = size;
+            record.range = smaller.or(record.range);
             record.reserved &= size >= old;
             record.mtime = now;
             record.ctime = now;
@@ -69,6 +74,9 @@ impl<S: BlockStore> Fs<S> {
                     Tail::Zeros
                 };
             }
+        }
+        if let Some(smaller) = smaller {
+            self.alloc().buddy.cut(range, smaller.order);
         }
         if let Some(behind) = more {
             self.trim_now(behind)?;

@@ -10,7 +10,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
-use contigfs::{BlockStore, FormatOptions, Fs, FsError, InodeNo, MemStore, Timestamp};
+use contigfs::{BlockStore, FormatOptions, Fs, FsError, FsOptions, InodeNo, MemStore, Timestamp};
 
 /// A generator that is the same everywhere, for ever: xorshift64*.
 #[derive(Clone, Debug)]
@@ -44,14 +44,28 @@ pub fn name(text: &str) -> &OsStr {
 
 /// A fresh file system in memory.
 pub fn fresh(grains: u64) -> (Arc<MemStore>, Fs<Arc<MemStore>>) {
+    fresh_with(grains, &FsOptions::default())
+}
+
+/// As [`fresh`], run with options.
+pub fn fresh_with(grains: u64, options: &FsOptions) -> (Arc<MemStore>, Fs<Arc<MemStore>>) {
     let store = Arc::new(MemStore::new(grains));
-    let options = FormatOptions {
+    let format = FormatOptions {
         now: Timestamp { secs: 1, nanos: 0 },
         ..FormatOptions::default()
     };
-    Fs::format(&store, &options).unwrap();
-    let fs = Fs::mount(Arc::clone(&store)).unwrap();
+    Fs::format(&store, &format).unwrap();
+    let fs = Fs::mount_with(Arc::clone(&store), options).unwrap();
     (store, fs)
+}
+
+/// Options with which files of more than two grains outgrow their ranges, so that they are enlarged at their places,
+/// relocated, and cut all the time.
+pub fn tight() -> FsOptions {
+    FsOptions {
+        file_order: 1,
+        ..FsOptions::default()
+    }
 }
 
 /// Fails when the checker finds anything.

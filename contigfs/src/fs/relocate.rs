@@ -1,0 +1,170 @@
+//! Giving a file another range without writing its data; the crash argument is in `docs/layout.md`, Relocation.
+
+use std::sync::Arc;
+
+use ftl::{AtomicBatch, LbaRange, Remap};
+
+use super::cache::Journey;
+use super::{Fs, Inode, Txn, lock};
+use crate::error::FsError;
+use crate::format::{InodeRecord, Range, Relocation, Splice};
+use crate::store::BlockStore;
+
+/// Most ranges that one batch remaps.
+const REMAPS_MAX: usize = 24;
+/// Grains remapped for the sake of one mapped one. Holes are cheap, but they count against what a batch may move; so
+/// grains that lie further apart than this get ranges of their own.
+const WINDOW: u64 = AtomicBatch::MOVED_MAX / REMAPS_MAX as u64;
+/// Trims that go with the last batch, beside the remaps.
+const TRIMS_MAX: usize = AtomicBatch::RANGES_MAX - REMAPS_MAX;
+
+/// What one batch remaps.
+#[derive(Debug, Default)]
+struct Leg {
+    remaps: Vec<Remap>,
+    /// Nothing is left to remap afterwards.
+    last: bool,
+}
+
+impl<S: BlockStore> Fs<S> {
+    /// Gives a file another range, which the caller has allocated and gets back when this fails. `change` alters the
+    /// record with the first batch. The caller holds `content` exclusively.
+    pub(super) fn relocate(
+        &self,
+        inode: &Arc<Inode>,
+        relocation: Relocation,
+        change: impl FnOnce(&mut InodeRecord),
+    ) -> Result<(), FsError> {
+        self.observe(|observer| observer.moving(inode.ino));
+        let result = self.travel(inode, relocation, Some(change));
+        if result.is_err() && inode.state().record.relocation.is_none() {
+            self.alloc().buddy.release(relocation.to);
+        }
+        result
+    }
+
+    /// Carries on a relocation that was cut off. The caller holds `content` exclusively.
+    pub(super) fn carry_on(&self, inode: &Arc<Inode>) -> Result<(), FsError> {
+        let relocation = inode.state().record.relocation;
+        match relocation {
+            Some(relocation) => self.travel(inode, relocation, None::<fn(&mut InodeRecord)>),
+            None => Ok(()),
+        }
+    }
+
+    fn travel(
+        &self,
+        inode: &Arc<Inode>,
+        relocation: Relocation,
+        change: Option<impl FnOnce(&mut InodeRecord)>,
+    ) -> Result<(), FsError> {
+        let number = {
+            let mut state = inode.state();
+            let (Journey::Settled(number) | Journey::Relocating(number)) = state.journey;
+            state.journey = Journey::Relocating(number);
+            number
+        };
+        let result = self.legs(inode, relocation, change);
+        // Whether it has arrived or not: who waits for the end of the journey looks at the record next.
+        inode.state().journey = Journey::Settled(number + 1);
+        result
+    }
+
+    fn legs(
+        &self,
+        inode: &Arc<Inode>,
+        relocation: Relocation,
+        mut change: Option<impl FnOnce(&mut InodeRecord)>,
+    ) -> Result<(), FsError> {
+        let (old, size) = {
+            let state = inode.state();
+            (state.record.range.ok_or(FsError::Invalid)?, state.size)
+        };
+        let new_size = relocation.size_after(size).ok_or(FsError::Invalid)?;
+        let mut next = 0;
+        loop {
+            let leg = self.next_leg(old, relocation, &mut next);
+            let _change = lock(&inode.change);
+            let mut txn = Txn::default();
+            txn.batch.remaps = leg.remaps;
+            let first = change.take();
+            let begins = first.is_some();
+            if let Some(change) = first {
+                txn.edit(inode, change);
+            }
+            if leg.last {
+                txn.batch.trims = self.trims_of_collapsed(old, relocation);
+                txn.edit(inode, |record| {
+                    record.size = relocation.size_after(record.size).unwrap_or(new_size);
+                    record.range = Some(relocation.to);
+                    record.relocation = None;
+                });
+            } else if begins {
+                txn.edit(inode, |record| record.relocation = Some(relocation));
+            }
+            self.commit(txn)?;
+            if leg.last {
+                break;
+            }
+        }
+        {
+            let mut state = inode.state();
+            state.size = new_size;
+            state.grains = None;
+        }
+        // Only what is removed from a file of many terabytes is more than the last batch trims; nobody owns it any more.
+        // The file has arrived either way: should this fail, the next mount trims it.
+        match self.trim_now(old.lbas()) {
+            Ok(()) => self.alloc().buddy.release(old),
+            Err(error) => tracing::warn!(%error, ino = %inode.ino, "leftovers at the old place"),
+        }
+        Ok(())
+    }
+
+    /// What to remap next; `next` is the first grain of the old range that was not looked at.
+    fn next_leg(&self, old: Range, relocation: Relocation, next: &mut u64) -> Leg {
+        let mut leg = Leg::default();
+        let mut room = AtomicBatch::MOVED_MAX;
+        for stretch in relocation.stretches(old) {
+            let end = stretch.from + stretch.count;
+            *next = (*next).max(stretch.from);
+            while *next < end {
+                let rest = LbaRange::new(old.start.offset(*next), end - *next);
+                let Some(from) = self.store.next_mapped(rest) else {
+                    *next = end;
+                    break;
+                };
+                let grain = from.0 - old.start.0;
+                let to = relocation.target(grain - stretch.from + stretch.to);
+                let count = WINDOW.min(end - grain).min(room);
+                if room == 0 {
+                    return leg;
+                }
+                let full = leg.remaps.len() == REMAPS_MAX;
+                match leg.remaps.last_mut() {
+                    Some(last) if last.source().end() == from && last.target().end() == to => {
+                        last.count += count;
+                    }
+                    _ if full => return leg,
+                    _ => leg.remaps.push(Remap { from, to, count }),
+                }
+                room -= count;
+                *next = grain + count;
+            }
+        }
+        leg.last = true;
+        leg
+    }
+
+    /// Trims for what a collapse removes, as far as they go with the last batch.
+    fn trims_of_collapsed(&self, old: Range, relocation: Relocation) -> Vec<LbaRange> {
+        let Splice::Collapse { at, count } = relocation.splice else {
+            return Vec::new();
+        };
+        let mut trims = self
+            .trims_of(LbaRange::new(old.start.offset(at), count))
+            .ranges;
+        trims.truncate(TRIMS_MAX);
+        trims
+    }
+}

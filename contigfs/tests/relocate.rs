@@ -1,0 +1,250 @@
+//! Files that get another range: no data are written for it, and a power cut at any point leaves the file as it was
+//! or as it was to become.
+
+mod support;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use contigfs::{
+    BlockStore, FormatOptions, Fs, FsError, FsOptions, InodeNo, MemStore, NewNode, SeekTo, SetAttr,
+    WriteOptions,
+};
+use ftl::{MemDevice, OpenOptions, Volume};
+use support::{assert_clean, fresh_with, name, tight};
+
+const ROOT: InodeNo = InodeNo::ROOT;
+const GRAIN: u64 = 4096;
+
+fn resize<S: BlockStore>(fs: &Fs<S>, ino: InodeNo, size: u64) -> Result<(), FsError> {
+    let set = SetAttr {
+        size: Some(size),
+        ..SetAttr::default()
+    };
+    fs.set_attr(ino, &set).map(drop)
+}
+
+/// Size, and what the mapped grains hold.
+type Picture = (u64, BTreeMap<u64, Vec<u8>>);
+
+fn picture(fs: &Fs<Arc<MemStore>>, ino: InodeNo) -> Picture {
+    let size = fs.attr(ino).unwrap().size;
+    let mut grains = BTreeMap::new();
+    let mut at = 0;
+    while let Ok(found) = fs.seek(ino, at, SeekTo::Data) {
+        let mut grain = vec![0; GRAIN as usize];
+        let n = fs.read(ino, found, &mut grain).unwrap();
+        grain.truncate(n);
+        grains.insert(found, grain);
+        at = found + GRAIN;
+    }
+    (size, grains)
+}
+
+/// Grains of the scattered file, so far apart that one batch can not remap all of them.
+const SCATTERED: u64 = 60;
+const APART: u64 = 3001 * GRAIN;
+
+fn scattered() -> Arc<MemStore> {
+    let (store, fs) = fresh_with(1000, &tight());
+    let ino = fs.create(ROOT, name("f"), &NewNode::file()).unwrap().ino;
+    for n in 0..SCATTERED {
+        let bytes = vec![n as u8 + 1; GRAIN as usize];
+        fs.write(ino, n * APART, &bytes, WriteOptions::default())
+            .unwrap();
+    }
+    // A neighbour behind, so that the range can not grow where it is.
+    fs.create(ROOT, name("neighbour"), &NewNode::file())
+        .unwrap();
+    fs.sync_all().unwrap();
+    store
+}
+
+/// Runs `change` on the scattered file with a cut before every call of the store, cuts the mount that follows before
+/// every call as well, and looks at what the last mount finds.
+fn survives_cuts(change: fn(&Fs<Arc<MemStore>>, InodeNo) -> Result<(), FsError>) {
+    let base = scattered();
+    let open = |store: &Arc<MemStore>| Fs::mount_with(Arc::clone(store), &tight()).unwrap();
+    let (before, after, calls) = {
+        let store = Arc::new(base.duplicate());
+        let fs = open(&store);
+        let ino = fs.lookup_path("/f").unwrap();
+        let before = picture(&fs, ino);
+        let first = store.calls();
+        change(&fs, ino).unwrap();
+        let calls = store.calls() - first;
+        assert_clean(&store);
+        (before, picture(&fs, ino), calls)
+    };
+    assert!(calls >= 3, "{calls} calls: not in several batches");
+    let mut carried_on = 0;
+    for cut in 0..=calls {
+        let store = Arc::new(base.duplicate());
+        let fs = open(&store);
+        let ino = fs.lookup_path("/f").unwrap();
+        store.cut_power_after(cut);
+        let answer = change(&fs, ino);
+        assert_eq!(answer.is_ok(), cut == calls);
+        let first_cut = store.after_power_cut(|_| 0);
+        for second in 0.. {
+            let store = Arc::new(first_cut.duplicate());
+            let report = contigfs::check_with_data(&store);
+            assert!(report.is_clean(), "cut {cut}: {:?}", report.problems);
+            carried_on += report.relocating;
+            store.cut_power_after(second);
+            drop(open(&store));
+            let done = store.calls() - first_cut.calls() <= second;
+            let store = Arc::new(store.after_power_cut(|_| 0));
+            let fs = open(&store);
+            let report = contigfs::check_with_data(&store);
+            assert!(report.is_clean(), "cut {cut}: {:?}", report.problems);
+            assert_eq!((report.relocating, report.ownerless_grains), (0, 0));
+            let found = picture(&fs, ino);
+            let expected = match cut {
+                0 => &before,
+                _ if cut == calls => &after,
+                _ if found == before => &before,
+                _ => &after,
+            };
+            assert!(found == *expected, "cut {cut}, then {second}");
+            fs.unlink(ROOT, name("f")).unwrap();
+            assert_clean(&store);
+            if done {
+                break;
+            }
+        }
+    }
+    assert!(carried_on > 0, "no mount had to carry on");
+}
+
+/// I9: growth in several batches.
+#[test]
+fn growth_survives_power_cuts() {
+    survives_cuts(|fs, ino| resize(fs, ino, 1 << 33));
+}
+
+/// A file whose relocation was cut off by a failure is out of reach, and only that file; the next mount has it whole.
+#[test]
+fn a_failed_volume_leaves_the_rest_readable() {
+    let store = scattered();
+    let fs = Fs::mount_with(Arc::clone(&store), &tight()).unwrap();
+    let ino = fs.lookup_path("/f").unwrap();
+    let before = picture(&fs, ino);
+    store.cut_power_after(1);
+    assert!(resize(&fs, ino, 1 << 33).is_err());
+    assert!(matches!(
+        fs.read(ino, 0, &mut [0; 8]),
+        Err(FsError::Store(_))
+    ));
+    assert!(fs.fsync(ino, contigfs::SyncScope::All).is_err());
+    assert!(fs.hold_extent(ino).is_err() && fs.unlink(ROOT, name("f")).is_err());
+    let other = fs.lookup_path("/neighbour").unwrap();
+    assert_eq!(fs.read(other, 0, &mut [0; 8]), Ok(0));
+    let fs = Fs::mount(Arc::new(store.after_power_cut(|_| 0))).unwrap();
+    assert!(picture(&fs, ino) == before);
+}
+
+/// Growth takes what is free behind a file first, also of a file that is held at its place; truncating gives address
+/// space back, and what was given back can be taken by others.
+#[test]
+fn ranges_grow_and_shrink_in_place() {
+    let (store, fs) = fresh_with(1000, &tight());
+    let ino = fs.create(ROOT, name("f"), &NewNode::file()).unwrap().ino;
+    let start = fs.hold_extent(ino).unwrap().range.start;
+    fs.write(ino, 0, b"here", WriteOptions::default()).unwrap();
+    resize(&fs, ino, 50 * GRAIN).unwrap();
+    let grown = fs.file_extent(ino).unwrap().range;
+    assert_eq!((grown.start, grown.count), (start, 64));
+    let other = fs.create(ROOT, name("g"), &NewNode::file()).unwrap().ino;
+    assert_eq!(resize(&fs, ino, 65 * GRAIN), Err(FsError::Busy));
+    let behind = fs.file_extent(other).unwrap().range;
+    assert!(behind.start >= grown.end());
+    resize(&fs, ino, 10).unwrap();
+    assert_eq!(fs.file_extent(ino).unwrap().range.start, start);
+    fs.release_extent(ino);
+    resize(&fs, ino, 20).unwrap();
+    resize(&fs, ino, 10).unwrap();
+    assert_eq!(fs.file_extent(ino).unwrap().range.count, 2);
+    let third = fs.create(ROOT, name("h"), &NewNode::file()).unwrap().ino;
+    let third = fs.file_extent(third).unwrap().range;
+    assert_eq!(third.start, start.offset(2));
+    let mut buf = [0; 4];
+    fs.read(ino, 0, &mut buf).unwrap();
+    assert_eq!(&buf, b"here");
+    assert_clean(&store);
+    assert!(
+        Fs::mount_with(
+            Arc::clone(&store),
+            &FsOptions {
+                file_order: 51,
+                ..FsOptions::default()
+            }
+        )
+        .is_err()
+    );
+}
+
+const GIB: u64 = 1 << 30;
+const CHUNK: usize = 1 << 20;
+
+fn fill(chunk: &mut [u8], at: u64) {
+    for (n, word) in chunk.chunks_exact_mut(8).enumerate() {
+        let seed = (at + 8 * n as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        word.copy_from_slice(&seed.to_le_bytes());
+    }
+}
+
+/// D10: growing a file of 1 GiB by relocation writes less than 1 MiB to the media, and the data are what they were,
+/// also after the volume is opened again without an orderly shutdown.
+#[test]
+fn growing_a_gibibyte_writes_no_data() {
+    let mut device = MemDevice::new(3 * GIB as usize / 2).unwrap();
+    ftl::Ftl::format(&mut device, &ftl::FormatOptions::default()).unwrap();
+    let open = |device| Volume::open(device, OpenOptions::default()).unwrap().0;
+    let volume = Arc::new(open(device));
+    Fs::format(&volume, &FormatOptions::default()).unwrap();
+    let options = FsOptions {
+        file_order: GIB.ilog2() as u8 - 12,
+        ..FsOptions::default()
+    };
+    let fs = Fs::mount_with(Arc::clone(&volume), &options).unwrap();
+    let ino = fs.create(ROOT, name("f"), &NewNode::file()).unwrap().ino;
+    fs.create(ROOT, name("neighbour"), &NewNode::file())
+        .unwrap();
+    let mut chunk = vec![0; CHUNK];
+    for at in (0..GIB).step_by(CHUNK) {
+        fill(&mut chunk, at);
+        fs.write(ino, at, &chunk, WriteOptions::default()).unwrap();
+    }
+    fs.sync_all().unwrap();
+    let written = || {
+        let stats = volume.ftl().stats();
+        let grains = stats.user_grains
+            + stats.relocated_grains
+            + stats.header_grains
+            + stats.checkpoint_grains;
+        (grains * GRAIN, stats.remaps)
+    };
+    let (place, before) = (fs.file_extent(ino).unwrap().range, written());
+    assert_eq!(place.count * GRAIN, GIB);
+    fs.write(ino, GIB, b"end", WriteOptions::default()).unwrap();
+    let after = written();
+    let media_bytes = after.0 - before.0;
+    println!(
+        "growing 1 GiB by relocation: {media_bytes} bytes written to the media, {} remaps",
+        after.1 - before.1
+    );
+    assert_ne!(fs.file_extent(ino).unwrap().range.start, place.start);
+    assert!(media_bytes < 1 << 20, "{media_bytes} bytes");
+    fs.sync_all().unwrap();
+    drop(fs);
+    let volume = open(Arc::into_inner(volume).unwrap().into_device());
+    let fs = Fs::mount(&volume).unwrap();
+    let mut found = vec![0; CHUNK];
+    for at in (0..GIB).step_by(CHUNK) {
+        fill(&mut chunk, at);
+        assert_eq!(fs.read(ino, at, &mut found), Ok(CHUNK));
+        assert!(found == chunk, "at {at}");
+    }
+    assert_eq!(fs.attr(ino).unwrap().grains, GIB / GRAIN + 1);
+}
