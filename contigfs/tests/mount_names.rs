@@ -106,7 +106,7 @@ fn rename_exchanging() {
 /// mknod(2): pipes, sockets and devices are made, kept over a remount with their numbers, and work.
 #[test]
 fn special_files() {
-    let Some(mut mount) = Mount::new(GRAINS) else {
+    let Some(mut mount) = Mount::new_as_root(GRAINS) else {
         return;
     };
     let root = mount.path().to_owned();

@@ -30,7 +30,7 @@ fn mode(path: &Path) -> u32 {
 /// setgid program there.
 #[test]
 fn setgid_directories() {
-    let Some(mut mount) = Mount::new(GRAINS) else {
+    let Some(mut mount) = Mount::new_as_root(GRAINS) else {
         return;
     };
     let dir = mount.path().join("shared");
@@ -70,7 +70,7 @@ fn setgid_directories() {
 /// In a sticky directory only the owner of a name, the owner of the directory and root take a name away.
 #[test]
 fn sticky_directories() {
-    let Some(mut mount) = Mount::new(GRAINS) else {
+    let Some(mut mount) = Mount::new_as_root(GRAINS) else {
         return;
     };
     let dir = mount.path().join("tmp");
@@ -127,7 +127,7 @@ fn allocate(path: &Path) {
 /// takes nothing. A change of owner takes both, whoever makes it, but not from directories.
 #[test]
 fn setuid_and_setgid_end_with_a_change() {
-    let Some(mut mount) = Mount::new(GRAINS) else {
+    let Some(mut mount) = Mount::new_as_root(GRAINS) else {
         return;
     };
     let path = mount.path().join("program");

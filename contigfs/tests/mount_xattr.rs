@@ -26,7 +26,7 @@ const GROUP: u32 = 2001;
 /// xattr(7), setxattr(2), getxattr(2), listxattr(2): names, flags, sizes, errors; all there after a remount.
 #[test]
 fn attributes() {
-    let Some(mut mount) = Mount::new(GRAINS) else {
+    let Some(mut mount) = Mount::new_as_root(GRAINS) else {
         return;
     };
     let path = mount.path().join("f");
@@ -68,7 +68,7 @@ fn attributes() {
 /// Special files and links have no `user.` attributes, but others.
 #[test]
 fn attributes_of_all_kinds() {
-    let Some(mut mount) = Mount::new(GRAINS) else {
+    let Some(mut mount) = Mount::new_as_root(GRAINS) else {
         return;
     };
     let (link, fifo, dir) = (
@@ -93,7 +93,7 @@ fn attributes_of_all_kinds() {
 /// capabilities(7): a write, also by root, takes the capabilities of a program file; so do truncate and chown.
 #[test]
 fn file_capabilities_end_with_a_change() {
-    let Some(mut mount) = Mount::new(GRAINS) else {
+    let Some(mut mount) = Mount::new_as_root(GRAINS) else {
         return;
     };
     let path = mount.path().join("program");
@@ -137,7 +137,7 @@ fn only_somebody(perm: u16) -> Vec<u8> {
 /// The kernel asks the list who may do what: a named user may, others may not, and the mask limits.
 #[test]
 fn lists_decide() {
-    let Some(mut mount) = Mount::new(GRAINS) else {
+    let Some(mut mount) = Mount::new_as_root(GRAINS) else {
         return;
     };
     let path = mount.path().join("f");
@@ -165,7 +165,7 @@ fn lists_decide() {
 /// A list set by the owner who is not in the file's group clears the setgid bit; set by a member, it stays.
 #[test]
 fn lists_and_setgid() {
-    let Some(mut mount) = Mount::new(GRAINS) else {
+    let Some(mut mount) = Mount::new_as_root(GRAINS) else {
         return;
     };
     let path = mount.path().join("f");
@@ -206,7 +206,7 @@ fn any_list(dice: &mut Dice) -> Vec<u8> {
 /// file system of the temporary directory.
 #[test]
 fn as_another_file_system_does() {
-    let Some(mut mount) = Mount::new(GRAINS) else {
+    let Some(mut mount) = Mount::new_as_root(GRAINS) else {
         return;
     };
     let other = tempfile::TempDir::new().unwrap();

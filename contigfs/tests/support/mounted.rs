@@ -1,5 +1,6 @@
 //! A file system in memory, mounted for a test; and the rule for skipping.
 
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -65,6 +66,17 @@ impl Mount {
                 skip(&reason);
                 None
             }
+        }
+    }
+
+    /// As [`new`](Self::new), for what only root can do: act as others, make devices.
+    pub fn new_as_root(grains: u64) -> Option<Self> {
+        let user = std::fs::metadata("/proc/self").map(|process| process.uid());
+        if user.is_ok_and(|uid| uid == 0) {
+            Self::new(grains)
+        } else {
+            skip("it needs root");
+            None
         }
     }
 
