@@ -40,8 +40,8 @@ mod xattr;
 pub use check::{CheckReport, Problem, check, check_with_data};
 pub use error::{Corruption, FsError};
 pub use fs::{
-    AtimePolicy, Clock, DirEntry, Extent, ExtentObserver, FallocMode, FormatOptions, Fs, FsOptions,
-    NewNode, RenameMode, SeekTo, StatFs, SyncScope, WriteOptions,
+    AtimePolicy, Clock, CopyRange, DirEntry, Extent, ExtentObserver, FallocMode, FormatOptions, Fs,
+    FsOptions, NewNode, RenameMode, SeekTo, StatFs, SyncScope, WriteOptions,
 };
 pub use inode::{Attr, FileKind, InodeNo, SetAttr, SetTime};
 pub use mem_store::MemStore;

@@ -268,7 +268,11 @@ impl BlockStore for MemStore {
             fresh += state.count(clone.source());
         }
         for range in &batch.zeros {
-            fresh += range.count - state.grains.range(range.start.0..range.end().0).count() as u64;
+            let stay = state
+                .grains
+                .range(range.start.0..range.end().0)
+                .filter(|&(&lba, _)| !batch.trims.iter().any(|trim| trim.contains(Lba(lba))));
+            fresh += range.count - stay.count() as u64;
         }
         if fresh > 0 && state.grains.len() as u64 + fresh - freed > state.capacity {
             return Err(StoreError::NoSpace);

@@ -10,8 +10,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use contigfs::{
-    FallocMode, FileKind, Fs, FsError, InodeNo, MemStore, NewNode, RenameMode, SetAttr, SyncScope,
-    WriteOptions, XattrMode,
+    CopyRange, FallocMode, FileKind, Fs, FsError, InodeNo, MemStore, NewNode, RenameMode, SetAttr,
+    SyncScope, WriteOptions, XattrMode,
 };
 use support::oracle::{ACCESS, CAPABILITY, DEFAULT, Xattrs, xattrs_of};
 use support::{Dice, acl, content, fresh_with, name, names, tight};
@@ -28,6 +28,8 @@ struct Step {
     run: fn(&TestFs) -> Answer,
     /// What a cut later may undo, in part.
     loose: bool,
+    /// What a cut in the middle may leave done in part: the size is one in between.
+    piecemeal: bool,
     /// Whose data it makes durable.
     syncs: Covers,
 }
@@ -45,6 +47,7 @@ const fn durable(label: &'static str, run: fn(&TestFs) -> Answer) -> Step {
         label,
         run,
         loose: false,
+        piecemeal: false,
         syncs: Covers::Nothing,
     }
 }
@@ -54,7 +57,15 @@ const fn loose(label: &'static str, run: fn(&TestFs) -> Answer) -> Step {
         label,
         run,
         loose: true,
+        piecemeal: false,
         syncs: Covers::Nothing,
+    }
+}
+
+const fn piecemeal(label: &'static str, run: fn(&TestFs) -> Answer) -> Step {
+    Step {
+        piecemeal: true,
+        ..loose(label, run)
     }
 }
 
@@ -145,6 +156,17 @@ fn allocate(fs: &TestFs, offset: u64, len: u64, mode: FallocMode) -> Answer {
     fs.fallocate(at(fs, "/a")?, offset, len, mode)
 }
 
+fn copy(fs: &TestFs, from: (&str, u64), to: (&str, u64), len: u64) -> Answer {
+    fs.copy_range(&CopyRange {
+        from: at(fs, from.0)?,
+        from_offset: from.1,
+        to: at(fs, to.0)?,
+        to_offset: to.1,
+        len,
+    })
+    .map(drop)
+}
+
 const REPLACE: RenameMode = RenameMode::Replace;
 
 const STEPS: &[Step] = &[
@@ -208,6 +230,33 @@ const STEPS: &[Step] = &[
     durable("punch /a", |fs| {
         allocate(fs, 100, 5000, FallocMode::PunchHole)
     }),
+    durable("zero /a", |fs| {
+        allocate(fs, 100, 5000, FallocMode::ZeroRange { keep_size: false })
+    }),
+    durable("zero /a longer", |fs| {
+        allocate(fs, 3000, 9000, FallocMode::ZeroRange { keep_size: false })
+    }),
+    durable("zero -n /a behind", |fs| {
+        allocate(fs, 5000, 9000, FallocMode::ZeroRange { keep_size: true })
+    }),
+    durable("collapse /a", |fs| {
+        allocate(fs, 0, 4096, FallocMode::CollapseRange)
+    }),
+    durable("insert into /a", |fs| {
+        allocate(fs, 4096, 8192, FallocMode::InsertRange)
+    }),
+    piecemeal("clone /d/f over /a", |fs| {
+        copy(fs, ("/d/f", 0), ("/a", 0), 9000)
+    }),
+    piecemeal("clone a grain of /a to /d/f", |fs| {
+        copy(fs, ("/a", 0), ("/d/f", 4096), 4096)
+    }),
+    piecemeal("clone inside /a", |fs| {
+        copy(fs, ("/a", 0), ("/a", 16_384), 6000)
+    }),
+    piecemeal("copy /d/f into /a", |fs| {
+        copy(fs, ("/d/f", 10), ("/a", 1000), 5000)
+    }),
     durable("chown /a", |fs| {
         fs.set_attr(
             at(fs, "/a")?,
@@ -247,12 +296,14 @@ const STEPS: &[Step] = &[
         label: "fsync /a",
         run: |fs| fs.fsync(at(fs, "/a")?, SyncScope::All),
         loose: false,
+        piecemeal: false,
         syncs: Covers::A,
     },
     Step {
         label: "sync",
         run: |fs| fs.sync_all(),
         loose: false,
+        piecemeal: false,
         syncs: Covers::All,
     },
     durable("open and unlink /a", |fs| {
@@ -326,8 +377,9 @@ fn shoot(fs: &TestFs) -> Shot {
     shot
 }
 
-/// Whether every byte of `found` was there in one of the versions, or is zero behind the end of the first.
-fn is_mixture(found: &[u8], versions: &[&Vec<u8>]) -> bool {
+/// Whether every byte of `found` was there in one of the versions, or is zero behind the end of the first, and the size
+/// is that of a version, or one in between.
+fn is_mixture(found: &[u8], versions: &[&Vec<u8>], in_between: bool) -> bool {
     let split = |bytes: &[u8]| {
         let (data, size) = bytes.split_at(bytes.len() - 8);
         (data.to_vec(), u64::from_le_bytes(size.try_into().unwrap()))
@@ -339,7 +391,9 @@ fn is_mixture(found: &[u8], versions: &[&Vec<u8>]) -> bool {
         .map(|version| version.0.len())
         .min()
         .unwrap_or(0);
-    versions.iter().any(|version| version.1 == size)
+    let sizes = || versions.iter().map(|version| version.1);
+    let is_between = sizes().min() <= Some(size) && Some(size) <= sizes().max();
+    (sizes().any(|other| other == size) || in_between && is_between)
         && data.iter().enumerate().all(|(i, byte)| {
             versions
                 .iter()
@@ -459,7 +513,7 @@ impl Workload<'_> {
                 .filter_map(|shot| shot.files.get(ino))
                 .collect();
             let good = if any_loose {
-                is_mixture(bytes, &versions)
+                is_mixture(bytes, &versions, steps.iter().any(|step| step.piecemeal))
             } else {
                 versions.contains(&bytes)
             };

@@ -5,8 +5,8 @@ mod support;
 use std::sync::Arc;
 
 use contigfs::{
-    FallocMode, FileKind, Fs, FsError, InodeNo, MemStore, NewNode, RenameMode, SetAttr,
-    WriteOptions, XattrMode,
+    CopyRange, FallocMode, FileKind, Fs, FsError, InodeNo, MemStore, NewNode, RenameMode, SeekTo,
+    SetAttr, WriteOptions, XattrMode,
 };
 use support::oracle::{ACCESS, Body, CAPABILITY, DEFAULT, Node, Oracle, picture_of};
 use support::{Dice, acl, assert_clean, content, fresh_with, name, tight};
@@ -138,7 +138,7 @@ impl Run {
     }
 
     fn dispatch(&mut self, at: &str) {
-        match self.dice.below(24) {
+        match self.dice.below(26) {
             0..4 => self.create(at),
             4..6 => self.link_or_symlink(at),
             6..8 => self.remove(at),
@@ -152,6 +152,8 @@ impl Run {
             18 => self.close(),
             19..22 => self.xattr(at),
             22 => self.unnamed(at),
+            23 => self.copy(at),
+            24 => self.seek(at),
             _ => self.sync(),
         }
     }
@@ -295,6 +297,9 @@ impl Run {
             FallocMode::PunchHole,
             FallocMode::ZeroRange { keep_size },
         ]);
+        if self.dice.below(3) == 0 {
+            return self.splice(at, node);
+        }
         let expected = self.oracle.file_mut(node).map(|bytes| {
             let end = (offset + len) as usize;
             if !keep_size && mode != FallocMode::PunchHole && bytes.len() < end {
@@ -310,6 +315,85 @@ impl Run {
         assert_eq!(
             found, expected,
             "{at}: fallocate {offset} + {len}, {mode:?}"
+        );
+    }
+
+    /// Collapse or insert, mostly of whole grains.
+    fn splice(&mut self, at: &str, node: Node) {
+        let mut offset = self.dice.below(4) * 4096;
+        let len = (1 + self.dice.below(3)) * 4096 - self.dice.below(10) / 9;
+        offset += self.dice.below(10) / 9;
+        let mode = *self
+            .dice
+            .pick(&[FallocMode::CollapseRange, FallocMode::InsertRange]);
+        let expected = self.oracle.file_mut(node).and_then(|bytes| {
+            let (start, end) = (offset as usize, (offset + len) as usize);
+            let whole = offset.is_multiple_of(4096) && len.is_multiple_of(4096);
+            match mode {
+                FallocMode::CollapseRange if whole && end < bytes.len() => {
+                    bytes.drain(start..end);
+                }
+                FallocMode::InsertRange if whole && start < bytes.len() => {
+                    bytes.splice(start..start, vec![0; len as usize]);
+                }
+                _ => return Err(FsError::Invalid),
+            }
+            Ok(())
+        });
+        let found = self.fs.fallocate(self.inos[node], offset, len, mode);
+        assert_eq!(found, expected, "{at}: {mode:?} {offset} + {len}");
+    }
+
+    fn copy(&mut self, at: &str) {
+        let (from, to) = (self.any_file(), self.any_file());
+        let (from_offset, mut to_offset) = (self.offset(), self.offset());
+        if self.dice.below(2) == 0 {
+            to_offset = to_offset / 4096 * 4096 + from_offset % 4096;
+        }
+        let len = 1 + self.dice.below(20_000);
+        let expected = self.oracle.copy((from, from_offset), (to, to_offset), len);
+        let found = self.fs.copy_range(&CopyRange {
+            from: self.inos[from],
+            from_offset,
+            to: self.inos[to],
+            to_offset,
+            len,
+        });
+        assert_eq!(
+            found, expected,
+            "{at}: copy {len} from {from}+{from_offset} to {to}+{to_offset}"
+        );
+    }
+
+    /// Whatever is not data reads as zeros, holes and data alternate, and the mapped grains are those of the data.
+    fn seek(&mut self, at: &str) {
+        let node = self.any_file();
+        let Ok(bytes) = self.oracle.file_mut(node).cloned() else {
+            return;
+        };
+        let ino = self.inos[node];
+        let size = bytes.len() as u64;
+        let (mut from, mut mapped) = (0, 0);
+        while let Ok(data) = self.fs.seek(ino, from, SeekTo::Data) {
+            assert!(
+                bytes[from as usize..data as usize]
+                    .iter()
+                    .all(|&byte| byte == 0),
+                "{at}: data in a hole"
+            );
+            from = self.fs.seek(ino, data, SeekTo::Hole).unwrap();
+            assert!(data < from && from <= size, "{at}: hole at {from}");
+            mapped += from.div_ceil(4096) - data / 4096;
+            if from == size {
+                break;
+            }
+        }
+        let rest = &bytes[(from as usize).min(bytes.len())..];
+        assert!(rest.iter().all(|&byte| byte == 0), "{at}: data at the end");
+        assert!(mapped <= self.fs.attr(ino).unwrap().grains, "{at}");
+        assert_eq!(
+            self.fs.seek(ino, size, SeekTo::Hole),
+            Err(FsError::BehindEnd)
         );
     }
 

@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use contigfs::{
-    BlockStore, FormatOptions, Fs, FsError, FsOptions, InodeNo, MemStore, NewNode, SeekTo, SetAttr,
-    WriteOptions,
+    BlockStore, FallocMode, FormatOptions, Fs, FsError, FsOptions, InodeNo, MemStore, NewNode,
+    SeekTo, SetAttr, WriteOptions,
 };
 use ftl::{MemDevice, OpenOptions, Volume};
 use support::{assert_clean, fresh_with, name, tight};
@@ -62,7 +62,10 @@ fn scattered() -> Arc<MemStore> {
 
 /// Runs `change` on the scattered file with a cut before every call of the store, cuts the mount that follows before
 /// every call as well, and looks at what the last mount finds.
-fn survives_cuts(change: fn(&Fs<Arc<MemStore>>, InodeNo) -> Result<(), FsError>) {
+fn survives_cuts(
+    change: fn(&Fs<Arc<MemStore>>, InodeNo) -> Result<(), FsError>,
+    becomes: fn(Picture) -> Picture,
+) {
     let base = scattered();
     let open = |store: &Arc<MemStore>| Fs::mount_with(Arc::clone(store), &tight()).unwrap();
     let (before, after, calls) = {
@@ -76,6 +79,7 @@ fn survives_cuts(change: fn(&Fs<Arc<MemStore>>, InodeNo) -> Result<(), FsError>)
         assert_clean(&store);
         (before, picture(&fs, ino), calls)
     };
+    assert!(becomes(before.clone()) == after, "uncut");
     assert!(calls >= 3, "{calls} calls: not in several batches");
     let mut carried_on = 0;
     for cut in 0..=calls {
@@ -120,7 +124,43 @@ fn survives_cuts(change: fn(&Fs<Arc<MemStore>>, InodeNo) -> Result<(), FsError>)
 /// I9: growth in several batches.
 #[test]
 fn growth_survives_power_cuts() {
-    survives_cuts(|fs, ino| resize(fs, ino, 1 << 33));
+    survives_cuts(
+        |fs, ino| resize(fs, ino, 1 << 33),
+        |(_, grains)| (1 << 33, grains),
+    );
+}
+
+/// I9: removing a part of the middle, in several batches.
+#[test]
+fn collapsing_survives_power_cuts() {
+    const AT: u64 = 10 * APART;
+    const LEN: u64 = 9 * APART + 5 * GRAIN;
+    survives_cuts(
+        |fs, ino| fs.fallocate(ino, AT, LEN, FallocMode::CollapseRange),
+        |(size, grains)| {
+            let left = grains
+                .into_iter()
+                .filter(|(at, _)| !(AT..AT + LEN).contains(at));
+            let moved = left.map(|(at, grain)| (if at < AT { at } else { at - LEN }, grain));
+            (size - LEN, moved.collect())
+        },
+    );
+}
+
+/// I9: inserting a hole, in several batches, into a file that needs a larger range for it.
+#[test]
+fn inserting_survives_power_cuts() {
+    const AT: u64 = 7 * APART;
+    const LEN: u64 = 1000 * APART;
+    survives_cuts(
+        |fs, ino| fs.fallocate(ino, AT, LEN, FallocMode::InsertRange),
+        |(size, grains)| {
+            let moved = grains
+                .into_iter()
+                .map(|(at, grain)| (if at < AT { at } else { at + LEN }, grain));
+            (size + LEN, moved.collect())
+        },
+    );
 }
 
 /// A file whose relocation was cut off by a failure is out of reach, and only that file; the next mount has it whole.

@@ -6,10 +6,11 @@ use std::sync::Arc;
 use std::thread;
 
 use contigfs::{
-    FileKind, InodeNo, NewNode, RenameMode, SetAttr, SyncScope, WriteOptions, XattrMode,
+    CopyRange, FallocMode, FileKind, InodeNo, NewNode, RenameMode, SetAttr, SyncScope,
+    WriteOptions, XattrMode,
 };
 use support::oracle::{ACCESS, DEFAULT};
-use support::{Dice, acl, assert_clean, fresh, name, names};
+use support::{Dice, acl, assert_clean, fresh_with, name, names, tight};
 
 const ROOT: InodeNo = InodeNo::ROOT;
 const THREADS: u64 = 8;
@@ -18,7 +19,7 @@ const STEPS: u64 = 20_000;
 /// I9 under concurrency: operations of all kinds on a few shared directories.
 #[test]
 fn everything_at_once() {
-    let (store, fs) = fresh(100_000);
+    let (store, fs) = fresh_with(100_000, &tight());
     let empty = fs.statfs().grains_free;
     let fs = Arc::new(fs);
     let dirs: Vec<InodeNo> = (0..4)
@@ -40,7 +41,29 @@ fn everything_at_once() {
                     let new = format!("n{}", dice.below(12));
                     let (old, new) = (name(&old), name(&new));
                     let ino = fs.lookup(from, old).map(|attr| attr.ino);
-                    match dice.below(17) {
+                    match dice.below(19) {
+                        17 => drop(ino.map(|ino| {
+                            let mode = *dice.pick(&[
+                                FallocMode::PunchHole,
+                                FallocMode::ZeroRange { keep_size: false },
+                                FallocMode::CollapseRange,
+                                FallocMode::InsertRange,
+                            ]);
+                            // Files would grow for ever.
+                            let short = fs.attr(ino).is_ok_and(|attr| attr.size < 40_000);
+                            if short || mode != FallocMode::InsertRange {
+                                let _ = fs.fallocate(ino, dice.below(4) * 4096, 4096, mode);
+                            }
+                        })),
+                        18 => drop(ino.and_then(|from| {
+                            fs.copy_range(&CopyRange {
+                                from,
+                                from_offset: dice.below(2) * 4096,
+                                to: fs.lookup(to, new)?.ino,
+                                to_offset: dice.below(2) * 4096,
+                                len: 30_000,
+                            })
+                        })),
                         0 => drop(fs.create(from, old, &NewNode::directory())),
                         1 | 2 => drop(fs.create(from, old, &NewNode::file())),
                         3 => drop(fs.unlink(from, old)),
@@ -143,7 +166,7 @@ fn delete_all(fs: &contigfs::Fs<impl contigfs::BlockStore>, dir: InodeNo) {
 #[test]
 fn writers_of_one_file() {
     const EACH: u64 = 500;
-    let (store, fs) = fresh(10_000);
+    let (store, fs) = fresh_with(10_000, &tight());
     let fs = Arc::new(fs);
     let ino = fs.create(ROOT, name("f"), &NewNode::file()).unwrap().ino;
     thread::scope(|scope| {

@@ -5,8 +5,8 @@ mod support;
 use std::sync::Arc;
 
 use contigfs::{
-    BlockStore, FormatOptions, Fs, FsError, InodeNo, NewNode, SetAttr, WriteOptions, XattrMode,
-    check_with_data,
+    BlockStore, CopyRange, FallocMode, FormatOptions, Fs, FsError, InodeNo, NewNode, SetAttr,
+    WriteOptions, XattrMode, check_with_data,
 };
 use contigfs::{FileKind, RenameMode};
 use ftl::device::sim::CrashPlan;
@@ -186,7 +186,33 @@ fn metadata_step<S: BlockStore>(fs: &Fs<S>, dice: &mut Dice) -> Result<(), FsErr
     let (old, new) = (label(dice), label(dice));
     let (old, new) = (name(&old), name(&new));
     let ino = fs.lookup(from, old).map(|attr| attr.ino);
-    match dice.below(12) {
+    match dice.below(15) {
+        11 => {
+            let mode = *dice.pick(&[
+                FallocMode::PunchHole,
+                FallocMode::ZeroRange { keep_size: false },
+                FallocMode::Allocate { keep_size: false },
+            ]);
+            fs.fallocate(
+                ino?,
+                dice.below(3) * 4096,
+                4096 + dice.below(2) * 4096,
+                mode,
+            )
+        }
+        12 => {
+            let mode = *dice.pick(&[FallocMode::CollapseRange, FallocMode::InsertRange]);
+            fs.fallocate(ino?, dice.below(3) * 4096, 4096, mode)
+        }
+        13 => fs
+            .copy_range(&CopyRange {
+                from: ino?,
+                from_offset: dice.below(3) * 4096,
+                to: fs.lookup(to, new)?.ino,
+                to_offset: dice.below(4) * 4096,
+                len: 3 * 4096,
+            })
+            .map(drop),
         0 => fs.create(from, old, &NewNode::directory()).map(drop),
         1 | 2 => fs.create(from, old, &NewNode::file()).map(drop),
         3 => fs.unlink(from, old),
@@ -197,7 +223,8 @@ fn metadata_step<S: BlockStore>(fs: &Fs<S>, dice: &mut Dice) -> Result<(), FsErr
             .set_attr(
                 ino?,
                 &SetAttr {
-                    size: Some(dice.below(30_000)),
+                    // Whole grains, so that a copy is a clone, and one step.
+                    size: Some(dice.below(8) * 4096),
                     ..SetAttr::default()
                 },
             )
@@ -232,6 +259,13 @@ fn metadata_survive_power_cuts_of_the_device() {
         let fs = Fs::mount_with(Arc::clone(&volume), &tight()).unwrap();
         let calls = || volume.with_device(|device| device.counts().calls());
         let mut dice = Dice::new(seed + 50);
+        for n in 0..3u8 {
+            let label = format!("n{n}");
+            let ino = fs.create(ROOT, name(&label), &NewNode::file()).unwrap().ino;
+            let grains: Vec<u8> = (1..=5).flat_map(|grain| [n * 16 + grain; 4096]).collect();
+            fs.write(ino, 0, &grains, WriteOptions::default()).unwrap();
+        }
+        fs.sync_all().unwrap();
         let mut pictures: Vec<Picture> = vec![picture_of(&fs).unwrap()];
         let mut ends = vec![calls()];
         volume.with_device(|device| device.record(1));

@@ -18,6 +18,8 @@ use crate::xattr::XattrName;
 const GRAIN: u64 = GRAIN_BYTES as u64;
 /// Inodes that may wait in memory to be written; then everything is.
 const DIRTY_MAX: u64 = 4096;
+/// Longest run of grains that is looked at in one go.
+const RUN_MAX: u64 = 1 << 16;
 /// Records written by one batch of [`Fs::sync_all`].
 const RECORDS_PER_BATCH: usize = 24;
 
@@ -42,7 +44,7 @@ pub enum SyncScope {
 /// What to look for with [`Fs::seek`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SeekTo {
-    /// The next byte that is mapped.
+    /// The next byte that is mapped: written, or reserved.
     Data,
     /// The next byte that is not; the end of the file counts as one.
     Hole,
@@ -351,13 +353,35 @@ impl<S: BlockStore> Fs<S> {
                 None => Err(FsError::BehindEnd),
             },
             SeekTo::Hole => {
-                let mut grain = first;
-                while grain < grains && mapped_from(grain) == Some(grain) {
-                    grain += 1;
-                }
+                let grain = self.unmapped_from(range, first, grains);
                 Ok(offset.max(grain * GRAIN).min(size))
             }
         }
+    }
+
+    /// The first grain of `first..end` that is not mapped, or `end`. Looks at runs of growing length, so that large files
+    /// take few calls.
+    fn unmapped_from(&self, range: Range, first: u64, end: u64) -> u64 {
+        let full = |grain: u64, count: u64| {
+            let run = LbaRange::new(range.start.offset(grain), count);
+            self.store.mapped_count(run) == count
+        };
+        let (mut from, mut count) = (first, 1);
+        while from < end && full(from, count) {
+            from += count;
+            count = (count * 2).min(RUN_MAX).min(end - from);
+        }
+        // The hole is in this run.
+        while from < end && count > 1 {
+            let half = count / 2;
+            if full(from, half) {
+                from += half;
+                count -= half;
+            } else {
+                count = half;
+            }
+        }
+        from
     }
 }
 

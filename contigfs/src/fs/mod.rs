@@ -23,6 +23,7 @@
 mod atime;
 mod attr;
 mod cache;
+mod copy;
 mod create;
 mod data;
 mod extent;
@@ -37,6 +38,7 @@ mod relocate;
 mod rename;
 mod size;
 mod space;
+mod splice;
 mod txn;
 mod xattr;
 
@@ -56,6 +58,7 @@ use crate::time::Timestamp;
 
 pub use atime::AtimePolicy;
 pub use attr::StatFs;
+pub use copy::CopyRange;
 pub use create::NewNode;
 pub use data::{SeekTo, SyncScope, WriteOptions};
 pub use extent::Extent;

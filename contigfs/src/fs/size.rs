@@ -85,12 +85,21 @@ impl<S: BlockStore> Fs<S> {
         Ok(())
     }
 
-    /// Adds zeros for the bytes `from..to`, which lie in one grain, unless that is not mapped and so reads as zeros.
-    pub(super) fn patch_zeros(&self, batch: &mut AtomicBatch, range: Range, from: u64, to: u64) {
+    /// Adds zeros for the bytes `from..to`, which lie in one grain, unless that is not mapped and so reads as zeros;
+    /// true if it is mapped.
+    pub(super) fn patch_zeros(
+        &self,
+        batch: &mut AtomicBatch,
+        range: Range,
+        from: u64,
+        to: u64,
+    ) -> bool {
         let lba = range.start.offset(from / GRAIN);
-        if from < to && self.store.next_mapped(LbaRange::new(lba, 1)).is_some() {
+        let mapped = from < to && self.store.next_mapped(LbaRange::new(lba, 1)).is_some();
+        if mapped {
             batch.patch(lba, (from % GRAIN) as u16, vec![0; (to - from) as usize]);
         }
+        mapped
     }
 
     /// Makes the bytes behind the end zeros, if it is not known that they are. The caller holds `content` exclusively.

@@ -28,10 +28,41 @@ pub enum FallocMode {
         /// Leave the size as it is even if the range ends behind it.
         keep_size: bool,
     },
+    /// Remove it: what is behind closes up, and the file gets shorter. Whole grains, and not up to the end.
+    CollapseRange,
+    /// Insert a hole of this length before the offset: the file gets longer. Whole grains, and not at the end.
+    InsertRange,
+}
+
+impl FallocMode {
+    /// The mode that the flags of `fallocate(2)` ask for.
+    ///
+    /// # Errors
+    /// [`FsError::NotSupported`] for flags that contradict each other or that are not known, as in Linux 6.18.
+    pub const fn from_flags(flags: i32) -> Result<Self, FsError> {
+        const KEEP: i32 = libc::FALLOC_FL_KEEP_SIZE;
+        const ZERO: i32 = libc::FALLOC_FL_ZERO_RANGE;
+        const ZERO_KEEP: i32 = ZERO | KEEP;
+        const PUNCH: i32 = libc::FALLOC_FL_PUNCH_HOLE | KEEP;
+        let keep_size = flags & KEEP != 0;
+        Ok(match flags {
+            0 | KEEP => Self::Allocate { keep_size },
+            PUNCH => Self::PunchHole,
+            ZERO | ZERO_KEEP => Self::ZeroRange { keep_size },
+            libc::FALLOC_FL_COLLAPSE_RANGE => Self::CollapseRange,
+            libc::FALLOC_FL_INSERT_RANGE => Self::InsertRange,
+            _ => return Err(FsError::NotSupported),
+        })
+    }
 }
 
 impl<S: BlockStore> Fs<S> {
-    /// Reserves or frees the grains of a byte range.
+    /// Reserves, frees, zeroes, removes or inserts a byte range.
+    ///
+    /// # Errors
+    /// As ext4 has them: [`FsError::Invalid`] for an empty range, for a collapse or insert that is not of whole grains,
+    /// and for one that reaches the end; [`FsError::FileTooLarge`]; [`FsError::NoSpace`], also when there is no range
+    /// to relocate to. [`FsError::Busy`] if the file would have to relocate but is held.
     pub fn fallocate(
         &self,
         ino: InodeNo,
@@ -56,10 +87,9 @@ impl<S: BlockStore> Fs<S> {
         match mode {
             FallocMode::Allocate { keep_size } => self.reserve(&inode, offset, end, keep_size),
             FallocMode::PunchHole => self.punch(&inode, offset, end),
-            FallocMode::ZeroRange { keep_size } => {
-                self.punch(&inode, offset, end)?;
-                self.reserve(&inode, offset, end, keep_size)
-            }
+            FallocMode::ZeroRange { keep_size } => self.zero(&inode, offset, end, keep_size),
+            FallocMode::CollapseRange => self.collapse(&inode, offset, end),
+            FallocMode::InsertRange => self.insert(&inode, offset, len),
         }
     }
 
@@ -109,33 +139,77 @@ impl<S: BlockStore> Fs<S> {
         Ok(())
     }
 
+    /// Makes a byte range zeros, and maps all of it, in one batch.
+    fn zero(
+        &self,
+        inode: &Arc<Inode>,
+        offset: u64,
+        end: u64,
+        keep_size: bool,
+    ) -> Result<(), FsError> {
+        if end.div_ceil(GRAIN) - offset / GRAIN > PIECE_MAX {
+            self.punch(inode, offset, end)?;
+            return self.reserve(inode, offset, end, keep_size);
+        }
+        let range = self.ensure_range(inode, end)?;
+        let size = inode.state().size;
+        let grows = end > size && !keep_size;
+        if grows {
+            self.clean_tail(inode)?;
+        }
+        let mut txn = Txn::default();
+        let parts = Parts::of(offset, end);
+        for (from, to) in parts.edges() {
+            if !self.patch_zeros(&mut txn.batch, range, from, to) {
+                let lba = range.start.offset(from / GRAIN);
+                txn.batch.zero(LbaRange::new(lba, 1));
+            }
+        }
+        if let Some(whole) = parts.whole(range) {
+            txn.batch.trims = self.trims_of(whole).ranges;
+            txn.batch.zero(whole);
+        }
+        let now = self.now();
+        let _change = lock(&inode.change);
+        txn.edit(inode, |record| {
+            record.reserved |= keep_size && end > size;
+            record.mtime = now;
+            record.ctime = now;
+            if grows {
+                record.size = end;
+            }
+        });
+        self.commit(txn)?;
+        let mut state = inode.state();
+        if grows {
+            state.size = end;
+        }
+        state.grains = None;
+        Ok(())
+    }
+
     fn punch(&self, inode: &Arc<Inode>, offset: u64, end: u64) -> Result<(), FsError> {
         let range = inode.range()?;
         let end = end.min(range.bytes());
         if offset >= end {
             return Ok(());
         }
-        let (first, last) = (offset.div_ceil(GRAIN), end / GRAIN);
-        let mut batch = AtomicBatch::new();
-        if first > last {
-            self.patch_zeros(&mut batch, range, offset, end);
-        } else {
-            self.patch_zeros(&mut batch, range, offset, first * GRAIN);
-            self.patch_zeros(&mut batch, range, last * GRAIN, end);
+        let mut txn = Txn::default();
+        let parts = Parts::of(offset, end);
+        for (from, to) in parts.edges() {
+            self.patch_zeros(&mut txn.batch, range, from, to);
         }
-        let whole = grains(range, first, last.max(first));
-        let trims = self.trims_of(whole);
-        batch.trims = trims.ranges;
+        let trims = parts.whole(range).map(|whole| self.trims_of(whole));
+        let more = trims.as_ref().is_some_and(|trims| trims.more);
+        txn.batch.trims = trims.map_or(Vec::new(), |trims| trims.ranges);
         let now = self.now();
         let _change = lock(&inode.change);
-        let mut txn = Txn::default();
-        txn.batch = batch;
         txn.edit(inode, |record| {
             record.mtime = now;
             record.ctime = now;
         });
         self.commit(txn)?;
-        if trims.more {
+        if let Some(whole) = parts.whole(range).filter(|_| more) {
             self.trim_now(whole)?;
         }
         inode.state().grains = None;
@@ -143,7 +217,103 @@ impl<S: BlockStore> Fs<S> {
     }
 }
 
-/// The grains `first..last` of a range.
-fn grains(range: Range, first: u64, last: u64) -> LbaRange {
-    LbaRange::new(range.start.offset(first), last - first)
+/// A byte range cut at the borders of grains; positions are bytes of the file.
+#[derive(Clone, Copy, Debug)]
+struct Parts {
+    offset: u64,
+    end: u64,
+    /// First byte of the first whole grain, and first byte behind the last; equal when there is none.
+    whole: (u64, u64),
+}
+
+impl Parts {
+    fn of(offset: u64, end: u64) -> Self {
+        let (first, last) = (offset.next_multiple_of(GRAIN), end - end % GRAIN);
+        Self {
+            offset,
+            end,
+            whole: if first < last {
+                (first, last)
+            } else {
+                (end, end)
+            },
+        }
+    }
+
+    /// What covers part of a grain; each piece lies in one grain.
+    fn edges(self) -> impl Iterator<Item = (u64, u64)> {
+        let (first, last) = self.whole;
+        // Without a whole grain between them the bytes before and behind a border still lie in two grains.
+        let border = self.offset.next_multiple_of(GRAIN).min(first);
+        [(self.offset, border), (border, first), (last, self.end)]
+            .into_iter()
+            .filter(|(from, to)| from < to)
+    }
+
+    /// The whole grains, if there are any.
+    fn whole(self, range: Range) -> Option<LbaRange> {
+        let (first, last) = self.whole;
+        let grains = (last - first) / GRAIN;
+        (grains > 0).then(|| LbaRange::new(range.start.offset(first / GRAIN), grains))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use ftl::Lba;
+
+    use crate::buddy::Order;
+
+    /// Edges and whole grains partition the range, and no edge crosses a grain.
+    #[test]
+    fn parts_partition_the_range() {
+        let range = Range {
+            start: Lba(0),
+            order: Order(8),
+        };
+        for offset in [0, 1, 4095, 4096, 5000, 8191, 8192] {
+            for len in [1, 2, 100, 4095, 4096, 4097, 8192, 9000, 12_288, 20_000] {
+                let parts = Parts::of(offset, offset + len);
+                let mut pieces: Vec<_> = parts.edges().collect();
+                let in_one = |(from, to): &(u64, u64)| from / GRAIN == (to - 1) / GRAIN;
+                assert!(pieces.iter().all(in_one), "{offset} + {len}");
+                let whole = parts.whole(range);
+                pieces.extend(whole.map(|w| (w.start.0 * GRAIN, w.end().0 * GRAIN)));
+                pieces.sort_unstable();
+                let mut at = offset;
+                for (from, to) in pieces {
+                    assert_eq!(from, at, "{offset} + {len}");
+                    at = to;
+                }
+                assert_eq!(at, offset + len);
+            }
+        }
+    }
+
+    /// Every combination of flags: the ones ext4 knows are told apart, every other one is refused as it refuses it.
+    #[test]
+    fn flags_as_ext4_has_them() {
+        let mut known = Vec::new();
+        for flags in 0..=0xff {
+            match FallocMode::from_flags(flags) {
+                Ok(mode) => known.push((flags, mode)),
+                Err(error) => assert_eq!(error, FsError::NotSupported),
+            }
+        }
+        let allocate = |keep_size| FallocMode::Allocate { keep_size };
+        let zero = |keep_size| FallocMode::ZeroRange { keep_size };
+        assert_eq!(
+            known,
+            [
+                (0x00, allocate(false)),
+                (0x01, allocate(true)),
+                (0x03, FallocMode::PunchHole),
+                (0x08, FallocMode::CollapseRange),
+                (0x10, zero(false)),
+                (0x11, zero(true)),
+                (0x20, FallocMode::InsertRange),
+            ]
+        );
+    }
 }

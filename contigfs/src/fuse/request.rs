@@ -16,8 +16,11 @@ use fuser::{
 
 use super::caller::Caller;
 use super::errno::{errno, file_attr, file_type, inode_no, set_time};
+
 use crate::error::FsError;
-use crate::fs::{FallocMode, Fs, NewNode, Remember, RenameMode, SeekTo, SyncScope, WriteOptions};
+use crate::fs::{
+    CopyRange, FallocMode, Fs, NewNode, Remember, RenameMode, SeekTo, SyncScope, WriteOptions,
+};
 use crate::inode::{Attr, FileKind, SetAttr};
 use crate::store::BlockStore;
 use crate::xattr::XattrMode;
@@ -28,8 +31,6 @@ const MAX_WRITE: u32 = 1 << 20;
 const MAX_BACKGROUND: u16 = 64;
 /// The attribute whose change may change the mode.
 const ACCESS_ACL: &str = "system.posix_acl_access";
-/// Bytes copied at a time by `copy_file_range`.
-const COPY_BYTES: u64 = 1 << 20;
 
 /// The file system as the FUSE library wants it.
 pub(super) struct Adapter<S> {
@@ -487,21 +488,9 @@ impl<S: BlockStore + 'static> Filesystem for Adapter<S> {
         mode: i32,
         reply: ReplyEmpty,
     ) {
-        const KEEP: i32 = libc::FALLOC_FL_KEEP_SIZE;
-        const PUNCH: i32 = libc::FALLOC_FL_PUNCH_HOLE | KEEP;
-        let keep_size = mode & KEEP != 0;
-        let mode = match mode {
-            0 | KEEP => FallocMode::Allocate { keep_size },
-            PUNCH => FallocMode::PunchHole,
-            mode if mode & !KEEP == libc::FALLOC_FL_ZERO_RANGE => {
-                FallocMode::ZeroRange { keep_size }
-            }
-            _ => return reply.error(Errno::EOPNOTSUPP),
-        };
-        empty(
-            reply,
-            self.fs.fallocate(inode_no(ino), offset, length, mode),
-        );
+        let result = FallocMode::from_flags(mode)
+            .and_then(|mode| self.fs.fallocate(inode_no(ino), offset, length, mode));
+        empty(reply, result);
     }
 
     fn lseek(
@@ -538,18 +527,13 @@ impl<S: BlockStore + 'static> Filesystem for Adapter<S> {
         _flags: CopyFileRangeFlags,
         reply: ReplyWrite,
     ) {
-        let mut buf = vec![0; len.min(COPY_BYTES) as usize];
-        let result = self
-            .fs
-            .read(inode_no(ino_in), offset_in, &mut buf)
-            .and_then(|n| {
-                self.fs.write(
-                    inode_no(ino_out),
-                    offset_out,
-                    &buf[..n],
-                    WriteOptions::default(),
-                )
-            });
+        let result = self.fs.copy_range(&CopyRange {
+            from: inode_no(ino_in),
+            from_offset: offset_in,
+            to: inode_no(ino_out),
+            to_offset: offset_out,
+            len,
+        });
         answer!(reply, result, n => reply.written(n as u32));
     }
 

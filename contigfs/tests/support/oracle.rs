@@ -283,6 +283,26 @@ impl Oracle {
         Ok(())
     }
 
+    /// Copies bytes from one file to another, or inside one if the ranges do not overlap; answers how many.
+    pub fn copy(
+        &mut self,
+        (from, from_offset): (Node, u64),
+        (to, to_offset): (Node, u64),
+        len: u64,
+    ) -> Result<u64, FsError> {
+        let source = self.file_mut(from)?.clone();
+        self.file_mut(to)?;
+        if from == to && from_offset < to_offset + len && to_offset < from_offset + len {
+            return Err(FsError::Invalid);
+        }
+        let start = (from_offset as usize).min(source.len());
+        let end = ((from_offset + len) as usize).min(source.len());
+        if start < end {
+            self.write(to, to_offset as usize, &source[start..end])?;
+        }
+        Ok((end - start) as u64)
+    }
+
     /// All paths, as they can be seen from the root.
     pub fn picture(&self) -> Picture {
         let mut picture = Picture::new();
