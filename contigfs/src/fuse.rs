@@ -22,6 +22,7 @@
 
 mod caller;
 mod errno;
+mod ioctl;
 mod mount;
 mod request;
 

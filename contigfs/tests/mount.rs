@@ -269,15 +269,28 @@ fn busy_mounts() {
     mount.unmount();
 }
 
-fn fsx(mount: &Mount, seed: u32, steps: u32, mapped: bool) {
+/// What fsx does most.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Fsx {
+    /// Reading and writing.
+    Plain,
+    /// Shared mappings as well.
+    Mapped,
+    /// Changing size and space, and copying.
+    Space,
+}
+
+fn fsx(mount: &Mount, seed: u32, steps: u32, what: Fsx) {
     let Some(fsx) = tool("fsx") else { return };
     let config = tempfile::NamedTempFile::new().unwrap();
-    let map = if mapped { 10 } else { 0 };
+    let map = if what == Fsx::Mapped { 10 } else { 0 };
+    let space = if what == Fsx::Space { 8 } else { 1 };
     let weights = format!(
         "[weights]\nclose_open = 1\nread = 10\nwrite = 10\nmapread = {map}\nmapwrite = {map}\n\
-         invalidate = {}\ntruncate = 2\nfsync = 1\nfdatasync = 1\nposix_fallocate = 1\n\
-         punch_hole = 1\ncopy_file_range = 1\n",
-        map / 10
+         invalidate = {}\ntruncate = {}\nfsync = 1\nfdatasync = 1\nposix_fallocate = {space}\n\
+         punch_hole = {space}\ncopy_file_range = {space}\n",
+        map / 10,
+        space + 1
     );
     fs::write(config.path(), weights).unwrap();
     let artifacts = tempfile::TempDir::new().unwrap();
@@ -296,7 +309,7 @@ fn fsx_without_mappings() {
     let Some(mut mount) = Mount::new(GRAINS) else {
         return;
     };
-    fsx(&mount, 7, FSX_PLAIN_STEPS, false);
+    fsx(&mount, 7, FSX_PLAIN_STEPS, Fsx::Plain);
     mount.unmount();
 }
 
@@ -307,8 +320,18 @@ fn fsx_with_mappings() {
         return;
     };
     for seed in FSX_SEEDS {
-        fsx(&mount, seed, FSX_MAPPED_STEPS, true);
+        fsx(&mount, seed, FSX_MAPPED_STEPS, Fsx::Mapped);
     }
+    mount.unmount();
+}
+
+/// The same with many changes of size and space, on ranges so small that the file moves all the time.
+#[test]
+fn fsx_with_changes_of_space() {
+    let Some(mut mount) = Mount::with(GRAINS, support::tight()) else {
+        return;
+    };
+    fsx(&mount, 8, FSX_PLAIN_STEPS, Fsx::Space);
     mount.unmount();
 }
 

@@ -9,13 +9,14 @@ use std::time::{Duration, SystemTime};
 
 use fuser::{
     BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, FopenFlags, Generation,
-    INodeNo, InitFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate,
-    ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyLseek, ReplyOpen,
-    ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+    INodeNo, InitFlags, IoctlFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr,
+    ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl,
+    ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 
 use super::caller::Caller;
 use super::errno::{errno, file_attr, file_type, inode_no, set_time};
+use super::ioctl;
 
 use crate::error::FsError;
 use crate::fs::{
@@ -512,6 +513,27 @@ impl<S: BlockStore + 'static> Filesystem for Adapter<S> {
         };
         let result = self.fs.seek(inode_no(ino), offset, to);
         answer!(reply, result, found => reply.offset(found as i64));
+    }
+
+    fn ioctl(
+        &self,
+        req: &Request,
+        _ino: INodeNo,
+        _fh: FileHandle,
+        _flags: IoctlFlags,
+        cmd: u32,
+        in_data: &[u8],
+        _out_size: u32,
+        reply: ReplyIoctl,
+    ) {
+        if cmd != ioctl::FITRIM {
+            return reply.error(Errno::ENOTTY);
+        }
+        let bytes = self.fs.statfs().grains * ftl::GRAIN_BYTES as u64;
+        match ioctl::trim(req.uid(), bytes, in_data) {
+            Ok(answer) => reply.ioctl(0, &answer),
+            Err(error) => reply.error(error),
+        }
     }
 
     fn copy_file_range(

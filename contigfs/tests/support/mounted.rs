@@ -5,10 +5,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use contigfs::fuse::{MountOptions, Mounted, UnmountError, mount};
-use contigfs::{Fs, MemStore};
+use contigfs::{Fs, FsOptions, MemStore};
 use tempfile::TempDir;
 
-use super::{assert_clean, fresh};
+use super::{assert_clean, fresh_with};
 
 /// Prints why a test does not run; panics when `FLASHNET_REQUIRE` says that nothing may be skipped.
 pub fn skip(reason: &str) {
@@ -41,6 +41,7 @@ pub fn tool(program: &str) -> Option<PathBuf> {
 /// A mounted file system that can be unmounted and mounted again.
 pub struct Mount {
     pub store: Arc<MemStore>,
+    fs_options: FsOptions,
     dir: TempDir,
     options: MountOptions,
     fs: Option<Arc<Fs<Arc<MemStore>>>>,
@@ -50,11 +51,17 @@ pub struct Mount {
 impl Mount {
     /// Mounts, or skips the test where that is impossible.
     pub fn new(grains: u64) -> Option<Self> {
-        let (store, fs) = fresh(grains);
+        Self::with(grains, FsOptions::default())
+    }
+
+    /// As [`new`](Self::new), with a file system that is run with options.
+    pub fn with(grains: u64, options: FsOptions) -> Option<Self> {
+        let (store, fs) = fresh_with(grains, &options);
         drop(fs);
         let dir = TempDir::new().unwrap();
         let mut mount = Self {
             store,
+            fs_options: options,
             dir,
             options: MountOptions::default(),
             fs: None,
@@ -81,7 +88,7 @@ impl Mount {
     }
 
     fn mount(&mut self) -> Result<(), String> {
-        let fs = Arc::new(Fs::mount(Arc::clone(&self.store)).unwrap());
+        let fs = Arc::new(Fs::mount_with(Arc::clone(&self.store), &self.fs_options).unwrap());
         let mounted = mount(Arc::clone(&fs), self.dir.path(), &self.options);
         self.mounted = Some(mounted.map_err(|error| error.to_string())?);
         self.fs = Some(fs);
