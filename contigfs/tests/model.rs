@@ -311,6 +311,9 @@ impl Run {
                 bytes[start..end].fill(0);
             }
         });
+        if expected.is_ok() {
+            self.oracle.changed(node);
+        }
         let found = self.fs.fallocate(self.inos[node], offset, len, mode);
         assert_eq!(
             found, expected,
@@ -340,6 +343,9 @@ impl Run {
             }
             Ok(())
         });
+        if expected.is_ok() {
+            self.oracle.changed(node);
+        }
         let found = self.fs.fallocate(self.inos[node], offset, len, mode);
         assert_eq!(found, expected, "{at}: {mode:?} {offset} + {len}");
     }

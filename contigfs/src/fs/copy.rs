@@ -91,6 +91,10 @@ impl<S: BlockStore> Fs<S> {
             len: copy.len.min(size.saturating_sub(copy.from_offset)),
             ..*copy
         };
+        if copy.len > 0 && to_end <= FILE_BYTES_MAX {
+            // Mode bits are the business of who knows the caller; the kernel sees to them.
+            self.end_privileges(&self.inode(copy.to)?, WriteOptions::default())?;
+        }
         let (mut cloned, mut moved) = (0, 0);
         while cloned + moved < copy.len && cloned < CLONED_MAX && moved < MOVED_MAX {
             let rest = copy.after(cloned + moved);

@@ -184,7 +184,11 @@ impl<S: BlockStore> Fs<S> {
 
     /// Takes from a file, before its content changes, what would give privileges to the new content: setuid and setgid
     /// if the writer has none itself, file capabilities whoever writes.
-    fn end_privileges(&self, inode: &Arc<Inode>, options: WriteOptions) -> Result<(), FsError> {
+    pub(super) fn end_privileges(
+        &self,
+        inode: &Arc<Inode>,
+        options: WriteOptions,
+    ) -> Result<(), FsError> {
         let perm = inode.state().record.perm;
         let clears_bits = options.clear_privileges && without_privileges(perm) != perm;
         if !clears_bits && !self.has_capability(inode) {

@@ -104,13 +104,12 @@ impl<S: BlockStore> Fs<S> {
             }
             self.commit(txn)?;
             if leg.last {
+                // Before `change` is free: who writes the record next goes by this size.
+                let mut state = inode.state();
+                state.size = new_size;
+                state.grains = None;
                 break;
             }
-        }
-        {
-            let mut state = inode.state();
-            state.size = new_size;
-            state.grains = None;
         }
         // Only what is removed from a file of many terabytes is more than the last batch trims; nobody owns it any more.
         // The file has arrived either way: should this fail, the next mount trims it.

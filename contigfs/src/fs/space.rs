@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use ftl::{AtomicBatch, GRAIN_BYTES, LbaRange};
 
+use super::data::WriteOptions;
 use super::range::{FILE_BYTES_MAX, PIECE_MAX};
 use super::{Fs, Inode, Txn, exclusive, lock};
 use crate::error::FsError;
@@ -84,6 +85,9 @@ impl<S: BlockStore> Fs<S> {
         let _content = exclusive(&inode.content);
         inode.live_file()?;
         inode.state().grains = None;
+        if !matches!(mode, FallocMode::CollapseRange | FallocMode::InsertRange) {
+            self.end_privileges(&inode, WriteOptions::default())?;
+        }
         match mode {
             FallocMode::Allocate { keep_size } => self.reserve(&inode, offset, end, keep_size),
             FallocMode::PunchHole => self.punch(&inode, offset, end),

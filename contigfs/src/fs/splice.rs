@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use ftl::{GRAIN_BYTES, LbaRange};
 
+use super::data::WriteOptions;
 use super::range::FILE_BYTES_MAX;
 use super::{Fs, Inode};
 use crate::buddy::Order;
@@ -61,6 +62,7 @@ impl<S: BlockStore> Fs<S> {
             }
             state.place()?
         };
+        self.end_privileges(inode, WriteOptions::default())?;
         // Else a crash could leave what was there before the last writes, at the places of now.
         self.store
             .sync(LbaRange::new(range.start, size.div_ceil(GRAIN).max(1)))?;

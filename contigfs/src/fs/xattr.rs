@@ -217,6 +217,10 @@ impl<S: BlockStore> Fs<S> {
         if let XattrCache::Whole(set) = &*cache {
             return Ok(Arc::clone(set));
         }
+        // Nothing that is remembered: if its end fails, it has them again.
+        if inode.state().dead {
+            return Ok(Arc::default());
+        }
         let set = Arc::new(self.read_xattrs(inode)?);
         *cache = XattrCache::of(&set);
         Ok(set)
@@ -226,7 +230,7 @@ impl<S: BlockStore> Fs<S> {
         let ino = inode.ino;
         let state = *inode.state();
         let head = LbaRange::new(xattr_head(ino), 1);
-        if state.dead || !self.uses_xattrs() || self.store.next_mapped(head).is_none() {
+        if !self.uses_xattrs() || self.store.next_mapped(head).is_none() {
             return Ok(XattrSet::default());
         }
         let mut bytes = vec![0; GRAIN_BYTES];

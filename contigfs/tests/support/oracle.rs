@@ -266,6 +266,11 @@ impl Oracle {
         meta.xattrs.remove(CAPABILITY);
     }
 
+    /// The content has changed: the program it was has no capabilities any more.
+    pub fn changed(&mut self, node: Node) {
+        self.nodes[node].xattrs.remove(CAPABILITY);
+    }
+
     pub fn truncate(&mut self, node: Node, size: usize) -> Result<(), FsError> {
         self.file_mut(node)?.resize(size, 0);
         self.nodes[node].xattrs.remove(CAPABILITY);
