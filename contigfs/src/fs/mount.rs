@@ -174,7 +174,8 @@ impl<S: BlockStore> Fs<S> {
         }
     }
 
-    /// Trims mapped grains outside all ranges: the new place of a file whose move was cut off by a crash.
+    /// Trims mapped grains outside all ranges: what is left of something that takes several batches to trim, or of a file
+    /// that a program which copied such files was moving.
     fn trim_what_nobody_owns(&self) -> Result<(), FsError> {
         let free: Vec<_> = self.alloc().buddy.free_blocks().collect();
         for block in free {

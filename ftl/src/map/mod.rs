@@ -17,8 +17,8 @@ use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Entries of one leaf. More would save little: what a leaf costs besides its entries (two indexes, a counter, the
-/// allocator) is 80 bytes. A lone mapped grain costs a whole leaf.
+/// Entries of one leaf. More would save little: besides its entries a leaf costs a place in two indexes, two counters, and
+/// what the allocator adds. A lone mapped grain costs a whole leaf.
 pub(crate) const LEAF_GRAINS: u64 = 256;
 
 /// Neighbouring entries, and of each the CRC-32 of the grain where it lies on the media: 12 bytes to a grain.

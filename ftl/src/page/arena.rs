@@ -1,7 +1,7 @@
 //! The memory of the pool: one range of addresses, handed out by the grain. The one place that touches raw page memory.
 //!
 //! Its front, the pages, is a memory file that others may map. Behind that lies memory of the engine's own, in huge pages
-//! where the system has them: a write of 512 KiB out of them is one segment to the device and not 128.
+//! where the system has them: the kernel has fewer pages to pin and to name to the device for a write of 512 KiB.
 //!
 //! Rules of the memory: a slot belongs to whoever the engine says (a page's pin holders, a write-out being
 //! assembled, a media operation). Holders of one page may copy in and out at the same time, as remote peers do; they
