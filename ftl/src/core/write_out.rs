@@ -365,6 +365,7 @@ impl Core {
             segment,
             position,
             stream,
+            placement: Some(self.segments.get(segment).stream.0),
             atomic,
             records: Vec::with_capacity(RECORDS_MAX),
         }

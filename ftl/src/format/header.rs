@@ -36,7 +36,8 @@ struct RawHeader {
     position: U32,
     records: U16,
     data: U16,
-    reserved: [u8; 44],
+    placement: u8,
+    reserved: [u8; 43],
 }
 const _: () = assert!(size_of::<RawHeader>() == FIXED_BYTES);
 
@@ -63,7 +64,7 @@ impl fmt::Display for HeaderNo {
     }
 }
 
-/// What a write-out carries; information only. (The stream that the placement policy chose is not on the media.)
+/// What a write-out carries; information only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Stream {
     /// Pages that users changed, trims and reservations; perhaps relocated grains beside them.
@@ -96,6 +97,8 @@ pub struct Header {
     pub position: u32,
     /// What it carries.
     pub stream: Stream,
+    /// Stream of the placement policy whose segment this is; information only, not known of old ones.
+    pub placement: Option<u8>,
     /// Whether it carries a batch; information only, every header is all or nothing.
     pub atomic: bool,
     /// Its records; the data grains follow in the order of the data records.
@@ -189,6 +192,7 @@ impl Header {
             segment: SegmentId(raw.segment.get()),
             position: raw.position.get(),
             stream,
+            placement: raw.placement.checked_sub(1),
             atomic: raw.flags & FLAG_ATOMIC != 0,
             records,
         };
@@ -218,7 +222,8 @@ impl Header {
             position: self.position.into(),
             records: (self.slots() as u16).into(),
             data: (self.data_count() as u16).into(),
-            reserved: [0; 44],
+            placement: self.placement.map_or(0, |stream| stream + 1),
+            reserved: [0; 43],
         };
         let mut bytes = Box::new([0; GRAIN_BYTES]);
         bytes[..FIXED_BYTES].copy_from_slice(raw.as_bytes());
@@ -256,6 +261,7 @@ mod tests {
             segment: SegmentId(6),
             position: 7,
             stream: Stream::Relocated,
+            placement: Some(8),
             atomic: true,
             records: vec![
                 record(0, 0x10, RecordKind::Trim { count: 4 }),
@@ -283,7 +289,8 @@ mod tests {
         assert_eq!(&bytes[64..72], [5, 0, 0, 0, 0, 0, 0, 0]);
         assert_eq!(&bytes[72..80], [6, 0, 0, 0, 7, 0, 0, 0]);
         assert_eq!(&bytes[80..84], [3, 0, 1, 0]);
-        assert_eq!(&bytes[84..128], [0; 44]);
+        assert_eq!(bytes[84], 9);
+        assert_eq!(&bytes[85..128], [0; 43]);
         assert_eq!(
             &bytes[128..148],
             [

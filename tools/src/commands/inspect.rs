@@ -168,7 +168,7 @@ fn overview(inspector: &mut Inspector<'_>, paths: &[PathBuf], members: Option<&M
     }
 }
 
-fn stream(stream: Stream) -> &'static str {
+fn carries(stream: Stream) -> &'static str {
     match stream {
         Stream::User => "user",
         Stream::Relocated => "relocated",
@@ -186,7 +186,7 @@ fn segments(device: &mut dyn Device) -> Result<View> {
     let live = ftl::check(device)?.live;
     let mut inspector = Inspector::new(device)?;
     let mut table = show::table(&[
-        "segment", "stream", "session", "headers", "used", "live", "first", "age",
+        "segment", "carries", "stream", "session", "headers", "used", "live", "first", "age",
     ]);
     let mut list = Vec::new();
     for (number, live) in (0..).zip(&live) {
@@ -200,7 +200,8 @@ fn segments(device: &mut dyn Device) -> Result<View> {
         let age = age(first.time_ns);
         table.add_row([
             number.to_string(),
-            stream(first.stream).to_owned(),
+            carries(first.stream).to_owned(),
+            first.placement.map_or("-".to_owned(), |n| n.to_string()),
             first.session.to_string(),
             chain.len().to_string(),
             used.to_string(),
@@ -210,7 +211,8 @@ fn segments(device: &mut dyn Device) -> Result<View> {
         ]);
         list.push(json!({
             "segment": number,
-            "stream": stream(first.stream),
+            "carries": carries(first.stream),
+            "stream": first.placement,
             "session": first.session,
             "headers": chain.len(),
             "used": used,
@@ -232,14 +234,14 @@ fn headers(inspector: &mut Inspector<'_>, segment: u32) -> Result<View> {
         "segment {segment}: there are segments 0 to {}",
         count - 1
     );
-    let mut table = show::table(&["at", "header", "durable", "stream", "record", "LBA", "says"]);
+    let mut table = show::table(&["at", "header", "durable", "carries", "record", "LBA", "says"]);
     let mut list = Vec::new();
     for (at, header) in inspector.headers(SegmentId(segment)) {
         table.add_row([
             at.0.to_string(),
             header.no.0.to_string(),
             header.durable.0.to_string(),
-            stream(header.stream).to_owned(),
+            carries(header.stream).to_owned(),
             if header.atomic { "batch" } else { "" }.to_owned(),
         ]);
         for (index, record) in header.records.iter().enumerate() {
@@ -285,7 +287,8 @@ fn header_json(at: Pba, header: &Header) -> Value {
         "session": header.session,
         "durable": header.durable.0,
         "time_ns": header.time_ns,
-        "stream": stream(header.stream),
+        "carries": carries(header.stream),
+        "stream": header.placement,
         "batch": header.atomic,
         "records": records.collect::<Vec<_>>(),
     })
