@@ -7,10 +7,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use contigfs::{
-    BlockStore, FallocMode, FormatOptions, Fs, FsError, FsOptions, InodeNo, MemStore, NewNode,
-    SeekTo, SetAttr, WriteOptions,
+    BlockStore, ByteAddr, FallocMode, FormatOptions, Fs, FsError, FsOptions, InodeNo, MemStore,
+    NewNode, SeekTo, SetAttr, WriteOptions,
 };
-use ftl::{MemDevice, OpenOptions, Volume};
+use ftl::{Lba, MemDevice, OpenOptions, Volume};
 use support::{assert_clean, fresh_with, name, tight};
 
 const ROOT: InodeNo = InodeNo::ROOT;
@@ -128,6 +128,38 @@ fn growth_survives_power_cuts() {
         |fs, ino| resize(fs, ino, 1 << 33),
         |(_, grains)| (1 << 33, grains),
     );
+}
+
+/// Programs that do not know what half a relocation is are kept away before there is one, not by one that is whole.
+#[test]
+fn older_programs_are_kept_away() {
+    let features = |store: &MemStore| {
+        let mut root = [0; 64];
+        store.read(ByteAddr::new(Lba(0), 0), &mut root).unwrap();
+        (root[8], root[48])
+    };
+    let (store, fs) = fresh_with(1000, &tight());
+    let small = fs.create(ROOT, name("s"), &NewNode::file()).unwrap().ino;
+    fs.create(ROOT, name("t"), &NewNode::file()).unwrap();
+    fs.write(small, 0, &[1; 5000], WriteOptions::default())
+        .unwrap();
+    resize(&fs, small, 1 << 33).unwrap();
+    assert_eq!(features(&store).0, 1, "one batch needs no feature");
+    let base = scattered();
+    let mut half_done = 0;
+    for cut in 0..8 {
+        let store = Arc::new(base.duplicate());
+        let fs = Fs::mount_with(Arc::clone(&store), &tight()).unwrap();
+        let ino = fs.lookup_path("/f").unwrap();
+        store.cut_power_after(cut);
+        let _ = resize(&fs, ino, 1 << 33);
+        let after = store.after_power_cut(|_| 0);
+        if contigfs::check(&after).relocating > 0 {
+            half_done += 1;
+            assert_eq!(features(&after), (2, 2));
+        }
+    }
+    assert!(half_done > 0);
 }
 
 /// I9: removing a part of the middle, in several batches.

@@ -2,7 +2,7 @@
 //!
 //! # Versions
 //! The version is the lowest that a reader must know. A file system is made with version 1. The first operation that
-//! puts something on media which readers of version 1 would misunderstand makes it version 2, in its own batch: from
+//! will put something on media which readers of version 1 would misunderstand makes it version 2 before: from
 //! then on `features` says what, and a reader refuses a file system with a feature that it does not know.
 
 use ftl::Lba;
@@ -26,7 +26,9 @@ pub(crate) struct Features(pub(crate) u64);
 impl Features {
     /// There are extended attributes, or were.
     pub(crate) const XATTRS: Self = Self(1);
-    const KNOWN: Self = Self(1);
+    /// Files may be on their way from one range to another.
+    pub(crate) const RELOCATIONS: Self = Self(2);
+    const KNOWN: Self = Self::XATTRS.with(Self::RELOCATIONS);
 
     pub(crate) const fn contains(self, other: Self) -> bool {
         self.0 & other.0 == other.0

@@ -27,6 +27,7 @@ mod copy;
 mod create;
 mod data;
 mod extent;
+mod features;
 mod format;
 mod links;
 mod lookup;
@@ -71,6 +72,7 @@ pub use space::FallocMode;
 
 use cache::Cache;
 use cache::{Inode, Tail};
+use features::FeaturesInUse;
 use txn::Txn;
 
 pub(crate) use lookup::Remember;
@@ -94,7 +96,7 @@ pub struct Fs<S> {
     grow: Mutex<u64>,
     /// From the root record: when it was made, and what it says that the file system uses.
     created: Timestamp,
-    features: AtomicU64,
+    features: FeaturesInUse,
     /// The place of extended attributes is not taken by files of a volume made before there were any.
     has_xattr_space: bool,
     alloc: Mutex<Alloc>,

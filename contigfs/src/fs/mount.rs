@@ -7,6 +7,7 @@ use std::sync::{Mutex, OnceLock, RwLock};
 use ftl::{GRAIN_BYTES, LbaRange};
 
 use super::cache::Cache;
+use super::features::FeaturesInUse;
 use super::range::FILE_ORDER;
 use super::txn::{cold_place, hot_place};
 use super::{Alloc, Clock, Fs, Inode, Tail, Txn};
@@ -83,7 +84,7 @@ impl<S: BlockStore> Fs<S> {
             cache: Cache::new(),
             grow: Mutex::new(scan.grains),
             created: root.created,
-            features: AtomicU64::new(root.features.0),
+            features: FeaturesInUse::new(root.features),
             has_xattr_space: scan.has_xattr_space,
             alloc: Mutex::new(scan.alloc),
             degraded: scan.degraded,

@@ -7,7 +7,7 @@ use ftl::{AtomicBatch, LbaRange, Remap};
 use super::cache::Journey;
 use super::{Fs, Inode, Txn, lock};
 use crate::error::FsError;
-use crate::format::{InodeRecord, Range, Relocation, Splice};
+use crate::format::{Features, InodeRecord, Range, Relocation, Splice};
 use crate::store::BlockStore;
 
 /// Most ranges that one batch remaps.
@@ -84,6 +84,9 @@ impl<S: BlockStore> Fs<S> {
         let mut next = 0;
         loop {
             let leg = self.next_leg(old, relocation, &mut next);
+            if !leg.last {
+                self.use_feature(Features::RELOCATIONS)?;
+            }
             let _change = lock(&inode.change);
             let mut txn = Txn::default();
             txn.batch.remaps = leg.remaps;

@@ -9,8 +9,8 @@ use super::{Fs, Inode, lock};
 use crate::dir::{DirIndex, DirPlan};
 use crate::error::FsError;
 use crate::format::{
-    COLD_BYTES, COLD_PER_GRAIN, COLD_RANGE, HOT_BYTES, HOT_PER_GRAIN, HOT_RANGE, InodeRecord,
-    TableRecord,
+    COLD_BYTES, COLD_PER_GRAIN, COLD_RANGE, Features, HOT_BYTES, HOT_PER_GRAIN, HOT_RANGE,
+    InodeRecord, TableRecord,
 };
 use crate::inode::InodeNo;
 use crate::store::BlockStore;
@@ -126,16 +126,15 @@ const _: () = assert!(COLD_BYTES * COLD_PER_GRAIN as usize == GRAIN_BYTES);
 impl<S: BlockStore> Fs<S> {
     /// Makes a transaction durable, then visible in memory. When it fails, nothing was changed.
     pub(super) fn commit(&self, mut txn: Txn) -> Result<(), FsError> {
+        if txn.xattrs.iter().any(|(_, set)| !set.is_empty()) {
+            self.use_feature(Features::XATTRS)?;
+        }
         let mut frees = Vec::new();
         for edit in &txn.edits {
             let plan =
                 (edit.fate == Fate::Free).then(|| self.alloc().table.plan_free(edit.inode.ino));
             frees.extend(plan.map(|plan| (edit.inode.ino, plan)));
             edit.emit(plan, &mut txn.batch);
-        }
-        let changes_xattrs = txn.xattrs.iter().any(|(_, set)| !set.is_empty());
-        if changes_xattrs {
-            self.record_xattr_feature(&mut txn.batch);
         }
         // Held until memory follows: nobody reads some grains before and some after the batch.
         txn.xattrs.sort_by_key(|(inode, _)| inode.ino);
@@ -153,9 +152,6 @@ impl<S: BlockStore> Fs<S> {
         }
         if let Some((mut covered, grains)) = grow {
             *covered = grains;
-        }
-        if changes_xattrs {
-            self.note_xattr_feature();
         }
         for (cache, (_, set)) in caches.iter_mut().zip(&txn.xattrs) {
             **cache = XattrCache::of(set);

@@ -7,7 +7,6 @@
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 use ftl::{AtomicBatch, GRAIN_BYTES, LbaRange};
 
@@ -16,8 +15,8 @@ use super::{Fs, Inode, Txn, lock};
 use crate::acl::Acl;
 use crate::error::{Corruption, FsError};
 use crate::format::{
-    Features, ROOT_COPY_LBA, ROOT_LBA, RootRecord, XATTR_BYTES_MAX, emit_xattrs, parse_xattrs,
-    set_bytes, xattr_grain, xattr_grains, xattr_head, xattr_rest,
+    Features, XATTR_BYTES_MAX, emit_xattrs, parse_xattrs, set_bytes, xattr_grain, xattr_grains,
+    xattr_head, xattr_rest,
 };
 use crate::inode::{FileKind, InodeNo, SetAttr};
 use crate::store::{BlockStore, ByteAddr, StoreError};
@@ -301,32 +300,7 @@ impl<S: BlockStore> Fs<S> {
 
     /// Whether anything lies where attributes lie.
     pub(super) fn uses_xattrs(&self) -> bool {
-        self.features().contains(Features::XATTRS)
-    }
-
-    fn features(&self) -> Features {
-        Features(self.features.load(Ordering::Acquire))
-    }
-
-    /// Makes the root record say that there are attributes, in the batch that makes the first.
-    pub(super) fn record_xattr_feature(&self, batch: &mut AtomicBatch) {
-        let features = self.features();
-        if features.contains(Features::XATTRS) {
-            return;
-        }
-        let record = RootRecord {
-            created: self.created,
-            features: features.with(Features::XATTRS),
-        };
-        let bytes = record.emit();
-        batch
-            .patch(ROOT_LBA, 0, bytes)
-            .patch(ROOT_COPY_LBA, 0, bytes);
-    }
-
-    /// The batch with [`record_xattr_feature`](Self::record_xattr_feature) is durable.
-    pub(super) fn note_xattr_feature(&self) {
-        self.features.fetch_or(Features::XATTRS.0, Ordering::AcqRel);
+        self.uses(Features::XATTRS)
     }
 
     /// What a change of attributes of the `stat` kind means for the extended ones: an access control list follows the

@@ -1,0 +1,59 @@
+//! What the root record says that older programs must know before they touch the volume.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use ftl::AtomicBatch;
+
+use super::{Fs, lock};
+use crate::error::FsError;
+use crate::format::{Features, ROOT_COPY_LBA, ROOT_LBA, RootRecord};
+use crate::store::BlockStore;
+
+/// The features in use. One more at a time, or two would undo each other's bits.
+#[derive(Debug)]
+pub(super) struct FeaturesInUse {
+    bits: AtomicU64,
+    change: Mutex<()>,
+}
+
+impl FeaturesInUse {
+    pub(super) fn new(features: Features) -> Self {
+        Self {
+            bits: AtomicU64::new(features.0),
+            change: Mutex::new(()),
+        }
+    }
+
+    fn get(&self) -> Features {
+        Features(self.bits.load(Ordering::Acquire))
+    }
+}
+
+impl<S: BlockStore> Fs<S> {
+    /// Whether the root record names a feature.
+    pub(super) fn uses(&self, feature: Features) -> bool {
+        self.features.get().contains(feature)
+    }
+
+    /// Makes the root record name a feature; durable on return, so before the first that needs it. Takes no space.
+    pub(super) fn use_feature(&self, feature: Features) -> Result<(), FsError> {
+        if self.uses(feature) {
+            return Ok(());
+        }
+        let _change = lock(&self.features.change);
+        let record = RootRecord {
+            created: self.created,
+            features: self.features.get().with(feature),
+        };
+        let bytes = record.emit();
+        let mut batch = AtomicBatch::new();
+        batch
+            .patch(ROOT_LBA, 0, bytes)
+            .patch(ROOT_COPY_LBA, 0, bytes);
+        self.store.commit(batch)?;
+        let bits = &self.features.bits;
+        bits.fetch_or(feature.0, Ordering::AcqRel);
+        Ok(())
+    }
+}
