@@ -83,7 +83,7 @@ fn prepare() -> (Arc<MemStore>, u64) {
     write(&fs, "/d/f", 0, 9000, 0x22).unwrap();
     set_xattr(&fs, "/a", "user.a", &[0x55; 6000]).unwrap();
     set_xattr(&fs, "/a", CAPABILITY, &[1; 20]).unwrap();
-    set_xattr(&fs, "/e", DEFAULT, &list()).unwrap();
+    set_xattr(&fs, "/e", DEFAULT, &acl::extended()).unwrap();
     fs.sync_all().unwrap();
     (store, empty)
 }
@@ -129,17 +129,6 @@ fn set_xattr(fs: &TestFs, path: &str, key: &str, value: &[u8]) -> Answer {
 
 fn remove_xattr(fs: &TestFs, path: &str, key: &str) -> Answer {
     fs.remove_xattr(at(fs, path)?, name(key))
-}
-
-/// `u::rwx,u:7:rwx,g::r-x,m::rwx,o::---`
-fn list() -> Vec<u8> {
-    acl::bytes(&[
-        (1, 7, !0),
-        (2, 7, 7),
-        (4, 5, !0),
-        (0x10, 7, !0),
-        (0x20, 0, !0),
-    ])
 }
 
 fn rename(fs: &TestFs, from: (&str, &str), to: (&str, &str), mode: RenameMode) -> Answer {
@@ -281,7 +270,7 @@ const STEPS: &[Step] = &[
         remove_xattr(fs, "/a", "user.a")
     }),
     durable("access control list of /a", |fs| {
-        set_xattr(fs, "/a", ACCESS, &list())
+        set_xattr(fs, "/a", ACCESS, &acl::extended())
     }),
     durable("fifo /e/p", |fs| {
         make(fs, at(fs, "/e")?, "p", FileKind::Fifo)

@@ -45,17 +45,6 @@ fn remount(store: &Arc<MemStore>) -> TestFs {
     Fs::mount(Arc::new(store.after_power_cut(|_| 0))).unwrap()
 }
 
-/// `u::rwx,u:7:rwx,g::r-x,m::rwx,o::---`
-fn extended() -> Vec<u8> {
-    acl::bytes(&[
-        (1, 7, !0),
-        (2, 7, 7),
-        (4, 5, !0),
-        (0x10, 7, !0),
-        (0x20, 0, !0),
-    ])
-}
-
 /// setxattr(2) and removexattr(2): create, replace, sizes and names; each change durable on return (I9).
 #[test]
 fn set_get_list_remove() {
@@ -190,14 +179,14 @@ fn kinds_of_files() {
         assert_eq!(get(&fs, ino, "trusted.a").unwrap(), b"v");
     }
     assert_eq!(
-        set(&fs, link, ACCESS, &extended()),
+        set(&fs, link, ACCESS, &acl::extended()),
         Err(FsError::NotSupported)
     );
     assert_eq!(
-        set(&fs, fifo, DEFAULT, &extended()),
+        set(&fs, fifo, DEFAULT, &acl::extended()),
         Err(FsError::NotPermitted)
     );
-    set(&fs, fifo, ACCESS, &extended()).unwrap();
+    set(&fs, fifo, ACCESS, &acl::extended()).unwrap();
     assert_eq!(set(&fs, ROOT, DEFAULT, b"nonsense"), Err(FsError::Invalid));
 }
 
@@ -215,7 +204,7 @@ fn lists_and_modes() {
         fs.set_attr(ino, &set).unwrap();
     };
     chmod(0o4644);
-    set(&fs, ino, ACCESS, &extended()).unwrap();
+    set(&fs, ino, ACCESS, &acl::extended()).unwrap();
     assert_eq!(mode(&fs), 0o4770);
     chmod(0o641);
     let changed = acl::bytes(&[
@@ -232,7 +221,7 @@ fn lists_and_modes() {
     set(&fs, ino, ACCESS, &minimal).unwrap();
     assert_eq!((mode(&fs), list(&fs, ino)), (0o710, vec![]));
     fs.remove_xattr(ino, name(ACCESS)).unwrap();
-    set(&fs, ino, ACCESS, &extended()).unwrap();
+    set(&fs, ino, ACCESS, &acl::extended()).unwrap();
     fs.remove_xattr(ino, name(ACCESS)).unwrap();
     assert_eq!((mode(&fs), list(&fs, ino)), (0o770, vec![]));
     assert_clean(fs.store());
@@ -252,7 +241,7 @@ fn lists_are_inherited() {
         .create(ROOT, name("plain"), &node(FileKind::File, 0o666))
         .unwrap();
     assert_eq!(plain.perm(), 0o600);
-    set(&fs, ROOT, DEFAULT, &extended()).unwrap();
+    set(&fs, ROOT, DEFAULT, &acl::extended()).unwrap();
     let calls = store.calls();
     let dir = fs
         .create(ROOT, name("d"), &node(FileKind::Directory, 0o777))
@@ -267,8 +256,8 @@ fn lists_are_inherited() {
         (dir.perm(), below.perm(), link.perm()),
         (0o770, 0o660, 0o777)
     );
-    assert_eq!(get(&fs, dir.ino, DEFAULT).unwrap(), extended());
-    assert_eq!(get(&fs, dir.ino, ACCESS).unwrap(), extended());
+    assert_eq!(get(&fs, dir.ino, DEFAULT).unwrap(), acl::extended());
+    assert_eq!(get(&fs, dir.ino, ACCESS).unwrap(), acl::extended());
     let masked = acl::bytes(&[
         (1, 6, !0),
         (2, 7, 7),
@@ -429,6 +418,19 @@ fn damage() {
     assert_eq!(get(&fs, good, "user.a").unwrap(), b"value");
     fs.write(bad, 0, b"content", WriteOptions::default())
         .unwrap();
+    let truncated = SetAttr {
+        size: Some(3),
+        ..SetAttr::default()
+    };
+    assert_eq!(fs.set_attr(bad, &truncated).unwrap().size, 3);
+    let changed = SetAttr {
+        perm: Some(0o600),
+        ..SetAttr::default()
+    };
+    assert!(matches!(
+        fs.set_attr(bad, &changed),
+        Err(FsError::Corrupt(_))
+    ));
     assert!(matches!(problems(&store)[..], [Problem::Xattrs { ino, .. }] if ino == bad));
     fs.remove_xattr(bad, name("user.anything")).unwrap();
     assert_eq!(list(&fs, bad), [""; 0]);
@@ -441,7 +443,7 @@ fn damage() {
 fn a_mode_that_does_not_fit() {
     let (store, fs) = fresh(1000);
     let ino = file(&fs, "f");
-    set(&fs, ino, ACCESS, &extended()).unwrap();
+    set(&fs, ino, ACCESS, &acl::extended()).unwrap();
     drop(fs);
     assert_clean(&store);
     // The permission bits in the hot record, with a good checksum.

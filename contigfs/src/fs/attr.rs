@@ -45,9 +45,10 @@ impl<S: BlockStore> Fs<S> {
     pub(super) fn attr_of(&self, inode: &Arc<Inode>) -> Attr {
         let state = *inode.state();
         let grains = state.grains.unwrap_or_else(|| {
-            let data = state.record.range;
-            let data = data.map_or(0, |range| self.store.mapped_count(range.lbas()));
-            let grains = data + self.xattr_grains_mapped(inode.ino);
+            let on_its_way = state.record.relocation.map(|relocation| relocation.to);
+            let ranges = [state.record.range, on_its_way].into_iter().flatten();
+            let data = ranges.map(|range| self.store.mapped_count(range.lbas()));
+            let grains = data.sum::<u64>() + self.xattr_grains_mapped(inode.ino);
             let mut now = inode.state();
             if now.size == state.size && now.record == state.record {
                 now.grains = Some(grains);

@@ -6,7 +6,7 @@ use super::Fs;
 use super::mount::read_root;
 use super::txn::{cold_place, hot_place};
 use crate::buddy::Order;
-use crate::error::FsError;
+use crate::error::{Corruption, FsError};
 use crate::format::{
     Features, InodeRecord, ROOT_COPY_LBA, ROOT_DIR_RANGE, ROOT_LBA, RootRecord, TableRecord,
 };
@@ -49,9 +49,15 @@ impl<S: BlockStore> Fs<S> {
     /// Makes an empty file system. Everything else on the volume is trimmed.
     ///
     /// # Errors
-    /// [`FsError::Exists`] when there is a file system already and `force` is not set.
+    /// [`FsError::Exists`] when there is a file system already, of whatever version, and `force` is not set.
     pub fn format(store: &S, options: &FormatOptions) -> Result<(), FsError> {
-        if !options.force && read_root(store).is_ok() {
+        let newer = |error| matches!(error, Corruption::Version(_) | Corruption::Features(_));
+        let exists = match read_root(store) {
+            Ok(_) => true,
+            Err(FsError::Corrupt(error)) => newer(error),
+            Err(_) => false,
+        };
+        if exists && !options.force {
             return Err(FsError::Exists);
         }
         // First the root records go, so that a half-made file system is none.

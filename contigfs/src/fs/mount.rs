@@ -159,7 +159,8 @@ impl<S: BlockStore> Fs<S> {
             perm: 0o755,
             range: Some(ROOT_DIR_RANGE),
             size: grains * GRAIN_BYTES as u64,
-            generation: 0,
+            // Else its attributes would be those of another inode.
+            generation: self.generation_by_xattrs(InodeNo::ROOT),
             orphan: false,
             reserved: false,
             relocation: None,

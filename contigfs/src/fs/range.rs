@@ -156,12 +156,12 @@ impl<S: BlockStore> Fs<S> {
     /// Frees an inode with its data; `txn` may hold the change that takes its last name away. The caller holds its
     /// `content` and `change` exclusively and has marked it dead.
     pub(super) fn free_with_data(&self, inode: &Arc<Inode>, mut txn: Txn) -> Result<(), FsError> {
-        self.observe(|observer| observer.freed(inode.ino));
         let relocating = inode.state().record.relocation.is_some();
         let range = inode.state().record.range;
         if relocating {
             return Err(StoreError::Failed.into());
         }
+        self.observe(|observer| observer.freed(inode.ino));
         if let Some(range) = range {
             let mut trims = self.trims_of(range.lbas());
             if trims.more {

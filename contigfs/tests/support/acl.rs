@@ -16,6 +16,17 @@ pub fn bytes(entries: &[(u16, u16, u32)]) -> Vec<u8> {
     bytes
 }
 
+/// `u::rwx,u:7:rwx,g::r-x,m::rwx,o::---`
+pub fn extended() -> Vec<u8> {
+    bytes(&[
+        (USER_OBJ, 7, !0),
+        (0x02, 7, 7),
+        (GROUP_OBJ, 5, !0),
+        (MASK, 7, !0),
+        (OTHER, 0, !0),
+    ])
+}
+
 pub fn entries(bytes: &[u8]) -> Vec<(u16, u16, u32)> {
     let (entries, _) = bytes[4..].as_chunks::<8>();
     let entry = |e: &[u8; 8]| {
