@@ -61,7 +61,11 @@ fn inspect_shows_what_lies_where() {
     assert_eq!(grain, [7; GRAIN_BYTES]);
     // Live grains of all segments are those of the map.
     let segments = answer(&["--json", "inspect", path, "--segments"]);
-    let live = segments["segments"].as_array().unwrap().iter();
+    let list = segments["segments"].as_array().unwrap();
+    for used in list.iter().filter(|segment| segment["headers"] != 0) {
+        assert!(used["stream"].is_u64() && used["carries"].is_string());
+    }
+    let live = list.iter();
     let live: u64 = live.map(|segment| segment["live"].as_u64().unwrap()).sum();
     let whole = answer(&["--json", "inspect", path, "--map", "0+4503599627370496"]);
     let data = whole["map"].as_array().unwrap().iter();

@@ -234,7 +234,9 @@ fn headers(inspector: &mut Inspector<'_>, segment: u32) -> Result<View> {
         "segment {segment}: there are segments 0 to {}",
         count - 1
     );
-    let mut table = show::table(&["at", "header", "durable", "carries", "record", "LBA", "says"]);
+    let mut table = show::table(&[
+        "at", "header", "durable", "carries", "record", "LBA", "says",
+    ]);
     let mut list = Vec::new();
     for (at, header) in inspector.headers(SegmentId(segment)) {
         table.add_row([
