@@ -21,6 +21,7 @@
 //! kernel (lookup, create, ...) is counted in [`Fs`](crate::Fs) and kept from reuse until the kernel has forgotten it.
 
 mod caller;
+mod direct;
 mod errno;
 mod ioctl;
 mod mount;

@@ -1,5 +1,7 @@
 //! The devices of a volume by their paths: opening them, in any order, and naming them.
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
@@ -68,6 +70,24 @@ pub fn names(paths: &[PathBuf]) -> String {
         .map(|path| path.display().to_string())
         .collect();
     names.join(", ")
+}
+
+/// As fstab and the mount table have them: `a.img,b.img`.
+pub fn spec(paths: &[PathBuf]) -> String {
+    let paths = paths.iter().map(|path| path.display().to_string());
+    paths.collect::<Vec<_>>().join(",")
+}
+
+/// The devices of an entry of fstab or of the mount table; a file whose name has a comma is itself.
+pub fn from_spec(spec: &Path) -> Vec<PathBuf> {
+    if spec.exists() {
+        return vec![spec.to_owned()];
+    }
+    let parts = spec.as_os_str().as_bytes().split(|&byte| byte == b',');
+    parts
+        .filter(|part| !part.is_empty())
+        .map(|part| PathBuf::from(OsStr::from_bytes(part)))
+        .collect()
 }
 
 /// For machines: a path, or a list of several.

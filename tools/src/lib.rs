@@ -9,7 +9,9 @@
 //! | [`devices`] | the devices of a volume by their paths |
 //! | [`perf`] | load generators and what they are compared with |
 //! | [`commands`] | the commands of the program, over [`cli`] |
+//! | [`called`] | the names of links to the program |
 
+pub mod called;
 pub mod cli;
 pub mod client;
 pub mod commands;

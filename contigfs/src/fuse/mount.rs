@@ -2,19 +2,21 @@
 
 use std::fmt;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use fuser::{BackgroundSession, Config, INodeNo, MountOption, Notifier, Session, SessionACL};
 
-use super::request::Adapter;
+use super::direct;
+use super::request::{Adapter, ShownOwner};
 use crate::error::FsError;
 use crate::fs::{AtimePolicy, Fs};
 use crate::inode::InodeNo;
 use crate::store::BlockStore;
 
-const DEVICE: &str = "/dev/fuse";
+pub(super) const DEVICE: &str = "/dev/fuse";
 const HELPERS: [&str; 2] = ["fusermount3", "fusermount"];
 const MOUNT_TABLE: &str = "/proc/self/mountinfo";
 
@@ -30,8 +32,18 @@ pub struct MountOptions {
     pub read_only: bool,
     /// When reading renews access times.
     pub atime: AtimePolicy,
-    /// Honour setuid bits and device files; `None`: if it is root who mounts.
-    pub privileged: Option<bool>,
+    /// Honour setuid bits and capabilities of files; `None`: if it is root who mounts.
+    pub suid: Option<bool>,
+    /// Honour device files; `None`: if it is root who mounts.
+    pub dev: Option<bool>,
+    /// Programs can be run from it.
+    pub exec: bool,
+    /// Every write is durable when it returns, as with `O_SYNC`.
+    pub sync: bool,
+    /// All files appear to be owned by this user. What is on media stays as it is, and so does who owns new files.
+    pub uid: Option<u32>,
+    /// The same for the group.
+    pub gid: Option<u32>,
     /// Threads that serve the kernel; each waits for the media when its request does.
     pub threads: usize,
 }
@@ -43,7 +55,12 @@ impl Default for MountOptions {
             allow_other: None,
             read_only: false,
             atime: AtimePolicy::default(),
-            privileged: None,
+            suid: None,
+            dev: None,
+            exec: true,
+            sync: false,
+            uid: None,
+            gid: None,
             threads: 8,
         }
     }
@@ -141,34 +158,26 @@ pub fn mount<S: BlockStore + 'static>(
     let root = effective_uid() == 0;
     check_mount_point(dir)?;
     check_means(root)?;
-    let mut config = Config::default();
-    config.mount_options = vec![
-        MountOption::FSName(options.name.clone()),
-        MountOption::Subtype("contigfs".into()),
-        MountOption::DefaultPermissions,
-    ];
     let atime = match options.read_only {
         true => AtimePolicy::Never,
         false => options.atime,
     };
-    if options.read_only {
-        config.mount_options.push(MountOption::RO);
-    }
-    if atime == AtimePolicy::Never {
-        config.mount_options.push(MountOption::NoAtime);
-    }
-    if options.privileged.unwrap_or(root) {
-        config
-            .mount_options
-            .extend([MountOption::Suid, MountOption::Dev]);
-    }
-    if options.allow_other.unwrap_or(root) {
-        config.acl = SessionACL::All;
-    }
-    config.n_threads = Some(options.threads.max(1));
-    config.clone_fd = true;
     fs.set_atime_policy(atime);
-    let session = Session::new(Adapter::new(Arc::clone(&fs)), dir, &config)
+    let shown = ShownOwner {
+        uid: options.uid,
+        gid: options.gid,
+    };
+    let adapter = Adapter::new(Arc::clone(&fs), shown);
+    let device = match direct::attach(dir, options, atime) {
+        // Also root, where it has lost its powers.
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied && has_helper() => None,
+        attached => Some(attached.map_err(|error| explain(dir, error))?),
+    };
+    let session = match device {
+        Some(device) => serve_device(adapter, dir, device, options),
+        None => Session::new(adapter, dir, &config_for_helper(options, atime)),
+    };
+    let session = session
         .and_then(Session::spawn)
         .map_err(|error| explain(dir, error))?;
     let notifier = session.notifier();
@@ -178,6 +187,55 @@ pub fn mount<S: BlockStore + 'static>(
         session: Some(session),
         notifier,
     })
+}
+
+/// How the requests are served.
+fn config(options: &MountOptions, all_users: bool) -> Config {
+    let mut config = Config::default();
+    config.n_threads = Some(options.threads.max(1));
+    config.clone_fd = true;
+    if all_users {
+        config.acl = SessionACL::All;
+    }
+    config
+}
+
+/// Serves what has been mounted without the helper.
+fn serve_device<S: BlockStore + 'static>(
+    adapter: Adapter<S>,
+    dir: &Path,
+    device: OwnedFd,
+    options: &MountOptions,
+) -> io::Result<Session<Adapter<S>>> {
+    let config = config(options, options.allow_other.unwrap_or(true));
+    let session = Session::from_fd(adapter, device, config.acl, config);
+    if session.is_err() {
+        let _ = nix::mount::umount2(dir, nix::mount::MntFlags::MNT_DETACH);
+    }
+    session
+}
+
+/// Options for the helper that mounts for ordinary users.
+fn config_for_helper(options: &MountOptions, atime: AtimePolicy) -> Config {
+    let mut config = config(options, options.allow_other.unwrap_or(false));
+    // It takes all options as one list, with commas between them.
+    let name = options.name.replace('\\', "\\\\").replace(',', "\\,");
+    config.mount_options = vec![
+        MountOption::FSName(name),
+        MountOption::Subtype("contigfs".into()),
+        MountOption::DefaultPermissions,
+    ];
+    let flags = [
+        (options.read_only, MountOption::RO),
+        (atime == AtimePolicy::Never, MountOption::NoAtime),
+        (options.suid.unwrap_or(false), MountOption::Suid),
+        (options.dev.unwrap_or(false), MountOption::Dev),
+        (!options.exec, MountOption::NoExec),
+        (options.sync, MountOption::Sync),
+    ];
+    let flags = flags.into_iter().filter(|(wanted, _)| *wanted);
+    config.mount_options.extend(flags.map(|(_, option)| option));
+    config
 }
 
 impl Mounted {
@@ -320,14 +378,17 @@ fn check_means(root: bool) -> Result<(), MountError> {
     if !Path::new(DEVICE).exists() {
         return Err(MountError::NoDevice);
     }
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let helper = std::env::split_paths(&path)
-        .any(|dir| HELPERS.iter().any(|helper| dir.join(helper).exists()));
-    if root || helper || std::env::var_os("FUSERMOUNT_PATH").is_some() {
-        Ok(())
-    } else {
-        Err(MountError::NoHelper)
+    match root || has_helper() {
+        true => Ok(()),
+        false => Err(MountError::NoHelper),
     }
+}
+
+fn has_helper() -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let installed = std::env::split_paths(&path)
+        .any(|dir| HELPERS.iter().any(|helper| dir.join(helper).exists()));
+    installed || std::env::var_os("FUSERMOUNT_PATH").is_some()
 }
 
 fn explain(dir: &Path, source: io::Error) -> MountError {

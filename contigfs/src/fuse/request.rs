@@ -8,10 +8,11 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use fuser::{
-    BsdFileFlags, CopyFileRangeFlags, Errno, FileHandle, Filesystem, FopenFlags, Generation,
-    INodeNo, InitFlags, IoctlFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr,
-    ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl,
-    ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+    BsdFileFlags, CopyFileRangeFlags, Errno, FileAttr, FileHandle, Filesystem, FopenFlags,
+    Generation, INodeNo, InitFlags, IoctlFlags, KernelConfig, LockOwner, OpenFlags, RenameFlags,
+    ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry,
+    ReplyIoctl, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow,
+    WriteFlags,
 };
 
 use super::caller::Caller;
@@ -33,20 +34,19 @@ const MAX_BACKGROUND: u16 = 64;
 /// The attribute whose change may change the mode.
 const ACCESS_ACL: &str = "system.posix_acl_access";
 
+/// Owner and group that every file appears to have; what is on media stays as it is.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct ShownOwner {
+    pub(super) uid: Option<u32>,
+    pub(super) gid: Option<u32>,
+}
+
 /// The file system as the FUSE library wants it.
 pub(super) struct Adapter<S> {
     pub(super) fs: Arc<Fs<S>>,
+    shown: ShownOwner,
     /// Flags of an open file; depends on what the kernel can do.
     open_flags: FopenFlags,
-}
-
-impl<S: BlockStore + 'static> Adapter<S> {
-    pub(super) fn new(fs: Arc<Fs<S>>) -> Self {
-        Self {
-            fs,
-            open_flags: FopenFlags::empty(),
-        }
-    }
 }
 
 macro_rules! answer {
@@ -58,8 +58,26 @@ macro_rules! answer {
     };
 }
 
-fn entry(reply: ReplyEntry, result: Result<Attr, FsError>) {
-    answer!(reply, result, attr => reply.entry(&TTL, &file_attr(&attr), Generation(attr.generation)))
+impl<S: BlockStore + 'static> Adapter<S> {
+    pub(super) fn new(fs: Arc<Fs<S>>, shown: ShownOwner) -> Self {
+        Self {
+            fs,
+            shown,
+            open_flags: FopenFlags::empty(),
+        }
+    }
+
+    fn file_attr(&self, attr: &Attr) -> FileAttr {
+        FileAttr {
+            uid: self.shown.uid.unwrap_or(attr.uid),
+            gid: self.shown.gid.unwrap_or(attr.gid),
+            ..file_attr(attr)
+        }
+    }
+
+    fn entry(&self, reply: ReplyEntry, result: Result<Attr, FsError>) {
+        answer!(reply, result, attr => reply.entry(&TTL, &self.file_attr(&attr), Generation(attr.generation)))
+    }
 }
 
 fn empty(reply: ReplyEmpty, result: Result<(), FsError>) {
@@ -125,7 +143,7 @@ impl<S: BlockStore + 'static> Filesystem for Adapter<S> {
     }
 
     fn lookup(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        entry(
+        self.entry(
             reply,
             self.fs
                 .lookup_remember(inode_no(parent), name, Remember::Yes),
@@ -137,7 +155,7 @@ impl<S: BlockStore + 'static> Filesystem for Adapter<S> {
     }
 
     fn getattr(&self, _req: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
-        answer!(reply, self.fs.attr(inode_no(ino)), attr => reply.attr(&TTL, &file_attr(&attr)));
+        answer!(reply, self.fs.attr(inode_no(ino)), attr => reply.attr(&TTL, &self.file_attr(&attr)));
     }
 
     fn setattr(
@@ -167,7 +185,7 @@ impl<S: BlockStore + 'static> Filesystem for Adapter<S> {
             mtime: mtime.map(set_time),
         };
         let result = self.fs.set_attr(inode_no(ino), &set);
-        answer!(reply, result, attr => reply.attr(&TTL, &file_attr(&attr)));
+        answer!(reply, result, attr => reply.attr(&TTL, &self.file_attr(&attr)));
     }
 
     fn readlink(&self, _req: &Request, ino: INodeNo, reply: ReplyData) {
@@ -188,7 +206,7 @@ impl<S: BlockStore + 'static> Filesystem for Adapter<S> {
             return reply.error(Errno::EINVAL);
         };
         let node = node(req, kind, (mode, umask), rdev);
-        entry(
+        self.entry(
             reply,
             self.fs
                 .create_remember(inode_no(parent), name, &node, Remember::Yes, false),
@@ -205,7 +223,7 @@ impl<S: BlockStore + 'static> Filesystem for Adapter<S> {
         reply: ReplyEntry,
     ) {
         let node = node(req, FileKind::Directory, (mode, umask), 0);
-        entry(
+        self.entry(
             reply,
             self.fs
                 .create_remember(inode_no(parent), name, &node, Remember::Yes, false),
@@ -230,7 +248,7 @@ impl<S: BlockStore + 'static> Filesystem for Adapter<S> {
     ) {
         let owner = (req.uid(), req.gid());
         let target = target.as_os_str();
-        entry(
+        self.entry(
             reply,
             self.fs
                 .symlink_remember(inode_no(parent), link_name, target, owner, Remember::Yes),
@@ -268,7 +286,7 @@ impl<S: BlockStore + 'static> Filesystem for Adapter<S> {
         newname: &OsStr,
         reply: ReplyEntry,
     ) {
-        entry(
+        self.entry(
             reply,
             self.fs
                 .link_remember(inode_no(ino), inode_no(newparent), newname, Remember::Yes),
@@ -291,7 +309,7 @@ impl<S: BlockStore + 'static> Filesystem for Adapter<S> {
             .create_remember(inode_no(parent), name, &node, Remember::Yes, true);
         answer!(reply, result, attr => reply.created(
             &TTL,
-            &file_attr(&attr),
+            &self.file_attr(&attr),
             Generation(attr.generation),
             FileHandle(attr.ino.0),
             self.open_flags,
@@ -453,7 +471,7 @@ impl<S: BlockStore + 'static> Filesystem for Adapter<S> {
                 entry.next_cookie,
                 &entry.name,
                 &TTL,
-                &file_attr(&attr),
+                &self.file_attr(&attr),
                 generation,
             );
             if full && !dots {

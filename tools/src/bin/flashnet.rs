@@ -1,28 +1,33 @@
 //! The `flashnet` program.
 //!
-//! Exit status: 0 done, 1 failed, 2 wrong usage. Called as `mkfs.contigfs` or `fsck.contigfs`, it is that command.
+//! Exit status: 0 done, 1 failed, 2 wrong usage. Called as `mkfs.contigfs`, `fsck.contigfs`, `mount.contigfs` or
+//! `umount.fuse.contigfs`, it is that command, with the exit status that mount(8) and fsck(8) expect.
 
 use std::path::Path;
 use std::process::ExitCode;
 
 use clap::Parser;
+use tools::called::Called;
 use tools::cli::Cli;
 
 fn main() -> ExitCode {
     let mut arguments: Vec<_> = std::env::args_os().collect();
-    let called = arguments
-        .first()
-        .and_then(|name| Path::new(name).file_name())
-        .and_then(|name| name.to_str());
-    let command = match called {
-        Some("mkfs.contigfs") => Some("mkfs"),
-        Some("fsck.contigfs") => Some("fsck"),
-        _ => None,
-    };
-    if let Some(command) = command {
+    let called = Called::by(arguments.first().map(Path::new));
+    if let Some(command) = called.command() {
         arguments.insert(1, command.into());
     }
-    let cli = Cli::parse_from(arguments);
+    let cli = match Cli::try_parse_from(arguments) {
+        Ok(cli) => cli,
+        Err(error) => {
+            // Help and version are asked for this way, too.
+            let wrong = error.use_stderr();
+            let _ = error.print();
+            return match wrong {
+                true => ExitCode::from(called.wrong_usage()),
+                false => ExitCode::SUCCESS,
+            };
+        }
+    };
     if !cli.command.is_server() {
         // A reader that has seen enough (`flashnet ls ... | head`) ends the command quietly, as it does any other.
         // SAFETY: no other thread exists yet.
@@ -31,8 +36,8 @@ fn main() -> ExitCode {
     match tools::commands::run(&cli) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("flashnet: {error:#}");
-            ExitCode::FAILURE
+            eprintln!("{}: {error:#}", called.name());
+            ExitCode::from(called.failed(&error))
         }
     }
 }

@@ -2,18 +2,25 @@
 
 pub mod device;
 pub mod ftl;
+pub mod mount;
 
-use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use bytesize::ByteSize;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::perf::shape::Direction;
+use mount::{Listen, Mount, MountOptions, Umount};
 
 /// Ordinary flash, served over ordinary TCP as remote memory that survives power loss.
 #[derive(Debug, Parser)]
-#[command(name = "flashnet", version, about, max_term_width = 110)]
+#[command(
+    name = "flashnet",
+    version,
+    propagate_version = true,
+    about,
+    max_term_width = 110
+)]
 pub struct Cli {
     /// Print one JSON object instead of text.
     #[arg(long, global = true)]
@@ -39,6 +46,14 @@ pub enum Command {
         after_help = "Example: flashnet serve volume.img --mount /mnt/flash --listen 127.0.0.1:7174"
     )]
     Serve(Serve),
+    /// Mount a volume: starts a target in the background that ends when the volume is unmounted.
+    #[command(
+        after_help = "Example: flashnet mount /dev/nvme1n1,/dev/nvme2n1 /mnt/flash -o noatime,listen=127.0.0.1:7174"
+    )]
+    Mount(Mount),
+    /// Unmount a volume, and wait until its target has closed it.
+    #[command(after_help = "Example: flashnet umount /mnt/flash")]
+    Umount(Umount),
     /// Check a volume that is not in use.
     #[command(
         after_help = "Example: flashnet fsck volume.img\n         flashnet fsck --rebuild volume.img"
@@ -167,7 +182,7 @@ pub enum Discard {
 #[derive(Clone, Debug, Args)]
 pub struct Serve {
     /// Device or image file; all of them in any order, if the volume lies on several.
-    #[arg(value_name = "DEV", required_unless_present = "config")]
+    #[arg(value_name = "DEV", required_unless_present_any = ["config", "options"])]
     pub devices: Vec<PathBuf>,
     /// TOML file with the same settings; options given here win.
     #[arg(long, value_name = "FILE")]
@@ -175,9 +190,12 @@ pub struct Serve {
     /// Mount the volume here.
     #[arg(long, value_name = "DIR")]
     pub mount: Option<PathBuf>,
-    /// Address for RDMA (iWARP) connections [default: 127.0.0.1:7174].
+    /// Options of the mount, with commas between them, as `flashnet mount` takes them.
+    #[arg(short = 'o', value_name = "OPTIONS")]
+    pub options: Vec<MountOptions>,
+    /// Address for RDMA (iWARP) connections, or `none` [default: 127.0.0.1:7174].
     #[arg(long, value_name = "ADDR")]
-    pub listen: Option<SocketAddr>,
+    pub listen: Option<Listen>,
     /// Serve beyond loopback although peers are not authenticated.
     #[arg(long)]
     pub insecure: bool,
@@ -207,6 +225,9 @@ pub struct Serve {
     /// Write the address served to this file once ready.
     #[arg(long, value_name = "FILE")]
     pub ready_file: Option<PathBuf>,
+    /// For `mount`, which waits for the first line: no terminal from then on, log to syslog, end with the mount.
+    #[arg(long, hide = true, requires = "mount")]
+    pub background: bool,
 }
 
 /// Options of `fsck`.

@@ -8,6 +8,7 @@ mod inspect;
 mod interrupt;
 mod ledger;
 mod mkfs;
+mod mount;
 mod perf;
 mod remote;
 mod scrub;
@@ -15,6 +16,7 @@ mod serve;
 mod show;
 mod soak;
 mod spawn;
+mod umount;
 
 use anyhow::Result;
 
@@ -27,6 +29,8 @@ pub fn run(cli: &Cli) -> Result<()> {
         Command::Demo(options) => demo::run(options, json),
         Command::Mkfs(options) => mkfs::run(options, json),
         Command::Serve(options) => serve::run(options, json),
+        Command::Mount(options) => mount::run(options),
+        Command::Umount(options) => umount::run(options),
         Command::Fsck(options) => fsck::run(options, json),
         Command::Ls(options) => remote::ls(options, json),
         Command::Stat(options) => remote::stat(options, json),

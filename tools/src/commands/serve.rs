@@ -1,69 +1,154 @@
-//! `serve`: runs a target until it is told to end.
+//! `serve`: runs a target until it is told to end, or there is nothing left that it serves.
 
+use std::fs::File;
+use std::io::{self, IsTerminal, Write};
+use std::os::fd::AsRawFd;
 use std::time::Duration;
 
-use std::io::IsTerminal;
-
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
+use sd_notify::NotifyState;
 use serde_json::json;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
+use syslog_tracing::{Facility, Options, Syslog};
 use tracing::{info, warn};
 use tracing_subscriber::EnvFilter;
 
 use crate::cli;
+use crate::devices;
 use crate::target::{Settings, Target};
 
 /// What is logged unless FLASHNET_LOG says otherwise. The FUSE library warns of mounts that have gone before it removes
 /// them, and of answers to requests that were interrupted; neither is news.
 const LOG: &str = "info,fuser::mnt=error,fuser::reply=off";
 
+/// Why a target ends.
+#[derive(Debug)]
+enum End {
+    Signal(i32),
+    /// Nobody can reach it any more.
+    Unmounted,
+    /// By itself, which should not be.
+    Failed,
+}
+
 /// Runs the command.
 pub(super) fn run(options: &cli::Serve, json: bool) -> Result<()> {
-    let filter = EnvFilter::try_from_env("FLASHNET_LOG").unwrap_or_else(|_| EnvFilter::new(LOG));
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal())
-        .init();
+    start_log(options.background);
     let settings = Settings::new(options)?;
     let mut signals = Signals::new([SIGINT, SIGTERM])?;
+    let names = devices::names(&settings.devices);
+    tell_manager(&[NotifyState::Status(&format!("opening {names}"))]);
     let target = Target::start(&settings)?;
-    if json {
-        println!("{}", json!({ "address": target.address().to_string() }));
-    } else {
-        println!(
-            "serving {} on {}",
-            crate::devices::names(&settings.devices),
-            target.address()
-        );
+    let address = target.address().map(|address| address.to_string());
+    let place = address.as_deref().unwrap_or("no address");
+    if options.background {
+        leave_caller().context("cannot go into the background")?;
     }
-    let mut mount_seen = true;
-    let signal = loop {
-        if let Some(signal) = signals.pending().next() {
-            break Some(signal);
-        }
-        if target.has_failed() {
-            break None;
-        }
-        if mount_seen && target.has_lost_mount() {
-            mount_seen = false;
-            warn!("somebody has unmounted the volume; it is still served remotely");
-        }
-        std::thread::sleep(Duration::from_millis(50));
+    let line = match json {
+        true => json!({ "address": address }).to_string(),
+        false => format!("serving {names} on {place}"),
+    };
+    // Nobody reads it if whoever waited has been interrupted, which then comes as a signal.
+    let _ = writeln!(io::stdout(), "{line}");
+    if options.background {
+        leave_terminal().context("cannot go into the background")?;
+    }
+    tell_manager(&[
+        NotifyState::Ready,
+        NotifyState::Status(&format!("serving {names} on {place}")),
+    ]);
+    let end = wait(&mut signals, &target, options.background);
+    let why = match end {
+        End::Signal(signal) => format!("signal {signal}"),
+        End::Unmounted => "unmounted".to_owned(),
+        End::Failed => "failed".to_owned(),
     };
     info!(
-        ?signal,
-        "ending; another signal ends at once, as a power cut would"
+        why,
+        "ending; a signal from now on ends at once, as a power cut would"
     );
+    tell_manager(&[
+        NotifyState::Stopping,
+        NotifyState::Status("closing the volume"),
+    ]);
     std::thread::spawn(move || {
         if let Some(signal) = signals.forever().next() {
             std::process::exit(128 + signal);
         }
     });
     target.stop()?;
-    if signal.is_none() {
+    if matches!(end, End::Failed) {
         bail!("the target ended by itself");
     }
     Ok(())
+}
+
+/// Waits for a reason to end.
+fn wait(signals: &mut Signals, target: &Target, background: bool) -> End {
+    let mut mount_seen = true;
+    loop {
+        if let Some(signal) = signals.pending().next() {
+            return End::Signal(signal);
+        }
+        if target.has_failed() {
+            return End::Failed;
+        }
+        if mount_seen && target.has_lost_mount() {
+            if background || target.address().is_none() {
+                return End::Unmounted;
+            }
+            mount_seen = false;
+            warn!("somebody has unmounted the volume; it is still served remotely");
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// To standard error, or to syslog when there will be none.
+fn start_log(background: bool) {
+    let filter = EnvFilter::try_from_env("FLASHNET_LOG").unwrap_or_else(|_| EnvFilter::new(LOG));
+    let log = tracing_subscriber::fmt().with_env_filter(filter);
+    let syslog = || Syslog::new(c"flashnet", Options::LOG_PID, Facility::Daemon);
+    match background.then(syslog).flatten() {
+        // syslog has levels and times of its own.
+        Some(syslog) => log
+            .with_writer(syslog)
+            .with_ansi(false)
+            .with_level(false)
+            .without_time()
+            .init(),
+        None => log
+            .with_writer(io::stderr)
+            .with_ansi(io::stderr().is_terminal())
+            .init(),
+    }
+}
+
+/// From now on this process neither ends with its parent nor holds its directory.
+fn leave_caller() -> io::Result<()> {
+    // SAFETY: prctl with this request takes a number.
+    if unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, 0) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    std::env::set_current_dir("/")
+}
+
+/// Closes the standard streams; what is read from them is empty, and what is written to them is gone.
+fn leave_terminal() -> io::Result<()> {
+    let null = File::options().read(true).write(true).open("/dev/null")?;
+    for stream in 0..3 {
+        // SAFETY: `null` is open, and the standard streams belong to nobody else here.
+        if unsafe { libc::dup2(null.as_raw_fd(), stream) } < 0 {
+            return Err(io::Error::last_os_error());
+        }
+    }
+    Ok(())
+}
+
+/// Tells systemd, if it is what has started this process (sd_notify(3)).
+fn tell_manager(state: &[NotifyState<'_>]) {
+    if let Err(error) = sd_notify::notify(state) {
+        warn!(%error, "cannot tell the service manager");
+    }
 }

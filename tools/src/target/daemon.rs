@@ -12,7 +12,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, anyhow};
 use contigfs::Fs;
-use contigfs::fuse::{MountOptions, Mounted, UnmountError};
+use contigfs::fuse::{Mounted, UnmountError};
 use ftl::device::FileDevice;
 use ftl::{ArrayDevice, Ftl, GRAIN_BYTES, OpenOptions, Port, Volume};
 use socket2::{Domain, Protocol, Socket, Type};
@@ -39,7 +39,7 @@ const CONNECTIONS_MAX: usize = 16_384;
 /// A running target.
 #[derive(Debug)]
 pub struct Target {
-    address: SocketAddr,
+    address: Option<SocketAddr>,
     mounted: Option<Mounted>,
     fs: Arc<Fs<TargetStore>>,
     ftl: Arc<Ftl>,
@@ -54,11 +54,16 @@ pub struct Target {
 impl Target {
     /// Starts everything. When this returns, clients can connect and the mount is there.
     pub fn start(settings: &Settings) -> Result<Self> {
-        let listener = listen(settings.listen)?;
-        let address = listener
-            .local_addr()?
-            .as_socket()
-            .context("the listening socket has no IP address")?;
+        let listener = settings.listen.map(listen).transpose()?;
+        let address = match &listener {
+            Some(socket) => Some(
+                socket
+                    .local_addr()?
+                    .as_socket()
+                    .context("the listening socket has no IP address")?,
+            ),
+            None => None,
+        };
         let epoch = Instant::now();
         let (ftl, device) = open_volume(settings)?;
 
@@ -81,7 +86,7 @@ impl Target {
         let store = TargetStore::new(
             Arc::clone(&ftl),
             Arc::clone(&inboxes[0]),
-            CONTROL_THREADS + MountOptions::default().threads + 1,
+            CONTROL_THREADS + settings.fuse.threads + 1,
         );
         let fs = Fs::mount(store).context("cannot read the file system of the volume")?;
         fs.set_observer(Box::new(Fence(Arc::clone(&regions))));
@@ -121,29 +126,31 @@ impl Target {
     }
 
     /// Mounts and listens, in this order: who can connect finds everything in place.
-    fn open_doors(&mut self, settings: &Settings, listener: Socket) -> Result<()> {
+    fn open_doors(&mut self, settings: &Settings, listener: Option<Socket>) -> Result<()> {
         if let Some(dir) = &settings.mount {
             detach_stale(dir);
-            let mounted =
-                contigfs::fuse::mount(Arc::clone(&self.fs), dir, &MountOptions::default())?;
+            let mounted = contigfs::fuse::mount(Arc::clone(&self.fs), dir, &settings.fuse)?;
             info!(dir = %dir.display(), "mounted");
             self.mounted = Some(mounted);
         }
-        self.inboxes[0]
-            .send(Job::Listen(listener))
-            .map_err(|_| anyhow!("the reactor ended while starting"))?;
+        if let Some(listener) = listener {
+            self.inboxes[0]
+                .send(Job::Listen(listener))
+                .map_err(|_| anyhow!("the reactor ended while starting"))?;
+        }
+        let address = self.address.map_or("none".to_owned(), |at| at.to_string());
         if let Some(path) = &settings.ready_file {
             let temporary = path.with_extension("tmp");
-            fs::write(&temporary, format!("{}\n", self.address))
+            fs::write(&temporary, format!("{address}\n"))
                 .and_then(|()| fs::rename(&temporary, path))
                 .with_context(|| format!("cannot write the ready file {}", path.display()))?;
         }
-        info!(address = %self.address, "serving");
+        info!(address, "serving");
         Ok(())
     }
 
-    /// Where clients connect.
-    pub fn address(&self) -> SocketAddr {
+    /// Where clients connect, if they can.
+    pub fn address(&self) -> Option<SocketAddr> {
         self.address
     }
 
@@ -262,7 +269,7 @@ fn start_reactors(
             config: Config {
                 protection_domain: ANONYMOUS,
                 // CRCs are used when the peer asks; beyond loopback they always are.
-                crc: !settings.listen.ip().is_loopback(),
+                crc: settings.listen.is_some_and(|at| !at.ip().is_loopback()),
                 read_window_pages: window,
                 ..Config::default()
             },
@@ -344,17 +351,26 @@ fn detach_stale(dir: &Path) {
 
 /// Unmounts `dir` even if it is in use.
 pub fn detach(dir: &Path) -> io::Result<()> {
+    take_down(dir, libc::MNT_DETACH, &["-u", "-z"])
+}
+
+/// Unmounts what somebody else has mounted on `dir`, with `flags` of umount(2), or with the help that ordinary users
+/// need.
+pub fn take_down(dir: &Path, flags: libc::c_int, helper: &[&str]) -> io::Result<()> {
     let path = std::ffi::CString::new(dir.as_os_str().as_encoded_bytes())?;
     // SAFETY: a NUL-terminated path that lives over the call.
-    if unsafe { libc::umount2(path.as_ptr(), libc::MNT_DETACH) } == 0 {
+    if unsafe { libc::umount2(path.as_ptr(), flags) } == 0 {
         return Ok(());
     }
     let denied = io::Error::last_os_error();
-    let helper = std::process::Command::new("fusermount3")
-        .args(["-u", "-z"])
+    if denied.raw_os_error() != Some(libc::EPERM) {
+        return Err(denied);
+    }
+    let helped = std::process::Command::new("fusermount3")
+        .args(helper)
         .arg(dir)
         .status();
-    match helper {
+    match helped {
         Ok(status) if status.success() => Ok(()),
         _ => Err(denied),
     }

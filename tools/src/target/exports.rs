@@ -92,6 +92,15 @@ impl Exports {
         Self(exports)
     }
 
+    /// The same, none of them writable.
+    pub(super) fn read_only(self) -> Vec<Export> {
+        let read_only = |export| Export {
+            read_only: true,
+            ..export
+        };
+        self.0.into_iter().map(read_only).collect()
+    }
+
     /// The exports.
     pub fn iter(&self) -> impl Iterator<Item = &Export> {
         self.0.iter()

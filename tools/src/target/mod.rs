@@ -20,7 +20,7 @@ mod service;
 mod settings;
 mod store;
 
-pub use daemon::{Target, detach};
+pub use daemon::{Target, detach, take_down};
 pub use exports::{Export, ExportError, Exports};
 pub use service::DRAM_PATH;
 pub use settings::{PORT, Settings};

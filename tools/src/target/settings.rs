@@ -10,7 +10,8 @@ use serde::{Deserialize, Deserializer};
 
 use super::exports::{Export, Exports};
 use crate::cli;
-use crate::devices::are_blocks;
+use crate::cli::mount::{Listen, MountOptions};
+use crate::devices::{self, are_blocks};
 
 /// Port of the target, in the range that nobody owns.
 pub const PORT: u16 = 7174;
@@ -21,7 +22,10 @@ pub const PORT: u16 = 7174;
 struct FileSettings {
     devices: Option<Vec<PathBuf>>,
     mount: Option<PathBuf>,
-    listen: Option<SocketAddr>,
+    /// As behind `-o`.
+    #[serde(default)]
+    options: MountOptions,
+    listen: Option<Listen>,
     insecure: Option<bool>,
     #[serde(default)]
     export: Vec<Export>,
@@ -57,8 +61,10 @@ pub struct Settings {
     pub discard: bool,
     /// Where to mount.
     pub mount: Option<PathBuf>,
-    /// Where to listen.
-    pub listen: SocketAddr,
+    /// How to mount.
+    pub fuse: contigfs::fuse::MountOptions,
+    /// Where to listen, if anywhere.
+    pub listen: Option<SocketAddr>,
     /// What remote clients may use.
     pub exports: Exports,
     /// Pages in memory, in bytes.
@@ -76,10 +82,19 @@ pub struct Settings {
 impl Settings {
     /// Merges the options given with the file they name.
     pub fn new(options: &cli::Serve) -> Result<Self> {
-        let file = match &options.config {
+        let given = options.options.iter().cloned();
+        let given = given.fold(MountOptions::default(), |below, above| above.over(below));
+        let mut file = match options.config.as_ref().or(given.config.as_ref()) {
             Some(path) => read(path)?,
             None => FileSettings::default(),
         };
+        if let Some(path) = &file.options.config {
+            bail!(
+                "a configuration file can not name another one ({})",
+                path.display()
+            );
+        }
+        let mount_options = given.over(std::mem::take(&mut file.options));
         let devices = if options.devices.is_empty() {
             file.devices.unwrap_or_default()
         } else {
@@ -88,20 +103,38 @@ impl Settings {
         if devices.is_empty() {
             bail!("no device given: name one, or set `devices` in the configuration file");
         }
-        let discard = match options.discard.or(file.discard).unwrap_or_default() {
+        let discard = match [options.discard, mount_options.discard, file.discard]
+            .into_iter()
+            .find_map(|said| said)
+            .unwrap_or_default()
+        {
             cli::Discard::Auto => are_blocks(&devices),
             cli::Discard::Always => true,
             cli::Discard::Never => false,
         };
-        let listen = options
-            .listen
-            .or(file.listen)
-            .unwrap_or_else(|| SocketAddr::from((Ipv4Addr::LOCALHOST, PORT)));
-        let insecure = options.insecure || file.insecure.unwrap_or(false);
-        if !listen.ip().is_loopback() && !insecure {
+        let said = options.listen.or(mount_options.listen).or(file.listen);
+        let listen = match said {
+            Some(Listen::At(address)) => Some(address),
+            Some(Listen::Nowhere) => None,
+            // What `mount` starts is a local file system first; several of them could not share a port.
+            None if options.background => None,
+            None => Some(SocketAddr::from((Ipv4Addr::LOCALHOST, PORT))),
+        };
+        let mount = options.mount.clone().or(file.mount);
+        if listen.is_none() && mount.is_none() {
             bail!(
-                "{listen} is reachable from other machines and peers are not authenticated: \
-                 listen on 127.0.0.1, or say --insecure on a network where everybody may read and write"
+                "there is nothing to serve: name a directory (--mount), or an address (--listen)"
+            );
+        }
+        let insecure =
+            options.insecure || mount_options.insecure.or(file.insecure).unwrap_or(false);
+        if let Some(address) = listen
+            && !address.ip().is_loopback()
+            && !insecure
+        {
+            bail!(
+                "{address} is reachable from other machines and peers are not authenticated: \
+                 listen on 127.0.0.1, or say --insecure (-o insecure) on a network where everybody may read and write"
             );
         }
         let mut exports = file.export;
@@ -115,7 +148,11 @@ impl Settings {
             let export = text.parse().map_err(anyhow::Error::msg);
             exports.push(export.with_context(|| format!("--export {text}"))?);
         }
-        let pool = options.pool.or(file.pool).unwrap_or(ByteSize::mib(256));
+        if mount_options.read_only == Some(true) {
+            exports = Exports::new(exports).read_only();
+        }
+        let pool = options.pool.or(mount_options.pool).or(file.pool);
+        let pool = pool.unwrap_or(ByteSize::mib(256));
         if pool < ByteSize::mib(1) {
             bail!("a pool of {pool} is too small: 1MiB is the least");
         }
@@ -132,10 +169,11 @@ impl Settings {
             bail!("{reactors} reactors: 1 to 64 are possible");
         }
         Ok(Self {
+            fuse: fuse_options(&mount_options, &devices),
+            degraded: options.degraded || mount_options.degraded.or(file.degraded).unwrap_or(false),
             devices,
-            degraded: options.degraded || file.degraded.unwrap_or(false),
             discard,
-            mount: options.mount.clone().or(file.mount),
+            mount,
             listen,
             exports: Exports::new(exports),
             pool_bytes: pool.as_u64(),
@@ -144,6 +182,25 @@ impl Settings {
             reactors,
             ready_file: options.ready_file.clone(),
         })
+    }
+}
+
+/// The options of the mount for the FUSE adapter; the mount table shows the devices as its source.
+fn fuse_options(options: &MountOptions, paths: &[PathBuf]) -> contigfs::fuse::MountOptions {
+    let absolute = |path: &PathBuf| std::path::absolute(path).unwrap_or_else(|_| path.clone());
+    let paths: Vec<PathBuf> = paths.iter().map(absolute).collect();
+    contigfs::fuse::MountOptions {
+        name: devices::spec(&paths),
+        allow_other: options.allow_other,
+        read_only: options.read_only.unwrap_or(false),
+        atime: options.atime.unwrap_or_default(),
+        suid: options.suid,
+        dev: options.dev,
+        exec: options.exec.unwrap_or(true),
+        sync: options.sync.unwrap_or(false),
+        uid: options.uid,
+        gid: options.gid,
+        ..contigfs::fuse::MountOptions::default()
     }
 }
 

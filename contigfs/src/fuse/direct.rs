@@ -1,0 +1,62 @@
+//! Mounting by mount(2) itself, which root can do without the helper of ordinary users.
+//!
+//! The FUSE library could do it as well, but would leave the type in the mount table at `fuse`: umount(8) finds the
+//! helper of a file system by that type.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use nix::mount::MsFlags;
+
+use super::mount::{DEVICE, MountOptions};
+use crate::fs::AtimePolicy;
+
+/// Type in the mount table.
+const TYPE: &str = "fuse.contigfs";
+
+/// Mounts on `dir`; whoever gets the answer serves it.
+pub(super) fn attach(
+    dir: &Path,
+    options: &MountOptions,
+    atime: AtimePolicy,
+) -> io::Result<OwnedFd> {
+    let root_mode = File::open(dir)?.metadata()?.permissions().mode();
+    let device = OpenOptions::new().read(true).write(true).open(DEVICE)?;
+    let mut data = format!(
+        "fd={},rootmode={root_mode:o},user_id={},group_id={},default_permissions",
+        device.as_raw_fd(),
+        nix::unistd::getuid(),
+        nix::unistd::getgid()
+    );
+    if options.allow_other.unwrap_or(true) {
+        data.push_str(",allow_other");
+    }
+    nix::mount::mount(
+        Some(options.name.as_str()),
+        dir,
+        Some(TYPE),
+        flags(options, atime),
+        Some(data.as_str()),
+    )?;
+    Ok(device.into())
+}
+
+fn flags(options: &MountOptions, atime: AtimePolicy) -> MsFlags {
+    let atime = match atime {
+        AtimePolicy::Relative => MsFlags::MS_RELATIME,
+        AtimePolicy::Strict => MsFlags::MS_STRICTATIME,
+        AtimePolicy::Never => MsFlags::MS_NOATIME,
+    };
+    let others = [
+        (options.read_only, MsFlags::MS_RDONLY),
+        (!options.suid.unwrap_or(true), MsFlags::MS_NOSUID),
+        (!options.dev.unwrap_or(true), MsFlags::MS_NODEV),
+        (!options.exec, MsFlags::MS_NOEXEC),
+        (options.sync, MsFlags::MS_SYNCHRONOUS),
+    ];
+    let others = others.into_iter().filter(|(wanted, _)| *wanted);
+    others.fold(atime, |flags, (_, flag)| flags | flag)
+}

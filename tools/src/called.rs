@@ -1,0 +1,92 @@
+//! The names that the program is called by, and the exit status that the callers of each expect.
+
+use std::path::Path;
+
+use crate::cli::mount::OptionError;
+
+/// What the program was called as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Called {
+    /// Anything else: the command is the first argument.
+    Flashnet,
+    /// `mkfs.contigfs`
+    Mkfs,
+    /// `fsck.contigfs`, by fsck(8)
+    Fsck,
+    /// `mount.contigfs`, by mount(8)
+    Mount,
+    /// `umount.fuse.contigfs`, by umount(8), which goes by the type in the mount table
+    Umount,
+}
+
+impl Called {
+    /// The meaning of the program's own name.
+    pub fn by(name: Option<&Path>) -> Self {
+        match name
+            .and_then(Path::file_name)
+            .and_then(|name| name.to_str())
+        {
+            Some("mkfs.contigfs") => Self::Mkfs,
+            Some("fsck.contigfs") => Self::Fsck,
+            Some("mount.contigfs") => Self::Mount,
+            Some("umount.contigfs" | "umount.fuse.contigfs") => Self::Umount,
+            _ => Self::Flashnet,
+        }
+    }
+
+    /// The command that the name stands for.
+    pub fn command(self) -> Option<&'static str> {
+        match self {
+            Self::Flashnet => None,
+            Self::Mkfs => Some("mkfs"),
+            Self::Fsck => Some("fsck"),
+            Self::Mount => Some("mount"),
+            Self::Umount => Some("umount"),
+        }
+    }
+
+    /// For messages.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Flashnet => "flashnet",
+            Self::Mkfs => "mkfs.contigfs",
+            Self::Fsck => "fsck.contigfs",
+            Self::Mount => "mount.contigfs",
+            Self::Umount => "umount.contigfs",
+        }
+    }
+
+    /// Exit status when the arguments make no sense.
+    pub fn wrong_usage(self) -> u8 {
+        match self {
+            Self::Flashnet | Self::Mkfs => 2,
+            Self::Mount | Self::Umount => 1,
+            Self::Fsck => 16,
+        }
+    }
+
+    /// Exit status when the command failed.
+    pub fn failed(self, error: &anyhow::Error) -> u8 {
+        match self {
+            Self::Mount if error.is::<OptionError>() => self.wrong_usage(),
+            Self::Flashnet if error.is::<OptionError>() => self.wrong_usage(),
+            Self::Flashnet | Self::Mkfs | Self::Fsck => 1,
+            // mount(8): "mount failure".
+            Self::Mount | Self::Umount => 32,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_links() {
+        let by = |name: &str| Called::by(Some(Path::new(name)));
+        assert_eq!(by("/sbin/mount.contigfs"), Called::Mount);
+        assert_eq!(by("umount.fuse.contigfs"), Called::Umount);
+        assert_eq!(by("target/debug/flashnet"), Called::Flashnet);
+        assert_eq!(Called::by(None), Called::Flashnet);
+    }
+}

@@ -1,0 +1,119 @@
+//! `umount`: unmounts a volume, and waits until its target has closed it. umount(2) alone returns before that, and
+//! whoever checks or mounts the volume next would find it in use.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use ftl::FileDevice;
+use ftl::device::DeviceOpenError;
+
+use crate::cli;
+use crate::devices;
+use crate::target::take_down;
+
+const MOUNT_TABLE: &str = "/proc/self/mountinfo";
+const TYPE: &[u8] = b"fuse.contigfs";
+/// Longest wait. A target that serves a volume to remote clients, too, keeps it.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Runs the command.
+pub(super) fn run(options: &cli::mount::Umount) -> Result<()> {
+    let dir = match options.dir.canonicalize() {
+        Ok(dir) => dir,
+        // A mount whose target has died can not be looked at.
+        Err(_) => std::path::absolute(&options.dir)?,
+    };
+    let Some(source) = source(&dir)? else {
+        bail!("no volume is mounted on {}", dir.display());
+    };
+    let flags = if options.lazy { libc::MNT_DETACH } else { 0 }
+        | if options.force { libc::MNT_FORCE } else { 0 };
+    let helper: &[&str] = if options.lazy { &["-u", "-z"] } else { &["-u"] };
+    match take_down(&dir, flags, helper) {
+        Err(error) if error.raw_os_error() == Some(libc::EBUSY) => bail!(
+            "{} is in use: a process has a file open there or works in it (-l takes it out of sight \
+             now, and it is served until the last file is closed)",
+            dir.display()
+        ),
+        result => result.with_context(|| format!("cannot unmount {}", dir.display()))?,
+    }
+    if !options.lazy && !is_closed(&devices::from_spec(&source)) {
+        eprintln!(
+            "{} is unmounted; the volume on {} is still in use, which it is if it is served to remote clients, too",
+            dir.display(),
+            source.display()
+        );
+    }
+    if options.verbose {
+        println!("{} unmounted from {}", source.display(), dir.display());
+    }
+    Ok(())
+}
+
+/// Waits until nobody has the devices open any more.
+fn is_closed(paths: &[PathBuf]) -> bool {
+    let start = Instant::now();
+    paths.iter().all(|path| {
+        loop {
+            match FileDevice::open_read_only(path) {
+                Err(DeviceOpenError::InUse { .. }) if start.elapsed() < PATIENCE => {
+                    std::thread::sleep(Duration::from_millis(10));
+                }
+                Err(DeviceOpenError::InUse { .. }) => return false,
+                // Or not to be opened by whoever calls this.
+                _ => return true,
+            }
+        }
+    })
+}
+
+/// Source of the last mount of a volume on `dir`, as the mount table has it.
+fn source(dir: &Path) -> Result<Option<PathBuf>> {
+    let table = std::fs::read(MOUNT_TABLE)
+        .with_context(|| format!("cannot read the mount table {MOUNT_TABLE}"))?;
+    let lines = table.split(|&byte| byte == b'\n');
+    let mut sources = lines.filter_map(|line| {
+        let fields: Vec<&[u8]> = line.split(|&byte| byte == b' ').collect();
+        let dash = fields.iter().position(|field| *field == b"-")?;
+        let here = unescape(fields.get(4)?) == dir.as_os_str().as_bytes();
+        let ours = *fields.get(dash + 1)? == TYPE;
+        (here && ours).then(|| PathBuf::from(OsString::from_vec(unescape(fields[dash + 2]))))
+    });
+    Ok(sources.next_back())
+}
+
+/// A field of the mount table, which has blanks and backslashes in octal.
+fn unescape(field: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let Some((&byte, behind)) = rest.split_first() {
+        let octal = behind.get(..3).filter(|_| byte == b'\\');
+        let octal = octal.and_then(|digits| std::str::from_utf8(digits).ok());
+        match octal.and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
+            Some(byte) => {
+                bytes.push(byte);
+                rest = &behind[3..];
+            }
+            None => {
+                bytes.push(byte);
+                rest = behind;
+            }
+        }
+    }
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_of_the_mount_table() {
+        assert_eq!(unescape(b"/a\\040b\\134c\\"), b"/a b\\c\\");
+        assert_eq!(unescape(b"/plain"), b"/plain");
+        assert!(source(Path::new("/proc")).unwrap().is_none());
+    }
+}

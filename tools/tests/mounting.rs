@@ -1,0 +1,380 @@
+//! Mounting as mount(8), fstab and people do it: `mount.contigfs` and its options, and every way in which a mount ends.
+
+mod common;
+
+use std::fs::{self, File};
+use std::io::{Read, Write};
+use std::os::unix::fs::{MetadataExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use common::{FLASHNET, Image, can_mount, can_serve, skip};
+
+/// Whether this process may mount with mount(2); if not, the test has been skipped.
+fn can_mount_as_root() -> bool {
+    // SAFETY: no arguments.
+    if unsafe { libc::geteuid() } != 0 {
+        skip("umount(8) needs root");
+        return false;
+    }
+    can_serve() && can_mount()
+}
+
+/// An image, a directory for its mount, and links to the program; nothing is mounted when it is dropped.
+struct Place {
+    image: Image,
+    dir: PathBuf,
+}
+
+impl Place {
+    fn new() -> Self {
+        let image = Image::new("64MiB");
+        let dir = image.beside("mnt");
+        fs::create_dir(&dir).unwrap();
+        for name in ["mount.contigfs", "umount.fuse.contigfs", "fsck.contigfs"] {
+            symlink(FLASHNET, image.beside(name)).unwrap();
+        }
+        Self { image, dir }
+    }
+
+    fn call(&self, name: &str, arguments: &[&str]) -> Output {
+        let mut command = Command::new(self.image.beside(name));
+        command.args(arguments).stdin(Stdio::null());
+        command.output().unwrap()
+    }
+
+    /// Mounts with options.
+    fn try_mount(&self, options: &str) -> Output {
+        let (image, dir) = (self.image.path(), &self.dir);
+        let arguments = [image.to_str().unwrap(), dir.to_str().unwrap(), "-o"];
+        self.call("mount.contigfs", &[&arguments[..], &[options]].concat())
+    }
+
+    fn mount(&self, options: &str) {
+        let output = self.try_mount(options);
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{}: {errors}", output.status);
+        assert_eq!(errors, "");
+    }
+
+    /// Exit status and message of a mount that must fail.
+    fn mount_fails(&self, options: &str) -> (i32, String) {
+        let output = self.try_mount(options);
+        let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+        (output.status.code().unwrap(), errors)
+    }
+
+    /// Unmounts, and returns when the volume is closed.
+    fn unmount(&self) {
+        let output = self.call("umount.fuse.contigfs", &[self.dir.to_str().unwrap()]);
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && errors.is_empty(), "{errors}");
+    }
+
+    /// Checks the volume, which must have been closed in order.
+    fn assert_clean(&self) {
+        let output = self.call("fsck.contigfs", &[self.image.path().to_str().unwrap()]);
+        let text = String::from_utf8_lossy(&output.stdout);
+        assert!(output.status.success(), "{text}");
+        assert!(!text.contains("had not been shut down"), "{text}");
+    }
+
+    /// Type, source and options of the mount, from the mount table.
+    fn entry(&self) -> Option<(String, String, String)> {
+        let table = fs::read_to_string("/proc/self/mounts").unwrap();
+        let line = table.lines().rfind(|line| {
+            let mut fields = line.split(' ');
+            fields.nth(1) == self.dir.to_str()
+        })?;
+        let fields: Vec<&str> = line.split(' ').collect();
+        Some((fields[2].into(), fields[0].into(), fields[3].into()))
+    }
+
+    /// The process that serves the mount.
+    fn server(&self) -> Option<u32> {
+        let image = self.image.path();
+        let mut processes = fs::read_dir("/proc").unwrap().filter_map(|entry| {
+            let pid: u32 = entry.ok()?.file_name().to_str()?.parse().ok()?;
+            let line = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
+            let mut words = line.split(|&byte| byte == 0);
+            words
+                .any(|word| word == image.to_str().unwrap().as_bytes())
+                .then_some(pid)
+        });
+        processes.next()
+    }
+
+    fn signal(&self, signal: i32) {
+        let pid = self.server().expect("a target runs");
+        // SAFETY: sends a signal.
+        assert_eq!(unsafe { libc::kill(pid as i32, signal) }, 0);
+    }
+
+    fn wait_for_end(&self) {
+        let start = Instant::now();
+        while self.server().is_some() {
+            assert!(start.elapsed() < Duration::from_secs(20), "it does not end");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if let Some(pid) = self.server() {
+            // SAFETY: sends a signal.
+            unsafe { libc::kill(pid as i32, libc::SIGKILL) };
+        }
+        while self.entry().is_some() && tools::target::detach(&self.dir).is_ok() {}
+    }
+}
+
+fn umount(arguments: &[&str], dir: &Path) {
+    let output = Command::new("umount").args(arguments).arg(dir).output();
+    let output = output.unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{errors}");
+}
+
+/// The mount is there when the command returns; umount(8) from outside ends the target, and everything is in order.
+#[test]
+fn mount_and_umount() {
+    if !can_mount_as_root() {
+        return;
+    }
+    let place = Place::new();
+    place.mount("defaults,nofail,_netdev,x-systemd.automount,pool=8MiB");
+    fs::write(place.dir.join("file"), b"content").unwrap();
+    let (kind, source, options) = place.entry().expect("it is mounted");
+    assert_eq!(kind, "fuse.contigfs");
+    assert_eq!(Path::new(&source), place.image.path());
+    let has = |wanted: &str| options.split(',').any(|option| option == wanted);
+    assert!(has("rw") && has("relatime") && has("default_permissions"));
+    // Nothing is offered to the network unless asked for, so several volumes can be mounted.
+    let second = Place::new();
+    second.mount("ro");
+    second.unmount();
+
+    umount(&["-i"], &place.dir);
+    place.wait_for_end();
+    place.assert_clean();
+    place.mount("");
+    assert_eq!(fs::read(place.dir.join("file")).unwrap(), b"content");
+    // The helper waits for the end of the target, so that the volume can be used at once.
+    place.unmount();
+    place.assert_clean();
+    assert!(place.entry().is_none());
+}
+
+/// What options do, by the mount table and by their effect.
+#[test]
+fn options_have_effects() {
+    if !can_mount_as_root() {
+        return;
+    }
+    let place = Place::new();
+    let file = place.dir.join("file");
+    place.mount("strictatime");
+    fs::write(&file, b"x").unwrap();
+    let accessed = || {
+        let metadata = fs::metadata(&file).unwrap();
+        (metadata.atime(), metadata.atime_nsec())
+    };
+    // The kernel believes attributes for a second.
+    let pause = || std::thread::sleep(Duration::from_millis(1100));
+    let read = || File::open(&file).unwrap().read_exact(&mut [0]).unwrap();
+    read();
+    pause();
+    let before = accessed();
+    read();
+    pause();
+    assert!(accessed() > before, "strictatime renews each time");
+    place.unmount();
+
+    place.mount("noatime,nosuid,nodev,noexec,sync,uid=12,gid=34");
+    let options = place.entry().unwrap().2;
+    for wanted in ["noatime", "nosuid", "nodev", "noexec", "sync"] {
+        assert!(
+            options.split(',').any(|option| option == wanted),
+            "{options}"
+        );
+    }
+    let metadata = fs::metadata(&file).unwrap();
+    assert_eq!((metadata.uid(), metadata.gid()), (12, 34));
+    let before = accessed();
+    read();
+    pause();
+    assert_eq!(accessed(), before);
+    // sync: no byte is lost by a crash, although nobody has called fsync.
+    File::create(place.dir.join("synced"))
+        .unwrap()
+        .write_all(b"kept")
+        .unwrap();
+    place.signal(libc::SIGKILL);
+    place.wait_for_end();
+
+    place.mount("ro");
+    assert_eq!(fs::read(place.dir.join("synced")).unwrap(), b"kept");
+    assert_eq!(fs::metadata(&file).unwrap().uid(), 0, "it is not on media");
+    let refused = fs::write(place.dir.join("new"), b"").unwrap_err();
+    assert_eq!(refused.raw_os_error(), Some(libc::EROFS));
+    place.unmount();
+    place.assert_clean();
+}
+
+/// Mistakes have the exit status of mount(8) and a message that names them; nothing stays behind.
+#[test]
+fn mistakes() {
+    if !can_mount_as_root() {
+        return;
+    }
+    let place = Place::new();
+    let (status, message) = place.mount_fails("ro,nonsense");
+    assert!(status == 1 && message.contains("\"nonsense\""), "{message}");
+    let (status, message) = place.mount_fails("remount,ro");
+    assert!(status == 1 && message.contains("unmount"), "{message}");
+    let (status, message) = place.mount_fails("pool=1KiB");
+    assert!(status == 32 && message.contains("1MiB"), "{message}");
+    let (status, message) = place.mount_fails("listen=0.0.0.0:0");
+    assert!(status == 32 && message.contains("insecure"), "{message}");
+    assert_eq!(
+        place.call("mount.contigfs", &["one"]).status.code(),
+        Some(1)
+    );
+    let missing = place.image.beside("missing.img");
+    let output = place.call(
+        "mount.contigfs",
+        &[missing.to_str().unwrap(), place.dir.to_str().unwrap()],
+    );
+    let message = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(32));
+    assert!(message.contains("missing.img"), "{message}");
+    assert!(place.entry().is_none() && place.server().is_none());
+
+    place.mount("");
+    let (status, message) = place.mount_fails("");
+    assert!(status == 32 && message.contains("in use"), "{message}");
+    let busy = File::create(place.dir.join("open")).unwrap();
+    let output = place.call("umount.fuse.contigfs", &[place.dir.to_str().unwrap()]);
+    let message = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        !output.status.success() && message.contains("in use"),
+        "{message}"
+    );
+    drop(busy);
+    place.unmount();
+    let output = place.call("umount.fuse.contigfs", &[place.dir.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(32));
+}
+
+/// A target that is told to end closes everything in order, with its mount in use or not.
+#[test]
+fn signals_end_in_order() {
+    if !can_mount_as_root() {
+        return;
+    }
+    let place = Place::new();
+    place.mount("");
+    fs::write(place.dir.join("file"), b"content").unwrap();
+    place.signal(libc::SIGTERM);
+    place.wait_for_end();
+    assert!(place.entry().is_none());
+    place.assert_clean();
+
+    place.mount("");
+    let mut open = File::open(place.dir.join("file")).unwrap();
+    place.signal(libc::SIGTERM);
+    place.wait_for_end();
+    assert!(place.entry().is_none(), "it is taken away");
+    assert!(open.read(&mut [0]).is_err());
+    place.assert_clean();
+}
+
+/// `umount -l`: out of sight at once, and served until the last file is closed.
+#[test]
+fn lazy_unmount() {
+    if !can_mount_as_root() {
+        return;
+    }
+    let place = Place::new();
+    place.mount("");
+    let mut open = File::create(place.dir.join("file")).unwrap();
+    umount(&["-l"], &place.dir);
+    assert!(place.entry().is_none());
+    std::thread::sleep(Duration::from_millis(300));
+    open.write_all(b"after the unmount").unwrap();
+    open.sync_all().unwrap();
+    assert!(place.server().is_some());
+    drop(open);
+    place.wait_for_end();
+    place.assert_clean();
+    place.mount("ro");
+    let content = fs::read(place.dir.join("file")).unwrap();
+    assert_eq!(content, b"after the unmount");
+    place.unmount();
+}
+
+/// A target that was killed leaves a dead mount behind; the next one takes its place, and what was synced is there.
+#[test]
+fn killed_and_mounted_again() {
+    if !can_mount_as_root() {
+        return;
+    }
+    let place = Place::new();
+    place.mount("");
+    let mut file = File::create(place.dir.join("file")).unwrap();
+    file.write_all(b"synced").unwrap();
+    file.sync_all().unwrap();
+    drop(file);
+    place.signal(libc::SIGKILL);
+    place.wait_for_end();
+    let dead = fs::metadata(&place.dir).unwrap_err();
+    assert_eq!(dead.raw_os_error(), Some(libc::ENOTCONN));
+    place.mount("");
+    assert_eq!(fs::read(place.dir.join("file")).unwrap(), b"synced");
+    place.unmount();
+    assert!(place.entry().is_none(), "the dead mount is gone, too");
+    place.assert_clean();
+    // A dead mount can be unmounted as well.
+    place.mount("");
+    place.signal(libc::SIGKILL);
+    place.wait_for_end();
+    place.unmount();
+    assert!(place.entry().is_none());
+}
+
+/// The options also come with `serve` and from its file; a target that serves nothing but a mount ends with it.
+#[test]
+fn serve_takes_the_same_options() {
+    if !can_mount_as_root() {
+        return;
+    }
+    let place = Place::new();
+    let config = place.image.beside("target.toml");
+    let text = format!(
+        "devices = [{:?}]\nmount = {:?}\noptions = \"ro,noatime\"\nlisten = \"none\"\n",
+        place.image.path(),
+        place.dir
+    );
+    fs::write(&config, text).unwrap();
+    let mut target = Command::new(FLASHNET)
+        .args(["serve", "-o", "rw", "--config"])
+        .arg(&config)
+        .env("FLASHNET_LOG", "warn")
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = [0; 8];
+    let output = target.stdout.as_mut().unwrap();
+    output.read_exact(&mut line).unwrap();
+    assert_eq!(&line, b"serving ");
+    let options = place.entry().expect("it is mounted").2;
+    assert!(
+        options.starts_with("rw") && options.contains("noatime"),
+        "{options}"
+    );
+    umount(&["-i"], &place.dir);
+    assert!(target.wait().unwrap().success());
+    place.assert_clean();
+}
