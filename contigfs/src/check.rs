@@ -227,8 +227,34 @@ impl fmt::Display for Problem {
 struct Links {
     names: u64,
     subdirectories: u64,
-    /// Directory that holds the last name seen.
-    holder: Option<InodeNo>,
+    /// Directories that hold the names of a directory, one for each name.
+    holders: Vec<InodeNo>,
+}
+
+/// What the checker knows when it is done.
+pub(crate) struct Survey {
+    pub(crate) report: CheckReport,
+    /// Records that can be read.
+    pub(crate) inodes: HashMap<InodeNo, InodeRecord>,
+    links: HashMap<InodeNo, Links>,
+}
+
+impl Survey {
+    /// Directories that hold the names of a directory, one for each name.
+    pub(crate) fn holders(&self, ino: InodeNo) -> &[InodeNo] {
+        self.links.get(&ino).map_or(&[], |links| &links.holders)
+    }
+}
+
+/// Checks the metadata of a volume, for who wants to know more.
+pub(crate) fn survey<S: BlockStore>(store: &S) -> Survey {
+    let mut checker = Checker::new(store);
+    checker.run(false);
+    Survey {
+        report: checker.report,
+        inodes: checker.inodes,
+        links: checker.links,
+    }
 }
 
 struct Checker<'a, S> {
@@ -242,12 +268,14 @@ struct Checker<'a, S> {
 
 /// Checks the metadata of a volume.
 pub fn check<S: BlockStore>(store: &S) -> CheckReport {
-    Checker::new(store).run(false)
+    survey(store).report
 }
 
 /// As [`check()`], and reads all data too.
 pub fn check_with_data<S: BlockStore>(store: &S) -> CheckReport {
-    Checker::new(store).run(true)
+    let mut checker = Checker::new(store);
+    checker.run(true);
+    checker.report
 }
 
 impl<'a, S: BlockStore> Checker<'a, S> {
@@ -262,9 +290,9 @@ impl<'a, S: BlockStore> Checker<'a, S> {
         }
     }
 
-    fn run(mut self, data: bool) -> CheckReport {
+    fn run(&mut self, data: bool) {
         if !self.check_roots() {
-            return self.report;
+            return;
         }
         let grains = self.check_table_record();
         self.read_records(grains);
@@ -277,7 +305,6 @@ impl<'a, S: BlockStore> Checker<'a, S> {
         if data {
             self.check_data();
         }
-        self.report
     }
 
     fn problem(&mut self, problem: Problem) {
@@ -561,8 +588,8 @@ impl<'a, S: BlockStore> Checker<'a, S> {
         }
         let links = self.links.entry(ino).or_default();
         links.names += 1;
-        links.holder = Some(dir);
         if kind == FileKind::Directory {
+            links.holders.push(dir);
             self.links.entry(dir).or_default().subdirectories += 1;
         }
     }
@@ -586,7 +613,14 @@ impl<'a, S: BlockStore> Checker<'a, S> {
         }
         for (ino, record) in inodes {
             self.count_kind(record.kind);
-            let links = self.links.remove(&ino).unwrap_or_default();
+            let (names, subdirectories, holder) = match self.links.get(&ino) {
+                Some(links) => (
+                    links.names,
+                    links.subdirectories,
+                    links.holders.last().copied(),
+                ),
+                None => (0, 0, None),
+            };
             if record.orphan {
                 self.report.orphans += 1;
             }
@@ -594,13 +628,13 @@ impl<'a, S: BlockStore> Checker<'a, S> {
                 self.report.relocating += 1;
             }
             let is_root = ino == InodeNo::ROOT;
-            if links.names == 0 && !record.orphan && !is_root {
+            if names == 0 && !record.orphan && !is_root {
                 self.problem(Problem::Unreachable { ino });
                 continue;
             }
             let counted = match record.kind {
-                FileKind::Directory => 2 + links.subdirectories,
-                _ => links.names,
+                FileKind::Directory => 2 + subdirectories,
+                _ => names,
             };
             if u64::from(record.nlink) != counted {
                 self.problem(Problem::LinkCount {
@@ -610,10 +644,10 @@ impl<'a, S: BlockStore> Checker<'a, S> {
                 });
             }
             if record.kind == FileKind::Directory {
-                let good = match (is_root, links.names) {
+                let good = match (is_root, names) {
                     (true, names) => names == 0 && record.parent == Some(ino),
                     (false, names) => {
-                        names == 1 && record.parent == links.holder && self.reaches_root(ino)
+                        names == 1 && record.parent == holder && self.reaches_root(ino)
                     }
                 };
                 if !good {

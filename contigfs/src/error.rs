@@ -108,6 +108,13 @@ pub enum Corruption {
     },
 }
 
+impl Corruption {
+    /// Whether it may be none, but the work of a later version.
+    pub(crate) const fn is_newer(self) -> bool {
+        matches!(self, Self::Version(_) | Self::Features(_))
+    }
+}
+
 impl FsError {
     /// The error number that POSIX programs see.
     pub const fn errno(self) -> i32 {

@@ -17,7 +17,7 @@
 //!   in memory
 //! - `xattr`, `acl`: extended attributes, and what those with access control lists mean for the mode
 //! - `fs`: the file system, [`Fs`]; its module has the rules of locking
-//! - [`check()`]: a separate reader that judges a volume
+//! - [`check()`]: a separate reader that judges a volume; [`repair()`] puts in order what it finds
 //! - [`fuse`]: the thin adapter that mounts an [`Fs`]
 
 mod acl;
@@ -30,6 +30,7 @@ mod fs;
 pub mod fuse;
 mod inode;
 mod mem_store;
+mod repair;
 mod room;
 mod store;
 mod table;
@@ -45,6 +46,7 @@ pub use fs::{
 };
 pub use inode::{Attr, FileKind, InodeNo, SetAttr, SetTime};
 pub use mem_store::MemStore;
+pub use repair::{Care, RepairReport, repair};
 pub use store::{BlockStore, ByteAddr, StoreError};
 pub use time::Timestamp;
 pub use xattr::XattrMode;

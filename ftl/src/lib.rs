@@ -105,7 +105,7 @@ pub use blocking::{Volume, VolumeError};
 pub use check::{CheckReport, Checked, check};
 pub use device::{
     Action, ActionId, ArrayDevice, AssemblyError, Device, FileDevice, HeaderDevice, IoBuf,
-    MediaError, MediaOp, MemDevice, Member, MemberState, Members, SimDevice,
+    MediaError, MediaOp, MemDevice, Member, MemberState, Members, OverlayDevice, SimDevice,
 };
 pub use engine::{DeviceUse, Ftl, Get, VolumeInfo};
 pub use error::{CommitError, DurableError, FormatError, GetError, OpenError};

@@ -65,6 +65,41 @@ impl Dirent<'_> {
     }
 }
 
+/// The entry that begins at a unit of a grain of directory `dir`; none when the unit is free.
+pub(crate) fn parse_unit<'a>(
+    dir: InodeNo,
+    unit: usize,
+    grain: &'a [u8; GRAIN_BYTES],
+) -> Result<Option<Dirent<'a>>, &'static str> {
+    let at = unit * DIRENT_UNIT;
+    let (raw, rest) = RawDirent::ref_from_prefix(&grain[at..]).map_err(|_| "header")?;
+    if raw.ino.get() == 0 {
+        return Ok(None);
+    }
+    let name = rest
+        .get(..usize::from(raw.name_len))
+        .ok_or("name crosses the grain")?;
+    if crc(dir, &grain[at..at + 12], name) != raw.crc.get() {
+        return Err("checksum");
+    }
+    if raw.ino.get() >= INODES_MAX || raw.reserved.get() != 0 {
+        return Err("impossible inode number");
+    }
+    if name.is_empty()
+        || name == b"."
+        || name == b".."
+        || name.iter().any(|&byte| byte == 0 || byte == b'/')
+    {
+        return Err("impossible name");
+    }
+    let kind = FileKind::from_code(raw.kind).ok_or("unknown kind")?;
+    Ok(Some(Dirent {
+        ino: InodeNo(raw.ino.get()),
+        kind,
+        name,
+    }))
+}
+
 /// Walks the entries of one grain of directory `dir`: calls `visit` with the unit in the grain and the entry.
 ///
 /// `first_unit` is the unit number of the grain's first unit; it only serves error messages.
@@ -76,43 +111,17 @@ pub(crate) fn parse_grain<'a>(
 ) -> Result<(), Corruption> {
     let mut unit = 0;
     while unit < GRAIN_UNITS {
-        let at = unit * DIRENT_UNIT;
-        let wrong = |what| Corruption::Entry {
+        let entry = parse_unit(dir, unit, grain).map_err(|what| Corruption::Entry {
             dir,
             unit: first_unit + unit as u32,
             what,
-        };
-        let (raw, rest) = RawDirent::ref_from_prefix(&grain[at..]).map_err(|_| wrong("header"))?;
-        if raw.ino.get() == 0 {
+        })?;
+        let Some(entry) = entry else {
             unit += 1;
             continue;
-        }
-        let name = rest
-            .get(..usize::from(raw.name_len))
-            .ok_or(wrong("name crosses the grain"))?;
-        if crc(dir, &grain[at..at + 12], name) != raw.crc.get() {
-            return Err(wrong("checksum"));
-        }
-        if raw.ino.get() >= INODES_MAX || raw.reserved.get() != 0 {
-            return Err(wrong("impossible inode number"));
-        }
-        if name.is_empty()
-            || name == b"."
-            || name == b".."
-            || name.iter().any(|&byte| byte == 0 || byte == b'/')
-        {
-            return Err(wrong("impossible name"));
-        }
-        let kind = FileKind::from_code(raw.kind).ok_or(wrong("unknown kind"))?;
-        visit(
-            unit,
-            Dirent {
-                ino: InodeNo(raw.ino.get()),
-                kind,
-                name,
-            },
-        );
-        unit += units_for(name.len());
+        };
+        visit(unit, entry);
+        unit += units_for(entry.name.len());
     }
     Ok(())
 }

@@ -9,7 +9,9 @@ mod relocation;
 mod root;
 mod xattr;
 
-pub(crate) use dirent::{DIRENT_UNIT, Dirent, GRAIN_UNITS, UNITS_MAX, parse_grain, units_for};
+pub(crate) use dirent::{
+    DIRENT_UNIT, Dirent, GRAIN_UNITS, UNITS_MAX, parse_grain, parse_unit, units_for,
+};
 pub(crate) use inode::{
     COLD_BYTES, COLD_PER_GRAIN, HOT_BYTES, HOT_PER_GRAIN, HotRecord, InodeRecord, Range,
     TableRecord,

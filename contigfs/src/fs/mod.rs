@@ -76,6 +76,7 @@ use features::FeaturesInUse;
 use txn::Txn;
 
 pub(crate) use lookup::Remember;
+pub(crate) use txn::{cold_place, hot_place};
 
 /// Where "now" comes from.
 pub type Clock = fn() -> Timestamp;

@@ -109,13 +109,13 @@ impl Txn {
 }
 
 /// Where the hot record of an inode lies.
-pub(super) fn hot_place(ino: InodeNo) -> (Lba, u16) {
+pub(crate) fn hot_place(ino: InodeNo) -> (Lba, u16) {
     let lba = HOT_RANGE.start.offset(ino.0 / HOT_PER_GRAIN);
     (lba, (ino.0 % HOT_PER_GRAIN) as u16 * HOT_BYTES as u16)
 }
 
 /// Where the cold record of an inode lies.
-pub(super) fn cold_place(ino: InodeNo) -> (Lba, u16) {
+pub(crate) fn cold_place(ino: InodeNo) -> (Lba, u16) {
     let lba = COLD_RANGE.start.offset(ino.0 / COLD_PER_GRAIN);
     (lba, (ino.0 % COLD_PER_GRAIN) as u16 * COLD_BYTES as u16)
 }

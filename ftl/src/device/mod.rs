@@ -18,6 +18,7 @@ pub mod file;
 mod headers;
 mod io_buf;
 mod mem;
+mod overlay;
 pub mod sim;
 
 #[cfg(test)]
@@ -29,6 +30,7 @@ pub use file::{Allocation, DeviceOpenError, FileDevice};
 pub use headers::HeaderDevice;
 pub use io_buf::IoBuf;
 pub use mem::MemDevice;
+pub use overlay::OverlayDevice;
 pub use sim::SimDevice;
 
 use std::fmt;

@@ -1,0 +1,154 @@
+//! Root records, the record of the inode table, and records of inodes of which enough is left.
+
+use ftl::{AtomicBatch, GRAIN_BYTES, LbaRange};
+
+use super::{Done, Surgeon, put_record, read_cold, read_hot};
+use crate::check::Problem;
+use crate::error::{Corruption, FsError};
+use crate::format::{
+    COLD_PER_GRAIN, COLD_RANGE, HOT_PER_GRAIN, HOT_RANGE, HotRecord, InodeRecord, ROOT_COPY_LBA,
+    ROOT_DIR_RANGE, ROOT_LBA, RootRecord, TableRecord, xattr_head,
+};
+use crate::fs::{cold_place, hot_place};
+use crate::inode::{FileKind, InodeNo};
+use crate::store::{BlockStore, ByteAddr, StoreError};
+
+/// Bits that a file whose owner is not known must not keep.
+const SET_ID: u16 = 0o6000;
+
+impl<S: BlockStore> Surgeon<'_, S> {
+    /// Writes the damaged one of the two root records anew, from the other.
+    pub(super) fn roots(&self) -> Result<Done, FsError> {
+        let mut done = Done::default();
+        for problem in self.problems() {
+            let Problem::Root { copy, error } = problem else {
+                continue;
+            };
+            // Written by a later version: nothing here knows better.
+            let newer = Corruption::is_newer;
+            if matches!(error, FsError::Corrupt(corruption) if newer(corruption)) {
+                continue;
+            }
+            let (lba, other) = match copy {
+                false => (ROOT_LBA, ROOT_COPY_LBA),
+                true => (ROOT_COPY_LBA, ROOT_LBA),
+            };
+            let mut bytes = [0; RootRecord::BYTES];
+            let read = self.store.read(ByteAddr::new(other, 0), &mut bytes);
+            if read.is_err() || RootRecord::parse(&bytes).is_err() {
+                continue;
+            }
+            let mut batch = AtomicBatch::new();
+            batch.patch(lba, 0, bytes);
+            done.note(problem, self.commit(batch))?;
+        }
+        Ok(done)
+    }
+
+    /// Makes the record of the table cover every record there is.
+    pub(super) fn table(&self) -> Result<Done, FsError> {
+        let mut done = Done::default();
+        for problem in self.problems() {
+            let of_table = match problem {
+                Problem::Record { ino, .. } => ino == InodeNo::TABLE,
+                Problem::BehindTable { .. } => true,
+                _ => false,
+            };
+            if !of_table {
+                continue;
+            }
+            let hot = self.grains_used(HOT_RANGE.lbas());
+            let cold = self.grains_used(COLD_RANGE.lbas());
+            let grains = hot.max(cold.div_ceil(HOT_PER_GRAIN / COLD_PER_GRAIN));
+            let (lba, offset) = hot_place(InodeNo::TABLE);
+            let mut batch = AtomicBatch::new();
+            batch.patch(lba, offset, TableRecord { grains }.emit());
+            done.note(problem, self.commit(batch))?;
+            break;
+        }
+        Ok(done)
+    }
+
+    /// Makes up what is lost of an inode whose place is known: the hot record says where the data are. Its owner, times
+    /// and links are gone with the cold record: it is root's, and nobody gets the rights of its owner by running it.
+    pub(super) fn records(&self) -> Result<Done, FsError> {
+        let mut done = Done::default();
+        if !self.is_full() {
+            return Ok(done);
+        }
+        for problem in self.problems() {
+            let Problem::Record { ino, .. } = problem else {
+                continue;
+            };
+            let Some(record) = self.made_up(ino) else {
+                continue;
+            };
+            let (lba, _) = cold_place(ino);
+            let mut batch = AtomicBatch::new();
+            if matches!(read_cold(self.store, ino), Err(StoreError::Damaged { .. })) {
+                // The whole grain is lost, and has to go before anything can be written there.
+                batch.trim(LbaRange::new(lba, 1));
+            } else {
+                put_record(ino, &record, &mut batch);
+            }
+            done.note(problem, self.commit(batch))?;
+        }
+        Ok(done)
+    }
+
+    fn made_up(&self, ino: InodeNo) -> Option<InodeRecord> {
+        let hot = read_hot(self.store, ino).ok()?;
+        let hot = match HotRecord::parse(ino, &hot) {
+            Ok(Some(hot)) if !hot.relocating => hot,
+            // Its place is always the same, and its content speaks for itself.
+            Ok(None) | Err(_) if ino == InodeNo::ROOT => self.hot_root(),
+            _ => return None,
+        };
+        let links = match hot.kind {
+            FileKind::Directory => 2,
+            _ => u32::from(!hot.orphan),
+        };
+        let holder = self.survey.holders(ino).first().copied();
+        Some(InodeRecord {
+            kind: hot.kind,
+            perm: hot.perm & !SET_ID,
+            range: hot.range,
+            size: hot.size,
+            generation: hot.generation,
+            orphan: hot.orphan,
+            reserved: hot.reserved,
+            relocation: None,
+            nlink: links,
+            uid: 0,
+            gid: 0,
+            rdev: 0,
+            parent: (hot.kind == FileKind::Directory).then_some(match ino {
+                InodeNo::ROOT => InodeNo::ROOT,
+                _ => holder.unwrap_or(InodeNo::ROOT),
+            }),
+            atime: self.now,
+            mtime: self.now,
+            ctime: self.now,
+            btime: self.now,
+        })
+    }
+
+    fn hot_root(&self) -> HotRecord {
+        // Else its attributes would be those of another inode.
+        let mut generation = [0; 8];
+        let head = xattr_head(InodeNo::ROOT);
+        if self.is_mapped(head) {
+            let _ = self.store.read(ByteAddr::new(head, 0), &mut generation);
+        }
+        HotRecord {
+            kind: FileKind::Directory,
+            perm: 0o755,
+            range: Some(ROOT_DIR_RANGE),
+            size: self.grains_used(ROOT_DIR_RANGE.lbas()) * GRAIN_BYTES as u64,
+            generation: u64::from_le_bytes(generation),
+            orphan: false,
+            reserved: false,
+            relocating: false,
+        }
+    }
+}
