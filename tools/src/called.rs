@@ -2,7 +2,11 @@
 
 use std::path::Path;
 
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
 use crate::cli::mount::OptionError;
+use crate::commands::{Damaged, Done};
 
 /// What the program was called as.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -65,12 +69,41 @@ impl Called {
         }
     }
 
+    /// Exit status when the command has done what it should.
+    pub fn done(self, done: Done) -> u8 {
+        match (self, done) {
+            // fsck(8): "filesystem errors corrected".
+            (Self::Fsck, Done::Repaired) => 1,
+            _ => 0,
+        }
+    }
+
+    /// Takes care of the exit status of a command that is interrupted.
+    pub fn watch_signals(self) {
+        if self != Self::Fsck {
+            return;
+        }
+        let Ok(mut signals) = Signals::new([SIGINT, SIGTERM]) else {
+            return;
+        };
+        std::thread::spawn(move || {
+            if signals.forever().next().is_some() {
+                eprintln!("{}: cancelled", self.name());
+                // fsck(8): "checking canceled by user request". What has been repaired stays so.
+                std::process::exit(32);
+            }
+        });
+    }
+
     /// Exit status when the command failed.
     pub fn failed(self, error: &anyhow::Error) -> u8 {
         match self {
             Self::Mount if error.is::<OptionError>() => self.wrong_usage(),
             Self::Flashnet if error.is::<OptionError>() => self.wrong_usage(),
-            Self::Flashnet | Self::Mkfs | Self::Fsck => 1,
+            // fsck(8): "filesystem errors left uncorrected", "operational error".
+            Self::Fsck if error.is::<Damaged>() => 4,
+            Self::Fsck => 8,
+            Self::Flashnet | Self::Mkfs => 1,
             // mount(8): "mount failure".
             Self::Mount | Self::Umount => 32,
         }

@@ -33,8 +33,9 @@ fn main() -> ExitCode {
         // SAFETY: no other thread exists yet.
         unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
     }
+    called.watch_signals();
     match tools::commands::run(&cli) {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(done) => ExitCode::from(called.done(done)),
         Err(error) => {
             eprintln!("{}: {error:#}", called.name());
             ExitCode::from(called.failed(&error))

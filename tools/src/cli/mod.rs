@@ -54,9 +54,9 @@ pub enum Command {
     /// Unmount a volume, and wait until its target has closed it.
     #[command(after_help = "Example: flashnet umount /mnt/flash")]
     Umount(Umount),
-    /// Check a volume that is not in use.
+    /// Check a volume that is not in use, and repair it.
     #[command(
-        after_help = "Example: flashnet fsck volume.img\n         flashnet fsck --rebuild volume.img"
+        after_help = "Example: flashnet fsck volume.img\n         flashnet fsck -y volume.img"
     )]
     Fsck(Fsck),
     /// Show what is on the media of a volume that is not in use.
@@ -230,13 +230,28 @@ pub struct Serve {
     pub background: bool,
 }
 
-/// Options of `fsck`.
+/// Options of `fsck`, which are those of fsck(8).
 #[derive(Clone, Debug, Args)]
 pub struct Fsck {
-    /// Find the map again from the headers of the log, whatever the checkpoints say.
-    #[arg(long)]
+    /// Change nothing: say what is wrong (this is what happens without -p and -y, too).
+    #[arg(short = 'n', group = "care")]
+    pub no_change: bool,
+    /// Recover, and repair what loses nothing; a volume that was shut down in order is not looked at (see -f).
+    #[arg(short = 'p', short_alias = 'a', group = "care")]
+    pub preen: bool,
+    /// Recover, and repair all that can be repaired.
+    #[arg(short = 'y', group = "care")]
+    pub yes: bool,
+    /// With -p, look at the volume even if it was shut down in order.
+    #[arg(short = 'f')]
+    pub force: bool,
+    /// Say more.
+    #[arg(short = 'v')]
+    pub verbose: bool,
+    /// Find the map again from the headers of the log, whatever the checkpoints say, and keep it.
+    #[arg(long, conflicts_with = "no_change")]
     pub rebuild: bool,
-    /// Device or image file; all of them in any order, if the volume lies on several.
+    /// Device or image file; all of them in any order, also with commas between them, if the volume lies on several.
     #[arg(required = true, value_name = "DEV")]
     pub devices: Vec<PathBuf>,
 }

@@ -22,16 +22,27 @@ use anyhow::Result;
 
 use crate::cli::{Cli, Command};
 
+pub use fsck::Damaged;
+
+/// What came of a command that has not failed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Done {
+    /// What was asked for.
+    AllWell,
+    /// The volume was damaged, and is not any more.
+    Repaired,
+}
+
 /// Runs the command that was asked for.
-pub fn run(cli: &Cli) -> Result<()> {
+pub fn run(cli: &Cli) -> Result<Done> {
     let json = cli.json;
-    match &cli.command {
+    let done = match &cli.command {
         Command::Demo(options) => demo::run(options, json),
         Command::Mkfs(options) => mkfs::run(options, json),
         Command::Serve(options) => serve::run(options, json),
         Command::Mount(options) => mount::run(options),
         Command::Umount(options) => umount::run(options),
-        Command::Fsck(options) => fsck::run(options, json),
+        Command::Fsck(options) => return fsck::run(options, json),
         Command::Ls(options) => remote::ls(options, json),
         Command::Stat(options) => remote::stat(options, json),
         Command::Get(options) => remote::get(options, json),
@@ -43,5 +54,6 @@ pub fn run(cli: &Cli) -> Result<()> {
         Command::Bench(command) => bench::run(command, json),
         Command::Soak(options) => soak::run(options, json),
         Command::PerfServer(options) => perf::serve(options),
-    }
+    };
+    done.map(|()| Done::AllWell)
 }
