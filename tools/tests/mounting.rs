@@ -5,6 +5,7 @@ mod common;
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::os::unix::fs::{MetadataExt, symlink};
+use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -342,6 +343,44 @@ fn killed_and_mounted_again() {
     place.wait_for_end();
     place.unmount();
     assert!(place.entry().is_none());
+}
+
+/// systemd is told when everything is there, and when the end has begun.
+#[test]
+fn the_service_manager_is_told() {
+    if !can_mount_as_root() {
+        return;
+    }
+    let place = Place::new();
+    let path = place.image.beside("notify");
+    let manager = UnixDatagram::bind(&path).unwrap();
+    manager
+        .set_read_timeout(Some(Duration::from_secs(20)))
+        .unwrap();
+    let mut target = Command::new(FLASHNET)
+        .args(["serve", "-o", "listen=none", "--mount"])
+        .args([&place.dir, &place.image.path()])
+        .env("NOTIFY_SOCKET", &path)
+        .env("FLASHNET_LOG", "warn")
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    let hear = |word: &str| {
+        let mut bytes = [0; 4096];
+        loop {
+            let len = manager.recv(&mut bytes).unwrap();
+            let text = String::from_utf8_lossy(&bytes[..len]).into_owned();
+            if text.lines().any(|line| line == word) {
+                return text;
+            }
+        }
+    };
+    let text = hear("READY=1");
+    assert!(text.contains("STATUS=serving"), "{text}");
+    assert!(place.entry().is_some());
+    place.signal(libc::SIGTERM);
+    hear("STOPPING=1");
+    assert!(target.wait().unwrap().success());
 }
 
 /// The options also come with `serve` and from its file; a target that serves nothing but a mount ends with it.
