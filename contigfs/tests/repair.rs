@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use contigfs::{
-    BlockStore, ByteAddr, Care, FallocMode, FileKind, Fs, InodeNo, MemStore, NewNode, Problem,
-    RenameMode, RepairReport, SetAttr, WriteOptions, XattrMode, check, repair,
+    BlockStore, ByteAddr, Care, FallocMode, FileKind, FormatOptions, Fs, InodeNo, MemStore,
+    NewNode, Problem, RenameMode, RepairReport, SetAttr, WriteOptions, XattrMode, check, repair,
 };
 use ftl::{AtomicBatch, Lba, LbaRange};
 use support::{Dice, fresh, name, names};
@@ -548,4 +548,65 @@ fn change(fs: &MemFs, dice: &mut Dice) {
         };
     }
     let _ = fs.sync_all();
+}
+
+/// Grains that the media have lost, whatever was in them: what lay in them is given up, and the rest is put in order.
+#[test]
+fn grains_lost_by_the_media() {
+    // What is lost, whether that can be repaired, and where the file is then.
+    let cases = [
+        (Lba(0), true, "/d/a"),
+        (Lba(1), true, "/d/a"),
+        (HOT, false, "/keep"),
+        (COLD, true, "/d/a"),
+        (ROOT_DIR, true, "/lost+found/#2/a"),
+        (XATTRS.offset(3), true, "/d/a"),
+    ];
+    for (lba, curable, path) in cases {
+        let mut device = ftl::MemDevice::new(32 << 20).unwrap();
+        ftl::Ftl::format(&mut device, &ftl::FormatOptions::default()).unwrap();
+        let volume = Arc::new(open(device));
+        Fs::format(&volume, &FormatOptions::default()).unwrap();
+        let fs = Fs::mount(Arc::clone(&volume)).unwrap();
+        let dir = fs.create(ROOT, name("d"), &NewNode::directory()).unwrap();
+        let a = fs.create(dir.ino, name("a"), &NewNode::file()).unwrap();
+        fs.write(a.ino, 0, b"a", WriteOptions::default()).unwrap();
+        fs.set_xattr(a.ino, name("user.a"), b"7", XattrMode::Set)
+            .unwrap();
+        assert_eq!((dir.ino.0, a.ino.0), (2, 3));
+        fs.sync_all().unwrap();
+        drop(fs);
+        volume.shutdown().unwrap();
+        let mut device = Arc::into_inner(volume).unwrap().into_device();
+        let map = ftl::check(&mut device).unwrap().map;
+        let Some(ftl::Checked::Data { pba, .. }) = map.get(&lba) else {
+            panic!("{lba} is not on media");
+        };
+        let at = pba.0 as usize * GRAIN;
+        device.image_mut()[at..at + 100].fill(0x5a);
+
+        let volume = Arc::new(open(device));
+        assert!(!check(&volume).is_clean(), "{lba}");
+        let report = repair(&volume, Care::Full).unwrap();
+        assert_eq!(report.after.is_clean(), curable, "{lba}: {report:?}");
+        assert!(repair(&volume, Care::Full).unwrap().repaired.is_empty());
+        if curable {
+            let fs = Fs::mount(Arc::clone(&volume)).unwrap();
+            let ino = fs.lookup_path(path).unwrap();
+            let mut bytes = [0; 10];
+            assert_eq!(fs.read(ino, 0, &mut bytes), Ok(1), "{lba}");
+            drop(fs);
+            volume.shutdown().unwrap();
+            let mut device = Arc::into_inner(volume).unwrap().into_device();
+            assert!(ftl::check(&mut device).unwrap().is_sound(), "{lba}");
+        }
+    }
+}
+
+fn open(device: ftl::MemDevice) -> ftl::Volume<ftl::MemDevice> {
+    let options = ftl::OpenOptions {
+        pool_frames: 1024,
+        ..ftl::OpenOptions::default()
+    };
+    ftl::Volume::open(device, options).unwrap().0
 }

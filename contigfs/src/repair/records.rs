@@ -38,8 +38,11 @@ impl<S: BlockStore> Surgeon<'_, S> {
             if read.is_err() || RootRecord::parse(&bytes).is_err() {
                 continue;
             }
+            // All of it: a grain that the media have lost can not be changed in part.
+            let mut grain = vec![0; GRAIN_BYTES];
+            grain[..RootRecord::BYTES].copy_from_slice(&bytes);
             let mut batch = AtomicBatch::new();
-            batch.patch(lba, 0, bytes);
+            batch.patch(lba, 0, grain);
             done.note(problem, self.commit(batch))?;
         }
         Ok(done)
