@@ -168,6 +168,33 @@ fn mount_and_umount() {
     assert!(place.entry().is_none());
 }
 
+/// Nothing of whoever has mounted stays in use by the target: neither files nor the directory it was in.
+#[test]
+fn the_caller_is_left_behind() {
+    if !can_mount_as_root() {
+        return;
+    }
+    let place = Place::new();
+    let lock = place.image.beside("lock");
+    let script = "exec 9>lock; ./mount.contigfs volume.img mnt";
+    let status = Command::new("sh")
+        .args(["-c", script])
+        .current_dir(lock.parent().unwrap())
+        .status();
+    assert!(status.unwrap().success());
+    let process = PathBuf::from(format!("/proc/{}", place.server().unwrap()));
+    assert_eq!(fs::read_link(process.join("cwd")).unwrap(), Path::new("/"));
+    for entry in fs::read_dir(process.join("fd")).unwrap() {
+        let file = fs::read_link(entry.unwrap().path()).unwrap();
+        assert_ne!(file, lock);
+    }
+    for stream in ["fd/0", "fd/1", "fd/2"] {
+        let file = fs::read_link(process.join(stream)).unwrap();
+        assert_eq!(file, Path::new("/dev/null"));
+    }
+    place.unmount();
+}
+
 /// What options do, by the mount table and by their effect.
 #[test]
 fn options_have_effects() {

@@ -56,10 +56,16 @@ fn start(paths: &[PathBuf], dir: &Path, list: &str) -> Result<()> {
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
-    // SAFETY: both calls are async-signal-safe and touch no memory of this process.
+    // SAFETY: these calls are async-signal-safe and touch no memory of this process.
     unsafe {
         command.pre_exec(|| {
             libc::setsid();
+            // Files of the caller, locks among them, do not stay open as long as the volume is mounted.
+            libc::close_range(
+                3,
+                libc::c_uint::MAX,
+                libc::CLOSE_RANGE_CLOEXEC as libc::c_int,
+            );
             // Whoever interrupts the mounting means the target; it takes this back when the mount is there.
             libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM);
             Ok(())
