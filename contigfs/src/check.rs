@@ -445,7 +445,7 @@ impl<'a, S: BlockStore> Checker<'a, S> {
 
     fn check_xattrs_of(&mut self, ino: InodeNo, record: &InodeRecord) {
         self.report.with_xattrs += 1;
-        let (set, grains) = match self.read_xattrs(ino, record.generation) {
+        let (set, grains) = match read_xattrs(self.store, ino, record.generation) {
             Ok(found) => found,
             Err(error) => return self.problem(Problem::Xattrs { ino, error }),
         };
@@ -457,21 +457,6 @@ impl<'a, S: BlockStore> Checker<'a, S> {
         if let Some(lba) = self.store.next_mapped(left) {
             self.problem(Problem::XattrsLeft { ino, lba });
         }
-    }
-
-    /// Reads the attributes of an inode, and how many grains they have.
-    fn read_xattrs(&self, ino: InodeNo, generation: u64) -> Result<(XattrSet, usize), FsError> {
-        let mut bytes = vec![0; GRAIN_BYTES];
-        self.store
-            .read(ByteAddr::new(xattr_head(ino), 0), &mut bytes)?;
-        let head = bytes.first_chunk().expect("a whole grain was read");
-        let grains = xattr_grains(ino, head)?;
-        bytes.resize(grains * GRAIN_BYTES, 0);
-        if grains > 1 {
-            let rest = ByteAddr::new(xattr_rest(ino).start, 0);
-            self.store.read(rest, &mut bytes[GRAIN_BYTES..])?;
-        }
-        Ok((parse_xattrs(ino, generation, &bytes)?, grains))
     }
 
     /// No two files share LBAs; what is mapped belongs to somebody.
@@ -705,6 +690,24 @@ impl<'a, S: BlockStore> Checker<'a, S> {
             }
         }
     }
+}
+
+/// Reads the attributes of an inode, and how many grains they have.
+pub(crate) fn read_xattrs(
+    store: &impl BlockStore,
+    ino: InodeNo,
+    generation: u64,
+) -> Result<(XattrSet, usize), FsError> {
+    let mut bytes = vec![0; GRAIN_BYTES];
+    store.read(ByteAddr::new(xattr_head(ino), 0), &mut bytes)?;
+    let head = bytes.first_chunk().expect("a whole grain was read");
+    let grains = xattr_grains(ino, head)?;
+    bytes.resize(grains * GRAIN_BYTES, 0);
+    if grains > 1 {
+        let rest = ByteAddr::new(xattr_rest(ino).start, 0);
+        store.read(rest, &mut bytes[GRAIN_BYTES..])?;
+    }
+    Ok((parse_xattrs(ino, generation, &bytes)?, grains))
 }
 
 /// Whether the access control lists are legal, and the mode says what the access list says.
