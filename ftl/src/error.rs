@@ -94,8 +94,8 @@ pub enum FormatError {
         /// What it takes.
         needed: u64,
     },
-    /// Segment size is no power of two between 16 grains and 64 MiB.
-    #[error("segment size must be a power of two from 64 KiB to 64 MiB")]
+    /// Segment size is no power of two between 16 grains and 512 MiB.
+    #[error("segment size must be a power of two from 64 KiB to 512 MiB")]
     SegmentSize,
     /// The wanted capacity does not fit beside the reserves.
     #[error("capacity too large: at most {max} grains fit")]

@@ -10,8 +10,8 @@ use crate::places::{DEVICES_MAX, Places};
 pub(crate) const FIRST_SEGMENT_GRAIN: u64 = 16;
 /// Smallest segment.
 pub(crate) const SEGMENT_GRAINS_MIN: u32 = 16;
-/// Largest segment (64 MiB).
-pub(crate) const SEGMENT_GRAINS_MAX: u32 = (64 << 20) / GRAIN_BYTES as u32;
+/// Largest segment (512 MiB).
+pub(crate) const SEGMENT_GRAINS_MAX: u32 = (512 << 20) / GRAIN_BYTES as u32;
 /// Most data grains in one write-out: 768 KiB with its header, 21.4 bytes of header for each grain.
 pub(crate) const WRITE_OUT_DATA_MAX: usize = 191;
 /// Free segments that only relocation may open (I17).
@@ -274,7 +274,7 @@ impl Geometry {
     }
 }
 
-/// A 2048th of the device, as a power of two between 512 KiB and 64 MiB, but at least 64 segments when the device is
+/// A 2048th of the device, as a power of two between 512 KiB and 512 MiB, but at least 64 segments when the device is
 /// that small.
 fn default_segment_grains(device_grains: u64) -> u64 {
     let ideal = (device_grains / 2048).clamp(128, u64::from(SEGMENT_GRAINS_MAX));

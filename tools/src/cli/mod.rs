@@ -157,7 +157,7 @@ pub struct Mkfs {
     /// Share of the device kept from users so that the log can breathe.
     #[arg(long, default_value = "20%", value_parser = percent)]
     pub op: u8,
-    /// Unit of append and reclaim [default: 1/2048 of the device, 512 KiB to 64 MiB].
+    /// Unit of append and reclaim [default: 1/2048 of the device, 512 KiB to 512 MiB].
     #[arg(long)]
     pub segment_size: Option<ByteSize>,
     /// Format even if there is a volume already.
