@@ -11,7 +11,7 @@ use contigfs::{
 };
 use ftl::{Lba, LbaRange};
 use support::oracle::DEFAULT;
-use support::{Dice, acl, fresh, name, names};
+use support::{Dice, acl, fresh, fresh_with, name, names, tight};
 
 const ROOT: InodeNo = InodeNo::ROOT;
 /// First grain of the inode table's hot and of its cold records.
@@ -143,6 +143,51 @@ fn one_damaged_record_costs_one_file() {
             Some(extent.range.start)
         );
     }
+}
+
+/// A file that was on its way when the power failed and whose record says no more where to: nothing of it is trimmed or
+/// given to others, at the old place or the new one.
+#[test]
+fn a_damaged_relocation_loses_no_data() {
+    let (store, fs) = fresh_with(1000, &tight());
+    let ino = fs.create(ROOT, name("f"), &NewNode::file()).unwrap().ino;
+    for n in 0..60u64 {
+        fs.write(ino, n * 3000 * 4096, &[7; 4096], WriteOptions::default())
+            .unwrap();
+    }
+    fs.create(ROOT, name("behind"), &NewNode::file()).unwrap();
+    fs.sync_all().unwrap();
+    store.cut_power_after(1);
+    let grow = SetAttr {
+        size: Some(1 << 40),
+        ..SetAttr::default()
+    };
+    assert!(fs.set_attr(ino, &grow).is_err());
+    let store = Arc::new(store.after_power_cut(|_| 0));
+    assert_eq!(check(&store).relocating, 1);
+    // The first byte of the new place.
+    let at = ByteAddr::new(TABLES[1], ino.0 * 128 + 96);
+    store.poke(at, |byte| byte ^ 1);
+    let mapped = store.mapped();
+    let fs = Fs::mount_with(Arc::clone(&store), &tight()).unwrap();
+    assert_eq!(fs.lookup_path("/f").unwrap_err().errno(), libc_eio());
+    for n in 0..50 {
+        let label = format!("new{n}");
+        let new = fs.create(ROOT, name(&label), &NewNode::file()).unwrap().ino;
+        let range = fs.file_extent(new).unwrap().range;
+        assert!(!mapped.iter().any(|&lba| range.contains(lba)), "{range:?}");
+        fs.set_attr(new, &grow).unwrap();
+        let range = fs.file_extent(new).unwrap().range;
+        assert!(!mapped.iter().any(|&lba| range.contains(lba)), "{range:?}");
+    }
+    fs.sync_all().unwrap();
+    let left = store.mapped();
+    assert!(mapped.iter().all(|lba| left.contains(lba)));
+    // Should the byte be what it was again, so is the file.
+    store.poke(at, |byte| byte ^ 1);
+    let fs = Fs::mount_with(Arc::clone(&store), &tight()).unwrap();
+    assert_eq!(fs.attr(ino).unwrap().grains, 60);
+    assert!(check(&store).is_clean());
 }
 
 /// I7: any single metadata grain may be garbage, and the volume can be mounted and its names listed where they are

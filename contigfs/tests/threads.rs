@@ -2,13 +2,15 @@
 
 mod support;
 
-use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
 use std::thread;
 
 use contigfs::{
-    CopyRange, FallocMode, FileKind, InodeNo, NewNode, RenameMode, SetAttr, SyncScope,
-    WriteOptions, XattrMode,
+    BlockStore, ByteAddr, CopyRange, FallocMode, FileKind, Fs, InodeNo, MemStore, NewNode,
+    RenameMode, SetAttr, StoreError, SyncScope, WriteOptions, XattrMode,
 };
+use ftl::{AtomicBatch, Lba, LbaRange, Space};
 use support::oracle::{ACCESS, DEFAULT};
 use support::{Dice, acl, assert_clean, fresh_with, name, names, tight};
 
@@ -199,4 +201,99 @@ fn writers_of_one_file() {
     );
     fs.sync_all().unwrap();
     assert_clean(&store);
+}
+
+/// A store whose next sync stops before it begins, until it is let go on.
+struct Gate {
+    store: Arc<MemStore>,
+    next_sync: Mutex<Option<(Sender<()>, Receiver<()>)>>,
+}
+
+impl BlockStore for Gate {
+    fn read(&self, at: ByteAddr, buf: &mut [u8]) -> Result<(), StoreError> {
+        self.store.read(at, buf)
+    }
+
+    fn write(&self, at: ByteAddr, data: &[u8]) -> Result<(), StoreError> {
+        self.store.write(at, data)
+    }
+
+    fn commit(&self, batch: AtomicBatch) -> Result<(), StoreError> {
+        self.store.commit(batch)
+    }
+
+    fn sync(&self, range: LbaRange) -> Result<(), StoreError> {
+        let gate = self.next_sync.lock().unwrap().take();
+        if let Some((reached, go)) = gate {
+            reached.send(()).unwrap();
+            go.recv().unwrap();
+        }
+        self.store.sync(range)
+    }
+
+    fn next_mapped(&self, range: LbaRange) -> Option<Lba> {
+        self.store.next_mapped(range)
+    }
+
+    fn space(&self) -> Space {
+        self.store.space()
+    }
+}
+
+/// `fsync` makes durable what was written before, also when the file leaves its place after `fsync` has looked where it
+/// is: a sync of that place covers nothing any more.
+#[test]
+fn fsync_follows_a_file() {
+    let (store, fs) = fresh_with(1000, &tight());
+    drop(fs);
+    let gate = Arc::new(Gate {
+        store: Arc::clone(&store),
+        next_sync: Mutex::new(None),
+    });
+    let fs = Fs::mount_with(Arc::clone(&gate), &tight()).unwrap();
+    let ino = fs.create(ROOT, name("f"), &NewNode::file()).unwrap().ino;
+    fs.create(ROOT, name("behind"), &NewNode::file()).unwrap();
+    for durable_write in [false, true] {
+        let size = fs.file_extent(ino).unwrap().range.count * 4096;
+        resize(&fs, ino, size);
+        fs.fsync(ino, SyncScope::All).unwrap();
+        let place = fs.file_extent(ino).unwrap().range.start;
+        let (reached, has_reached) = channel();
+        let (let_go, go) = channel();
+        *gate.next_sync.lock().unwrap() = Some((reached, go));
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                let options = WriteOptions {
+                    durable: durable_write,
+                    ..WriteOptions::default()
+                };
+                fs.write(ino, 4000, b"follow", options).unwrap();
+                if !durable_write {
+                    fs.fsync(ino, SyncScope::Data).unwrap();
+                }
+                let cut = Arc::new(store.after_power_cut(|_| 0));
+                let cut = Fs::mount(cut).unwrap();
+                let mut found = [0; 6];
+                cut.read(ino, 4000, &mut found).unwrap();
+                assert_eq!(&found, b"follow", "durable write: {durable_write}");
+            });
+            has_reached.recv().unwrap();
+            // Something lies behind it, or it begins where no larger range can.
+            resize(&fs, ino, size + 1);
+            let_go.send(()).unwrap();
+        });
+        assert_ne!(fs.file_extent(ino).unwrap().range.start, place);
+        let neighbour = format!("behind again {durable_write}");
+        fs.create(ROOT, name(&neighbour), &NewNode::file()).unwrap();
+        fs.write(ino, 4000, b"______", WriteOptions::default())
+            .unwrap();
+    }
+}
+
+fn resize(fs: &Fs<impl BlockStore>, ino: InodeNo, size: u64) {
+    let set = SetAttr {
+        size: Some(size),
+        ..SetAttr::default()
+    };
+    fs.set_attr(ino, &set).unwrap();
 }
