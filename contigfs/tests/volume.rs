@@ -296,3 +296,52 @@ fn metadata_survive_power_cuts_of_the_device() {
     }
     assert!(states > 500, "{states} crash states are too few");
 }
+
+/// A file that relocates in several batches is whole after a cut at any operation of the device, whether the mount finds
+/// it at its old place, at its new one, or on its way.
+#[test]
+fn a_long_relocation_survives_power_cuts_of_the_device() {
+    const SCATTERED: u64 = 60;
+    const APART: u64 = 3000 * 4096;
+    let mut device = SimDevice::new(SIM_BYTES, 5);
+    ftl::Ftl::format(&mut device, &ftl::FormatOptions::default()).unwrap();
+    let volume = Arc::new(open(device));
+    Fs::format(&volume, &FormatOptions::default()).unwrap();
+    let fs = Fs::mount_with(Arc::clone(&volume), &tight()).unwrap();
+    let ino = fs.create(ROOT, name("f"), &NewNode::file()).unwrap().ino;
+    for n in 0..SCATTERED {
+        let bytes = [n as u8 + 1; 4096];
+        fs.write(ino, n * APART, &bytes, WriteOptions::default())
+            .unwrap();
+    }
+    fs.create(ROOT, name("behind"), &NewNode::file()).unwrap();
+    fs.sync_all().unwrap();
+    volume.with_device(|device| device.record(1));
+    let grow = SetAttr {
+        size: Some(1 << 36),
+        ..SetAttr::default()
+    };
+    fs.set_attr(ino, &grow).unwrap();
+    let (mut states, mut on_its_way) = (0, 0);
+    for (number, point) in volume.with_device(SimDevice::recorded) {
+        for image in point.images(CrashPlan::sampled(SIM_IMAGES), number) {
+            let volume = open(MemDevice::from_image(&image.bytes).unwrap());
+            let report = check_with_data(&volume);
+            assert!(report.is_clean(), "{number}: {:?}", report.problems);
+            on_its_way += report.relocating;
+            let fs = Fs::mount_with(&volume, &tight()).unwrap();
+            let report = check_with_data(&volume);
+            assert!(report.is_clean(), "{number}: {:?}", report.problems);
+            assert_eq!((report.relocating, report.ownerless_grains), (0, 0));
+            assert_eq!(fs.attr(ino).unwrap().grains, SCATTERED, "{number}");
+            for n in 0..SCATTERED {
+                let mut found = [0; 4096];
+                fs.read(ino, n * APART, &mut found).unwrap();
+                assert!(found == [n as u8 + 1; 4096], "{number}: grain {n}");
+            }
+            states += 1;
+        }
+    }
+    println!("{states} states, {on_its_way} of them on the way");
+    assert!(states > 20 && on_its_way > 0, "{states}, {on_its_way}");
+}
