@@ -88,6 +88,28 @@ fn edges_and_holes() {
     assert_clean(&store);
 }
 
+/// I9: what a crash has left behind the end of the source is not dragged along with its last grain.
+#[test]
+fn leftovers_behind_the_end_are_not_cloned() {
+    let (store, fs) = fresh(1000);
+    let from = file(&fs, "from", &[1; 5000]);
+    fs.sync_all().unwrap();
+    fs.write(from, 5000, &[0xee; 3000], WriteOptions::default())
+        .unwrap();
+    // The grain with the new bytes has reached the media, the new size has not.
+    let fs = Fs::mount(Arc::new(store.after_power_cut(|n| n - 1))).unwrap();
+    assert_eq!(fs.attr(from).unwrap().size, 5000);
+    let to = file(&fs, "to", b"");
+    assert_eq!(fs.copy_range(&whole(from, to)), Ok(5000));
+    let longer = SetAttr {
+        size: Some(8192),
+        ..SetAttr::default()
+    };
+    fs.set_attr(to, &longer).unwrap();
+    let bytes = content(&fs, to).unwrap();
+    assert!(bytes[..5000] == [1; 5000] && bytes[5000..] == [0; 3192]);
+}
+
 /// What Linux refuses is refused; a source that ends before the range gives nothing.
 #[test]
 fn refusals() {

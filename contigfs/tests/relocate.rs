@@ -257,6 +257,23 @@ fn ranges_grow_and_shrink_in_place() {
     );
 }
 
+/// What is reserved behind the end moves with the rest when something is inserted, into a larger range if need be.
+#[test]
+fn reservations_move_with_an_insert() {
+    let (store, fs) = fresh_with(1000, &tight());
+    let ino = fs.create(ROOT, name("f"), &NewNode::file()).unwrap().ino;
+    resize(&fs, ino, 2 * GRAIN).unwrap();
+    let reserve = FallocMode::Allocate { keep_size: true };
+    fs.fallocate(ino, 0, 16 * GRAIN, reserve).unwrap();
+    assert_eq!(fs.file_extent(ino).unwrap().range.count, 16);
+    fs.fallocate(ino, 0, 4 * GRAIN, FallocMode::InsertRange)
+        .unwrap();
+    let attr = fs.attr(ino).unwrap();
+    assert_eq!((attr.size, attr.grains), (6 * GRAIN, 16));
+    assert_eq!(fs.file_extent(ino).unwrap().range.count, 32);
+    assert_clean(&store);
+}
+
 const GIB: u64 = 1 << 30;
 const CHUNK: usize = 1 << 20;
 
