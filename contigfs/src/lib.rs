@@ -30,6 +30,7 @@ mod fs;
 pub mod fuse;
 mod inode;
 mod mem_store;
+pub mod planted;
 mod repair;
 mod room;
 mod store;

@@ -12,6 +12,7 @@ use super::{Fs, Inode, Tail, Txn, exclusive, lock, shared};
 use crate::error::FsError;
 use crate::format::Range;
 use crate::inode::InodeNo;
+use crate::planted::Bug;
 use crate::store::{BlockStore, ByteAddr, StoreError};
 use crate::xattr::XattrName;
 
@@ -261,7 +262,9 @@ impl<S: BlockStore> Fs<S> {
             let before = *inode.state();
             if let Journey::Settled(_) = before.journey {
                 let (range, size) = before.place()?;
-                self.store.sync(grains(range, size))?;
+                if !self.has_bug(Bug::DataUnsynced) {
+                    self.store.sync(grains(range, size))?;
+                }
                 if inode.state().journey == before.journey {
                     return Ok(size);
                 }
@@ -297,6 +300,9 @@ impl<S: BlockStore> Fs<S> {
         let _change = lock(&inode.change);
         let state = *inode.state();
         let grown = state.size != state.record.size;
+        if self.has_bug(Bug::SizeUnsynced) {
+            return Ok(());
+        }
         if state.dead || !(grown || scope == SyncScope::All && state.times_dirty) {
             return Ok(());
         }

@@ -9,6 +9,7 @@ use super::{Fs, Inode, Txn, exclusive, shared};
 use crate::dir::DirPlan;
 use crate::error::FsError;
 use crate::inode::{FileKind, InodeNo};
+use crate::planted::Bug;
 use crate::store::BlockStore;
 use crate::time::Timestamp;
 
@@ -85,8 +86,10 @@ impl<S: BlockStore> Fs<S> {
         };
         if !last || open {
             txn.edit(inode, |record| {
-                record.nlink = record.nlink.saturating_sub(1);
-                record.orphan = last;
+                if !self.has_bug(Bug::LinkUncounted) || last {
+                    record.nlink = record.nlink.saturating_sub(1);
+                }
+                record.orphan = last && !self.has_bug(Bug::OrphanUnmarked);
                 record.ctime = now;
             });
             return self.commit(txn);

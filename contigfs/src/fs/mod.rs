@@ -53,6 +53,7 @@ use std::sync::{
 use crate::buddy::{Buddy, Order};
 use crate::error::{Corruption, FsError};
 use crate::inode::InodeNo;
+use crate::planted::Bug;
 use crate::store::BlockStore;
 use crate::table::Table;
 use crate::time::Timestamp;
@@ -91,6 +92,7 @@ pub struct Fs<S> {
     clock: Clock,
     /// Order of the range of a new file.
     file_order: Order,
+    planted: Option<Bug>,
     namespace: RwLock<()>,
     cache: Cache,
     /// Hot grains of the inode table that the table's own record covers.
@@ -124,6 +126,11 @@ impl<S: BlockStore> Fs<S> {
     /// The store below.
     pub fn store(&self) -> &S {
         &self.store
+    }
+
+    /// Whether a test asked for this bug.
+    fn has_bug(&self, bug: Bug) -> bool {
+        self.planted == Some(bug)
     }
 
     fn now(&self) -> Timestamp {

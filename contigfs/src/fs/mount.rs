@@ -18,6 +18,7 @@ use crate::format::{
     METADATA_ORDER, ROOT_COPY_LBA, ROOT_DIR_RANGE, ROOT_LBA, RootRecord, TableRecord, XATTR_SPACE,
 };
 use crate::inode::{FileKind, InodeNo};
+use crate::planted::Bug;
 use crate::store::{BlockStore, ByteAddr};
 use crate::table::Table;
 use crate::time::Timestamp;
@@ -42,6 +43,8 @@ pub struct FsOptions {
     /// Binary logarithm of the grains in the range of a new file; at most 50. A file that needs more gets more, at its
     /// place or at another, so a small value costs relocations, and a large one address space.
     pub file_order: u8,
+    /// For tests: a bug to have.
+    pub planted: Option<Bug>,
 }
 
 impl Default for FsOptions {
@@ -49,6 +52,7 @@ impl Default for FsOptions {
         Self {
             clock: Timestamp::now,
             file_order: FILE_ORDER.0,
+            planted: None,
         }
     }
 }
@@ -75,11 +79,12 @@ impl<S: BlockStore> Fs<S> {
     pub fn mount_with(store: S, options: &FsOptions) -> Result<Self, FsError> {
         let file_order = Order::new(options.file_order).ok_or(FsError::Invalid)?;
         let root = read_root(&store)?;
-        let scan = scan(&store, root.features)?;
+        let scan = scan(&store, root.features, options.planted)?;
         let fs = Self {
             store,
             clock: options.clock,
             file_order,
+            planted: options.planted,
             namespace: RwLock::new(()),
             cache: Cache::new(),
             grow: Mutex::new(scan.grains),
@@ -244,7 +249,12 @@ pub(crate) fn table_grains(store: &impl BlockStore) -> (u64, Option<FsError>) {
 }
 
 /// Reads all hot records. One that makes no sense marks its inode bad and the mount goes on.
-fn scan(store: &impl BlockStore, features: Features) -> Result<Scan, FsError> {
+fn scan(
+    store: &impl BlockStore,
+    features: Features,
+    planted: Option<Bug>,
+) -> Result<Scan, FsError> {
+    let forgetful = planted == Some(Bug::RangesForgotten);
     let (grains, _) = table_grains(store);
     let mut table = Table::default();
     let mut buddy = Buddy::new();
@@ -282,7 +292,7 @@ fn scan(store: &impl BlockStore, features: Features) -> Result<Scan, FsError> {
                 Ok(None) => continue,
                 Ok(Some(record)) => record
                     .range
-                    .is_none_or(|range| buddy.reserve(range))
+                    .is_none_or(|range| forgetful || buddy.reserve(range))
                     .then_some(record),
                 Err(_) => None,
             };

@@ -8,6 +8,7 @@ use super::{Fs, Inode, Txn};
 use crate::buddy::Order;
 use crate::error::FsError;
 use crate::format::{Range, Relocation, Splice};
+use crate::planted::Bug;
 use crate::store::{BlockStore, StoreError};
 
 /// Order of the range of a new file unless the mount says otherwise: 64 GiB of address space.
@@ -162,7 +163,9 @@ impl<S: BlockStore> Fs<S> {
             return Err(StoreError::Failed.into());
         }
         self.observe(|observer| observer.freed(inode.ino));
-        if let Some(range) = range {
+        if let Some(range) = range
+            && !self.has_bug(Bug::DataUnfreed)
+        {
             let mut trims = self.trims_of(range.lbas());
             if trims.more {
                 // More than a batch can trim: first without a name, then piece by piece, then gone. A crash in between
@@ -177,7 +180,9 @@ impl<S: BlockStore> Fs<S> {
             }
             txn.batch.trims.extend(trims.ranges);
         }
-        self.trim_xattrs(inode.ino, &mut txn.batch);
+        if !self.has_bug(Bug::AttributesUnfreed) {
+            self.trim_xattrs(inode.ino, &mut txn.batch);
+        }
         txn.free(inode);
         self.commit(txn)
     }

@@ -9,6 +9,7 @@ use super::{Fs, Inode, SyncScope, Txn, exclusive, shared};
 use crate::dir::{DirPlan, Slot};
 use crate::error::{Corruption, FsError};
 use crate::inode::{FileKind, InodeNo};
+use crate::planted::Bug;
 use crate::store::BlockStore;
 
 /// What to do with an existing target.
@@ -211,10 +212,10 @@ impl<S: BlockStore> Fs<S> {
         let mut txn = Txn::default();
         txn.change_dir(&from, from_index, &from_plan, now);
         txn.change_dir(&to, to_index, &to_plan, now);
-        moved(&mut txn, &old, &from, &to, now);
+        self.note_move(&mut txn, &old, &from, &to, now);
         match (&new, mode) {
             (Some(new), RenameMode::Exchange) => {
-                moved(&mut txn, new, &to, &from, now);
+                self.note_move(&mut txn, new, &to, &from, now);
                 self.commit(txn)?;
             }
             (Some(new), _) => {
@@ -296,26 +297,27 @@ impl<S: BlockStore> Fs<S> {
         }
         .into())
     }
-}
 
-/// Notes in the records that `inode` went from one directory to another.
-fn moved(
-    txn: &mut Txn,
-    inode: &Arc<Inode>,
-    from: &Arc<Inode>,
-    to: &Arc<Inode>,
-    now: crate::time::Timestamp,
-) {
-    let is_dir = inode.kind == FileKind::Directory;
-    let new_parent = to.ino;
-    txn.edit(inode, |record| {
-        record.ctime = now;
+    /// Notes in the records that `inode` went from one directory to another.
+    fn note_move(
+        &self,
+        txn: &mut Txn,
+        inode: &Arc<Inode>,
+        from: &Arc<Inode>,
+        to: &Arc<Inode>,
+        now: crate::time::Timestamp,
+    ) {
+        let is_dir = inode.kind == FileKind::Directory;
+        let new_parent = to.ino;
+        txn.edit(inode, |record| {
+            record.ctime = now;
+            if is_dir && !self.has_bug(Bug::ParentUnmoved) {
+                record.parent = Some(new_parent);
+            }
+        });
         if is_dir {
-            record.parent = Some(new_parent);
+            txn.edit(from, |record| record.nlink = record.nlink.saturating_sub(1));
+            txn.edit(to, |record| record.nlink = record.nlink.saturating_add(1));
         }
-    });
-    if is_dir {
-        txn.edit(from, |record| record.nlink = record.nlink.saturating_sub(1));
-        txn.edit(to, |record| record.nlink = record.nlink.saturating_add(1));
     }
 }

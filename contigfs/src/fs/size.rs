@@ -12,6 +12,7 @@ use super::data::place;
 use super::{Fs, Inode, Tail, Txn, exclusive, lock};
 use crate::error::FsError;
 use crate::format::Range;
+use crate::planted::Bug;
 use crate::store::{BlockStore, ByteAddr};
 use crate::time::Timestamp;
 
@@ -49,7 +50,9 @@ impl<S: BlockStore> Fs<S> {
             let trims = self.trims_of(behind);
             more = trims.more.then_some(behind);
             txn.batch.trims.extend(trims.ranges);
-            self.patch_zeros(&mut txn.batch, range, size, kept * GRAIN);
+            if !self.has_bug(Bug::TruncationKeepsBytes) {
+                self.patch_zeros(&mut txn.batch, range, size, kept * GRAIN);
+            }
             if more.is_none() {
                 smaller = self.smaller_range(inode, size);
             }
@@ -104,7 +107,7 @@ impl<S: BlockStore> Fs<S> {
 
     /// Makes the bytes behind the end zeros, if it is not known that they are. The caller holds `content` exclusively.
     pub(super) fn clean_tail(&self, inode: &Arc<Inode>) -> Result<(), FsError> {
-        if inode.state().tail == Tail::Zeros {
+        if inode.state().tail == Tail::Zeros || self.has_bug(Bug::TailUncleaned) {
             return Ok(());
         }
         let (range, size) = place(inode)?;

@@ -13,6 +13,7 @@ use crate::format::{
     InodeRecord, TableRecord,
 };
 use crate::inode::InodeNo;
+use crate::planted::Bug;
 use crate::store::BlockStore;
 use crate::table::FreePlan;
 use crate::xattr::XattrSet;
@@ -144,6 +145,14 @@ impl<S: BlockStore> Fs<S> {
             .map(|(inode, _)| lock(&inode.xattrs))
             .collect();
         let grow = self.plan_growth(&txn.edits, &mut txn.batch);
+        if self.has_bug(Bug::BatchNotAtomic) {
+            while txn.batch.patches.len() > 1 {
+                self.store.commit(AtomicBatch {
+                    patches: txn.batch.patches.drain(..1).collect(),
+                    ..AtomicBatch::default()
+                })?;
+            }
+        }
         if let Err(error) = self.store.commit(txn.batch) {
             for (ino, plan) in frees {
                 self.alloc().table.finish_free(ino, plan, false, false);

@@ -1,0 +1,5 @@
+//! Workloads with judges, for the tests and for the planted bugs that judge them.
+#![allow(dead_code, unreachable_pub, missing_docs)]
+
+pub mod crash;
+pub mod model;
