@@ -2,6 +2,8 @@
 #![allow(unreachable_pub)] // Shared by several test programs.
 #![allow(dead_code)]
 
+pub mod fault_disk;
+
 use std::io::{BufRead, BufReader, Read};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -153,7 +155,7 @@ impl Target {
         let mut target = Self {
             child,
             address: SocketAddr::from(([127, 0, 0, 1], 0)),
-            mount: None,
+            mount: mount_of(more),
         };
         let mut line = String::new();
         let stdout = target.child.stdout.as_mut().expect("it is piped");
@@ -175,14 +177,10 @@ impl Target {
             .spawn()
             .expect("the program starts");
         let address = served(&mut child);
-        let mount = more
-            .iter()
-            .position(|&option| option == "--mount")
-            .map(|at| PathBuf::from(more[at + 1]));
         Self {
             child,
             address,
-            mount,
+            mount: mount_of(more),
         }
     }
 
@@ -203,6 +201,11 @@ impl Target {
 
     /// Kills it.
     pub fn kill(mut self) {
+        self.halt();
+    }
+
+    /// Kills it, and leaves its mount to those who work there.
+    pub fn halt(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }
@@ -220,6 +223,12 @@ impl Target {
             std::thread::sleep(Duration::from_millis(10));
         }
     }
+}
+
+/// The directory that these options of `serve` mount on.
+fn mount_of(options: &[&str]) -> Option<PathBuf> {
+    let at = options.iter().position(|&option| option == "--mount")?;
+    Some(PathBuf::from(options[at + 1]))
 }
 
 impl Drop for Target {
