@@ -183,6 +183,10 @@ fn open(path: &Path, grains: u64) -> Result<(), Box<dyn Error>> {
     let start = Instant::now();
     let (volume, report) = Volume::open(device, OpenOptions::default())?;
     let opened = milliseconds(start);
+    eprint!(
+        "  opened in {opened:.1} ms ({} headers behind checkpoint {:?}), ",
+        report.headers, report.checkpoint
+    );
     let start = Instant::now();
     drop(volume.page(Lba(grains / 3), Intent::Read)?);
     let first = milliseconds(start);
@@ -195,9 +199,7 @@ fn open(path: &Path, grains: u64) -> Result<(), Box<dyn Error>> {
     let memory = resident_bytes()?.saturating_sub(before) as f64 / mapped as f64;
     println!("{opened}");
     eprintln!(
-        "  opened in {opened:.1} ms ({} headers behind checkpoint {:?}), first read {first:.2} ms, \
-         whole map {loaded:.1} ms, {memory:.2} bytes of memory per mapped grain",
-        report.headers, report.checkpoint
+        "first read {first:.2} ms, whole map {loaded:.1} ms, {memory:.2} bytes of memory per mapped grain"
     );
     Ok(())
 }

@@ -244,6 +244,11 @@ impl Geometry {
         WRITE_OUT_DATA_MAX.min(self.segment_grains as usize - 1)
     }
 
+    /// Whether a full write-out fills a segment, so that its header is the first grain of one.
+    pub(crate) fn writes_once_per_segment(&self) -> bool {
+        self.segment_grains as usize <= WRITE_OUT_DATA_MAX + 1
+    }
+
     /// Whether the numbers fit each other; they come from the media.
     pub(crate) fn sane(&self) -> Result<(), &'static str> {
         let legal = SEGMENT_GRAINS_MIN..=SEGMENT_GRAINS_MAX;
@@ -300,7 +305,7 @@ mod tests {
             16 * gib / 100 * 80 + 16 * gib % 100 * 80 / 100
         );
         let g = Geometry::derive(&[1024 * gib], None, 20, None, None).expect("1 TiB");
-        assert_eq!(u64::from(g.segment_grains) * GRAIN_BYTES as u64, 64 << 20);
+        assert_eq!(u64::from(g.segment_grains) * GRAIN_BYTES as u64, 512 << 20);
         let tiny = Geometry::derive(&[16 + 8 * 16], Some(16 * 4096), 20, None, None).expect("tiny");
         assert_eq!(tiny.capacity_grains, tiny.capacity_max());
         assert!(tiny.sane().is_ok());

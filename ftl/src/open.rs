@@ -84,7 +84,8 @@ pub struct OpenOptions {
     pub planted: Option<Bug>,
     /// Read all headers, whatever checkpoints say: the repair path.
     pub rebuild: bool,
-    /// A checkpoint is due after this many headers; 0: none is taken, except by a shutdown.
+    /// A checkpoint is due after this many headers, where each of them is the first grain of a segment, which opening
+    /// reads anyway; where segments hold several, after half as many. 0: none is taken, except by a shutdown.
     pub checkpoint_headers: u64,
     /// Maps of up to this many pages of 4 KiB are read while opening; larger ones when they are needed.
     pub map_pages_eager: usize,

@@ -8,7 +8,7 @@ use super::change::{Change, Grain, Grains, carry_out, cut, remove};
 use crate::addr::{Lba, LbaRange};
 use crate::format::{Fence, MapEntry, PageKind, PageName, Piece};
 use crate::map::LEAF_GRAINS;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Pages of a unit, roughly.
 pub(crate) const UNIT_PAGES: usize = 24;
@@ -61,7 +61,8 @@ pub(crate) struct ColdMap {
     starts: Vec<Lba>,
     warm: Vec<bool>,
     cold: usize,
-    changes: HashMap<usize, Vec<Change>>,
+    /// What the tail says of each unit.
+    changes: Vec<Vec<Change>>,
     /// Units that remaps and clones tie together: what one holds depends on the others.
     tied: BTreeSet<usize>,
     /// What the tail says of those.
@@ -85,8 +86,8 @@ impl ColdMap {
             sheets,
             warm: vec![false; starts.len()],
             cold: starts.len(),
+            changes: starts.iter().map(|_| Vec::new()).collect(),
             starts,
-            changes: HashMap::new(),
             tied: BTreeSet::new(),
             tied_changes: Vec::new(),
         }
@@ -157,7 +158,7 @@ impl ColdMap {
     /// The tail of the log says something.
     pub(crate) fn change(&mut self, change: Change) {
         let range = match change {
-            Change::Set { lba, .. } => LbaRange::new(lba, 1),
+            Change::Set { lba, .. } => return self.change_unit(self.unit_of(lba), change),
             Change::Unmap(range) | Change::Reserve(range, _) | Change::Rehome(range, _) => range,
             Change::Rename(_) => {
                 self.tied_changes.push(change);
@@ -172,11 +173,15 @@ impl ColdMap {
                 Change::Reserve(range, id) => Change::Reserve(cut(range), id),
                 Change::Rehome(range, id) => Change::Rehome(cut(range), id),
             };
-            if self.tied.contains(&unit) {
-                self.tied_changes.push(change);
-            } else {
-                self.changes.entry(unit).or_default().push(change);
-            }
+            self.change_unit(unit, change);
+        }
+    }
+
+    fn change_unit(&mut self, unit: usize, change: Change) {
+        if self.tied.contains(&unit) {
+            self.tied_changes.push(change);
+        } else {
+            self.changes[unit].push(change);
         }
     }
 
@@ -226,7 +231,7 @@ impl ColdMap {
         pages: &[(PageWanted, Vec<MapEntry>)],
     ) -> UnitContent {
         let before = self.warm_up(unit, pages);
-        let changes = self.changes.remove(&unit).unwrap_or_default();
+        let changes = std::mem::take(&mut self.changes[unit]);
         self.content(before, changes)
     }
 

@@ -88,7 +88,10 @@ impl Checkpointer {
             previous: found.previous.clone(),
             number: found.root_number.max(found.superblock.roots_from),
             phase: Phase::Idle,
-            headers_due,
+            headers_due: match found.superblock.geometry.writes_once_per_segment() {
+                true => headers_due,
+                false => headers_due.div_ceil(2),
+            },
             share,
             not_before: HeaderNo(0),
             log_grains: 0,

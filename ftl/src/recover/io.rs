@@ -10,25 +10,41 @@ use std::sync::Arc;
 
 /// Reads in flight.
 const DEPTH: usize = 64;
+/// Grains of one read at most.
+pub(super) const RUN_MAX: usize = 16;
+
+/// A read of neighbouring grains.
+#[derive(Clone, Copy, Debug)]
+struct Read {
+    /// Of the first grain; the others count on.
+    tag: u64,
+    at: Pba,
+    count: usize,
+    /// It has failed once.
+    again: bool,
+}
 
 /// Drives a device.
 pub(crate) struct MediaIo<'d> {
     device: &'d mut dyn Device,
     arena: Arena,
     free: Vec<usize>,
-    /// Tag and place of each read in flight, and whether it is the second try.
-    reads: Vec<Option<(u64, Pba, bool)>>,
-    waiting: VecDeque<(u64, Pba, bool)>,
+    /// Those in flight.
+    reads: Vec<Option<Read>>,
+    waiting: VecDeque<Read>,
+    /// Grains of a read that is over.
+    here: VecDeque<(u64, Box<GrainBytes>)>,
 }
 
 impl<'d> MediaIo<'d> {
     pub(crate) fn new(device: &'d mut dyn Device) -> std::io::Result<Self> {
         Ok(Self {
             device,
-            arena: Arena::new(0, DEPTH + 1)?,
+            arena: Arena::new(0, DEPTH * RUN_MAX + 1)?,
             free: (0..DEPTH).collect(),
             reads: vec![None; DEPTH],
             waiting: VecDeque::new(),
+            here: VecDeque::new(),
         })
     }
 
@@ -76,7 +92,18 @@ impl<'d> MediaIo<'d> {
 
     /// Queues a read of one grain; `tag` comes back with it.
     pub(crate) fn want(&mut self, tag: u64, at: Pba) {
-        self.waiting.push_back((tag, at, false));
+        self.want_run(tag, at, 1);
+    }
+
+    /// Queues a read of `count` neighbouring grains, [`RUN_MAX`] at most, which come back one by one: the first with
+    /// `tag`, the next with the number behind it.
+    pub(super) fn want_run(&mut self, tag: u64, at: Pba, count: usize) {
+        self.waiting.push_back(Read {
+            tag,
+            at,
+            count,
+            again: false,
+        });
         self.fill();
     }
 
@@ -87,32 +114,52 @@ impl<'d> MediaIo<'d> {
             let read = self.waiting.pop_front().expect("not empty");
             self.reads[index] = Some(read);
             let op = MediaOp::Read {
-                offset: read.1.0 * GRAIN_BYTES as u64,
-                buf: self.arena.lend(Slot(index as u32), 1),
+                offset: read.at.0 * GRAIN_BYTES as u64,
+                buf: self.arena.lend(Self::slot(index), read.count),
             };
             let id = ActionId(index as u64);
             self.device.submit(Action { id, op });
         }
     }
 
-    /// The next read that has ended; `None` when none is left. A failed read is tried twice.
+    /// Where a read in flight goes.
+    fn slot(index: usize) -> Slot {
+        Slot((index * RUN_MAX) as u32)
+    }
+
+    /// The next grain that has been read; `None` when none is left. A failed read is tried twice, one grain at a time.
     pub(crate) fn next(&mut self) -> Option<(u64, Result<Box<GrainBytes>, MediaError>)> {
         loop {
+            if let Some((tag, bytes)) = self.here.pop_front() {
+                return Some((tag, Ok(bytes)));
+            }
             let (id, result) = self.device.poll(true)?;
             let index = id.0 as usize;
-            let (tag, at, again) = self.reads[index].take().expect("read in flight");
+            let read = self.reads[index].take().expect("read in flight");
             self.free.push(index);
-            let outcome = match result {
-                Ok(()) => Ok(self.arena.bytes(Slot(index as u32))),
-                Err(_) if !again => {
-                    self.waiting.push_front((tag, at, true));
+            match result {
+                Ok(()) => {
+                    let slot = Self::slot(index);
+                    let grains = (0..read.count).map(|n| self.arena.bytes(slot.plus(n)));
+                    self.here.extend((read.tag..).zip(grains));
                     self.fill();
-                    continue;
                 }
-                Err(error) => Err(error),
-            };
-            self.fill();
-            return Some((tag, outcome));
+                Err(_) if !read.again => {
+                    for n in (0..read.count as u64).rev() {
+                        self.waiting.push_front(Read {
+                            tag: read.tag + n,
+                            at: Pba(read.at.0 + n),
+                            count: 1,
+                            again: true,
+                        });
+                    }
+                    self.fill();
+                }
+                Err(error) => {
+                    self.fill();
+                    return Some((read.tag, Err(error)));
+                }
+            }
         }
     }
 
@@ -125,7 +172,7 @@ impl<'d> MediaIo<'d> {
 
     /// Writes one grain; nothing else is in flight.
     pub(crate) fn write(&mut self, at: Pba, bytes: &GrainBytes) -> Result<(), MediaError> {
-        let slot = Slot(DEPTH as u32);
+        let slot = Self::slot(DEPTH);
         self.arena.copy_in(slot, 0, bytes);
         self.run(MediaOp::Write {
             offset: at.0 * GRAIN_BYTES as u64,

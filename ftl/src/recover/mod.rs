@@ -16,6 +16,7 @@
 //! says so), the superblock with the session's end and the next session's number in both copies, and only then the
 //! cut tail is erased. A cut anywhere in this leads to the same decisions the next time.
 
+mod ahead;
 pub(crate) mod io;
 mod replay;
 mod saved;

@@ -1,6 +1,6 @@
 //! Finding checkpoints: roots, and the tables that the mount needs.
 
-use super::io::MediaIo;
+use super::io::{MediaIo, RUN_MAX};
 use crate::addr::{LbaRange, Pba};
 use crate::checkpoint::{ColdMap, PageWanted, Sheet};
 use crate::format::{
@@ -126,8 +126,14 @@ pub(super) fn read_pages(
         superblock.geometry.area_start(),
         superblock.geometry.area_grains,
     );
-    for (index, name) in names.iter().enumerate() {
-        io.want(index as u64, Pba(start.0 + name.position % area));
+    // Pages that lie behind one another are read together.
+    let place = |name: &PageName| name.position % area;
+    let mut tag = 0;
+    for run in names.chunk_by(|a, b| place(a) + 1 == place(b)) {
+        for run in run.chunks(RUN_MAX) {
+            io.want_run(tag, Pba(start.0 + place(&run[0])), run.len());
+            tag += run.len() as u64;
+        }
     }
     let mut pages: Vec<Option<Page>> = names.iter().map(|_| None).collect();
     while let Some((index, bytes)) = io.next() {

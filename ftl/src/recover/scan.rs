@@ -1,15 +1,20 @@
 //! Scanning: finding every header grain that belongs to the present life of its segment.
 //!
 //! A segment's headers form a chain: the first lies at its first grain, each next one behind the data of the one
-//! before. All segments are walked at the same time. Where a chain is broken by a damaged header, the rest is found
+//! before. All segments are walked at the same time; along a chain of equal write-outs the next headers are read before
+//! the one in front of them has said where they are. Where a chain is broken by a damaged header, the rest is found
 //! from behind: every header says where the one numbered before it lies.
 
+use super::ahead::ReadAhead;
 use super::io::MediaIo;
 use crate::addr::{Pba, SegmentId};
 use crate::format::{Header, HeaderFlaw, HeaderNo, SavedSegment, Sessions};
 use crate::geometry::Geometry;
 use crate::planted::Bug;
 use std::collections::{BTreeMap, HashSet};
+
+/// Headers of a segment that are read on suspicion.
+const AHEAD_MAX: u32 = 16;
 
 /// A header and where it lies.
 #[derive(Debug)]
@@ -65,6 +70,25 @@ struct Walk {
     /// The first grain was erased or never written: nothing behind it counts.
     blank: bool,
     last: HeaderNo,
+    /// Grains of the last write-out, and how many before it had as many.
+    stride: u32,
+    equal: u32,
+}
+
+impl Walk {
+    /// How many more write-outs are likely to have as many grains as this one.
+    fn likely(&mut self, grains: u32) -> u32 {
+        self.equal = if grains == self.stride {
+            self.equal + 1
+        } else {
+            0
+        };
+        self.stride = grains;
+        match self.equal {
+            0 => 0,
+            equal => (1 << equal.min(AHEAD_MAX.ilog2())).min(AHEAD_MAX),
+        }
+    }
 }
 
 impl Scope<'_> {
@@ -140,8 +164,8 @@ pub(crate) fn scan(io: &mut MediaIo<'_>, scope: &Scope<'_>) -> Scan {
 }
 
 fn walk(io: &mut MediaIo<'_>, scope: &Scope<'_>, scan: &mut Scan, walks: &mut [Walk]) {
-    while let Some((tag, bytes)) = io.next() {
-        let at = Pba(tag);
+    let mut reads = ReadAhead::new(io);
+    while let Some((at, bytes)) = reads.next() {
         let (id, position) = scope.geometry.locate(at).expect("asked inside a segment");
         let walk = &mut walks[id.0 as usize];
         let header = match bytes.as_deref().map(Header::parse) {
@@ -197,14 +221,19 @@ fn walk(io: &mut MediaIo<'_>, scope: &Scope<'_>, scan: &mut Scan, walks: &mut [W
             continue;
         }
         walk.last = walk.last.max(header.no);
-        let next = position + header.grains();
+        let grains = header.grains();
         if scan.headers.contains_key(&header.no) && !stale_wanted {
             continue;
         }
         scan.headers.insert(header.no, Found { at, header });
-        if next < scope.geometry.segment_grains {
-            let next = Pba(at.0 + u64::from(next - position));
-            io.want(next.0, next);
+        let rest = scope.geometry.segment_grains - position;
+        let place = |n: u32| Some(n * grains).filter(|&by| by < rest);
+        let behind = |n| place(n).map(|by| Pba(at.0 + u64::from(by)));
+        if let Some(next) = behind(1) {
+            reads.want(next);
+        }
+        for guess in (2..2 + walk.likely(grains)).map_while(behind) {
+            reads.suspect(guess);
         }
     }
 }

@@ -39,7 +39,8 @@ pub(super) fn replay_tail(
     };
     replayed.restore(saved);
     let after = root.replay_from;
-    let mut changes: Vec<(Version, Change)> = Vec::new();
+    let records = headers.values().map(|found| found.header.records.len());
+    let mut changes: Vec<(Version, Change)> = Vec::with_capacity(records.sum());
     let mut renamings: BTreeMap<Version, Renaming> = BTreeMap::new();
     for found in headers.values() {
         let header = &found.header;
@@ -108,7 +109,7 @@ pub(super) fn replay_tail(
     }
     // However many copies of one there are, it took effect once. What has its version was said after it.
     let renamings = renamings.into_iter().map(|(v, r)| (v, Change::Rename(r)));
-    let mut changes: Vec<(Version, Change)> = renamings.chain(changes).collect();
+    changes.splice(0..0, renamings);
     changes.sort_by_key(|&(place, _)| place);
     for (_, change) in &changes {
         if let Change::Rename(renaming) = change {
