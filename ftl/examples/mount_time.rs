@@ -119,6 +119,7 @@ fn build(path: &Path, gib: u64, percent: u64) -> Result<Image, Box<dyn Error>> {
     let mut first: Option<ftl::Stats> = None;
     let mut last = volume.ftl().stats();
     let (mut counted, mut behind) = (last, last.header_grains);
+    let mut interval = u64::MAX;
     loop {
         for _ in 0..4_000 {
             overwrite()?;
@@ -126,11 +127,12 @@ fn build(path: &Path, gib: u64, percent: u64) -> Result<Image, Box<dyn Error>> {
         let now = volume.ftl().stats();
         if now.checkpoints > last.checkpoints {
             first = first.or(Some(now));
+            interval = now.header_grains - behind;
             (counted, behind) = (now, now.header_grains);
         }
         last = now;
         let rounds = first.map_or(0, |f| counted.checkpoints - f.checkpoints);
-        if rounds >= 3 && now.header_grains - behind > 1850 {
+        if rounds >= 3 && now.header_grains - behind > interval / 10 * 9 {
             break;
         }
     }
