@@ -1,8 +1,8 @@
 //! The FUSE adapter: translates requests of the kernel into calls of [`Fs`](crate::Fs), and nothing else.
 //!
 //! Files are opened for direct I/O, so every `read` and `write` reaches the store and is coherent with remote access.
-//! Mappings go through the kernel's page cache: the kernel writes dirty pages back before direct reads and on `msync`;
-//! what changes behind its back is announced with [`Mounted::invalidate`]. Permissions are checked by the kernel, with the
+//! Mappings go through the kernel's page cache: the kernel writes dirty pages back before direct reads and on `msync`, and
+//! [`PageCache`] keeps them coherent with what is stored past it (`docs/coherence.md`). Permissions are checked by the kernel, with the
 //! access control lists that it asks for (`FUSE_POSIX_ACL`, which implies `default_permissions`); what new files inherit
 //! is decided here, so the kernel hands the umask on (`FUSE_DONT_MASK`).
 //!
@@ -20,6 +20,7 @@
 //! The handle of an open file is its inode number: all state of an open file is the inode's. Each number told to the
 //! kernel (lookup, create, ...) is counted in [`Fs`](crate::Fs) and kept from reuse until the kernel has forgotten it.
 
+mod cache;
 mod caller;
 mod direct;
 mod errno;
@@ -27,4 +28,7 @@ mod ioctl;
 mod mount;
 mod request;
 
-pub use mount::{MountError, MountOptions, Mounted, UnmountError, available, mount};
+pub use cache::{CacheListener, PageCache, Stale, Unheard, Window};
+pub use mount::{
+    MountError, MountOptions, Mounted, UnmountError, available, mount, mount_with_cache,
+};

@@ -53,7 +53,7 @@
 //! |---|---|
 //! | bytes arrived | [`handle_bytes`](Connection::handle_bytes); what it does not take is offered again later |
 //! | FIN, socket error | [`handle_eof`](Connection::handle_eof), [`handle_transport_error`](Connection::handle_transport_error) |
-//! | a page came, something is durable | [`handle_page`](Connection::handle_page), [`handle_durable`](Connection::handle_durable) |
+//! | a page came, has been given back, something is durable | [`handle_page`](Connection::handle_page), [`handle_put`](Connection::handle_put), [`handle_durable`](Connection::handle_durable) |
 //! | time passed | [`handle_timeout`](Connection::handle_timeout), due at [`poll_timeout`](Connection::poll_timeout) |
 //!
 //! After any of these, and after posting work, do what it wants:
@@ -132,5 +132,7 @@ pub use connection::{Connection, SocketState};
 pub use cq::{Completion, CompletionOpcode, Status};
 pub use event::{CloseReason, ConnectRequest, Established, Event, SetupError};
 pub use mem::{Backing, Buffer, MemoryRegion, RegionSpec, RegionTable, RegisterError, Rights};
-pub use page::{GetPage, Intent, NoPages, PAGE_BYTES, Page, PageError, PageRange, PageStore};
+pub use page::{
+    GetPage, Intent, NoPages, PAGE_BYTES, Page, PageError, PageRange, PageStore, PutPage,
+};
 pub use wqe::{LocalSlice, Operation, PostError, RecvBuffer, Source, WorkRequest};

@@ -1,7 +1,7 @@
 //! The seam to whoever owns the pages of file-backed regions.
 //!
 //! A region over a file range stores an extent, not pages (DESIGN D6). When a remote operation touches it, the
-//! connection asks a [`PageStore`] for each page, copies, and drops the page. The target implements this over its
+//! connection asks a [`PageStore`] for each page, copies, and gives the page back. The target implements this over its
 //! page pool; tests use a vector.
 //!
 //! # Invariants
@@ -9,6 +9,9 @@
 //! - `get` that said [`GetPage::Pending`] is answered exactly once, by
 //!   [`Connection::handle_page`](crate::Connection::handle_page) with the same ticket. When the connection is gone,
 //!   the driver drops the answer. It is never answered inside `get` itself.
+//! - A page that was written is given back by `put`, any other by dropping it. A `put` that said [`PutPage::Pending`] is
+//!   answered exactly once, by [`Connection::handle_put`](crate::Connection::handle_put) with the same ticket, and never
+//!   inside `put` itself. Until then the WRITE is not placed, and nothing behind it on its connection happens.
 //! - A page got to overwrite is filled whole and then dropped, or dropped untouched when access was revoked or the
 //!   connection ended meanwhile; in that case the store keeps the old content.
 //! - `sync` is always answered later, by [`Connection::handle_durable`](crate::Connection::handle_durable).
@@ -38,6 +41,15 @@ pub enum GetPage<P> {
     Pending,
     /// It will never come.
     Failed(PageError),
+}
+
+/// Answer to [`PageStore::put`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum PutPage {
+    /// Everybody sees what was written.
+    Done,
+    /// Somebody still has to be told; the ticket will be answered.
+    Pending,
 }
 
 /// Why a page or a durability request failed. Ends the connection that needed it.
@@ -95,6 +107,13 @@ pub trait PageStore {
         intent: Intent,
         ticket: Ticket,
     ) -> GetPage<Self::Page>;
+
+    /// Takes back a page that was written; `ticket` is that of its `get`.
+    fn put(&mut self, page: Self::Page, ticket: Ticket) -> PutPage {
+        let _ = ticket;
+        drop(page);
+        PutPage::Done
+    }
 
     /// Asks that everything written so far to `ranges` becomes durable.
     fn sync(&mut self, ranges: &[PageRange], ticket: Ticket);

@@ -201,6 +201,43 @@ fn a_read_waits_for_the_write_before_it() {
     assert_eq!(target.pages.pins.get(), 0);
 }
 
+/// A WRITE is placed when all its pages are given back and others know of them: only then what is behind it happens, and
+/// only then its bytes are asked to become durable.
+#[test]
+fn what_is_behind_a_write_waits_until_others_know() {
+    for residency in [Residency::Never, Residency::Always] {
+        let mut target = target(residency, Config::default());
+        target.pages.tells = true;
+        let bytes = [
+            raw::write(target.region.sync_stag.unwrap(), 4000, &[0xab; 200], true),
+            raw::read(1, target.region.stag, 4000, 8),
+        ]
+        .concat();
+        target.deliver(&bytes);
+        if residency == Residency::Never {
+            target.page(1);
+            target.page(0);
+        }
+        let data = target.pages.content(FILE, 4000, 200);
+        assert_eq!(data, [0xab; 200], "others see it");
+        let [first, second] = target.pages.puts[..] else {
+            panic!("two pages are put: {:?}", target.pages.puts)
+        };
+        for ticket in [second, second, Ticket(77)] {
+            target.connection.handle_put(&mut target.pages, ticket);
+            assert!(target.pages.syncs.is_empty());
+        }
+        target.connection.handle_put(&mut target.pages, first);
+        assert_eq!(target.sent(), []);
+        target.durable();
+        if residency == Residency::Never {
+            target.page(0);
+        }
+        let expected = Sent::Response(SINK, 0x1000, vec![0xab; 8], true);
+        assert_eq!(target.sent(), [expected]);
+    }
+}
+
 /// Whole pages are overwritten without being read, parts are not.
 #[test]
 fn whole_pages_are_not_read() {

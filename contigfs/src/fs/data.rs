@@ -51,6 +51,14 @@ pub enum SeekTo {
     Hole,
 }
 
+/// How far a write got.
+enum Attempt {
+    Wrote(usize),
+    /// Its end is behind that of the file.
+    BehindEnd,
+    NotAdmitted,
+}
+
 impl<S: BlockStore> Fs<S> {
     /// Reads from `offset`; the answer is short only at the end of the file.
     pub fn read(&self, ino: InodeNo, offset: u64, buf: &mut [u8]) -> Result<usize, FsError> {
@@ -100,10 +108,24 @@ impl<S: BlockStore> Fs<S> {
         data: &[u8],
         options: WriteOptions,
     ) -> Result<usize, FsError> {
+        let written = self.write_if(ino, offset, data, options, &|| true)?;
+        Ok(written.expect("everything is admitted"))
+    }
+
+    /// As [`write`](Self::write), if `admits` says so while the content of the file is held; otherwise `None`. It must not
+    /// call the file system.
+    pub(crate) fn write_if(
+        &self,
+        ino: InodeNo,
+        offset: u64,
+        data: &[u8],
+        options: WriteOptions,
+        admits: &dyn Fn() -> bool,
+    ) -> Result<Option<usize>, FsError> {
         let inode = self.inode(ino)?;
         inode.live_file()?;
         if data.is_empty() {
-            return Ok(0);
+            return Ok(Some(0));
         }
         let end = offset
             .checked_add(data.len() as u64)
@@ -112,15 +134,25 @@ impl<S: BlockStore> Fs<S> {
             return Err(FsError::FileTooLarge);
         }
         self.end_privileges(&inode, options)?;
-        let n = match self.write_inside(&inode, offset, data, end)? {
-            Some(n) => n,
-            None => self.write_longer(&inode, offset, data, end)?,
+        let attempt = match self.write_inside(&inode, offset, data, end, admits)? {
+            Attempt::BehindEnd => self.write_longer(&inode, offset, data, end, admits)?,
+            attempt => attempt,
+        };
+        let Attempt::Wrote(n) = attempt else {
+            return Ok(None);
         };
         self.note_write(&inode)?;
         if options.durable {
             self.sync_bytes(&inode, offset, n as u64)?;
         }
-        Ok(n)
+        Ok(Some(n))
+    }
+
+    /// Waits until every write is over that holds the content of a file now.
+    pub(crate) fn await_writers(&self, ino: InodeNo) {
+        if let Ok(inode) = self.inode(ino) {
+            drop(exclusive(&inode.content));
+        }
     }
 
     /// Writes if the end of the file is not behind; other readers and writers go on.
@@ -130,14 +162,18 @@ impl<S: BlockStore> Fs<S> {
         offset: u64,
         data: &[u8],
         end: u64,
-    ) -> Result<Option<usize>, FsError> {
+        admits: &dyn Fn() -> bool,
+    ) -> Result<Attempt, FsError> {
         let _content = shared(&inode.content);
         inode.live_file()?;
         let (range, size) = place(inode)?;
         if end > size {
-            return Ok(None);
+            return Ok(Attempt::BehindEnd);
         }
-        self.write_grains(range, offset, data).map(Some)
+        if !admits() {
+            return Ok(Attempt::NotAdmitted);
+        }
+        self.write_grains(range, offset, data).map(Attempt::Wrote)
     }
 
     fn write_longer(
@@ -146,9 +182,13 @@ impl<S: BlockStore> Fs<S> {
         offset: u64,
         data: &[u8],
         end: u64,
-    ) -> Result<usize, FsError> {
+        admits: &dyn Fn() -> bool,
+    ) -> Result<Attempt, FsError> {
         let _content = exclusive(&inode.content);
         inode.live_file()?;
+        if !admits() {
+            return Ok(Attempt::NotAdmitted);
+        }
         let range = self.ensure_range(inode, end)?;
         self.clean_tail(inode)?;
         let written = self.write_grains(range, offset, data);
@@ -157,7 +197,7 @@ impl<S: BlockStore> Fs<S> {
             Ok(n) => state.size = state.size.max(offset + n as u64),
             Err(_) => state.tail = Tail::Unknown,
         }
-        written
+        written.map(Attempt::Wrote)
     }
 
     /// Writes; when the volume fills up, as many grains as fit.

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use fuser::{BackgroundSession, Config, INodeNo, MountOption, Notifier, Session, SessionACL};
 
+use super::cache::{PageCache, Recaller, Unheard};
 use super::direct;
 use super::request::{Adapter, ShownOwner};
 use crate::error::FsError;
@@ -134,6 +135,8 @@ pub struct Mounted {
     /// Gone once unmounted.
     session: Option<BackgroundSession>,
     notifier: Notifier,
+    /// Ends with the mount.
+    recaller: Option<Recaller>,
 }
 
 impl fmt::Debug for Mounted {
@@ -155,6 +158,16 @@ pub fn mount<S: BlockStore + 'static>(
     dir: &Path,
     options: &MountOptions,
 ) -> Result<Mounted, MountError> {
+    mount_with_cache(fs, dir, options, PageCache::new(Box::new(Unheard)))
+}
+
+/// As [`mount`], for those who store past the mount into the files of `fs`: they ask `cache`, which serves one mount.
+pub fn mount_with_cache<S: BlockStore + 'static>(
+    fs: Arc<Fs<S>>,
+    dir: &Path,
+    options: &MountOptions,
+    cache: Arc<PageCache>,
+) -> Result<Mounted, MountError> {
     let root = effective_uid() == 0;
     check_mount_point(dir)?;
     check_means(root)?;
@@ -167,7 +180,7 @@ pub fn mount<S: BlockStore + 'static>(
         uid: options.uid,
         gid: options.gid,
     };
-    let adapter = Adapter::new(Arc::clone(&fs), shown);
+    let adapter = Adapter::new(Arc::clone(&fs), shown, Arc::clone(&cache));
     let device = match direct::attach(dir, options, atime) {
         // Also root, where it has lost its powers.
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied && has_helper() => None,
@@ -181,12 +194,26 @@ pub fn mount<S: BlockStore + 'static>(
         .and_then(Session::spawn)
         .map_err(|error| explain(dir, error))?;
     let notifier = session.notifier();
+    let kernel = notifier.clone();
+    let recaller = Recaller::start(cache, move |ino, bytes| {
+        kernel.inval_inode(
+            INodeNo(ino.0),
+            signed(bytes.start),
+            signed(bytes.end - bytes.start),
+        )
+    })
+    .map_err(|error| explain(dir, error))?;
     Ok(Mounted {
         sync: Box::new(move || fs.sync_all()),
         path: dir.to_owned(),
         session: Some(session),
         notifier,
+        recaller: Some(recaller),
     })
+}
+
+fn signed(value: u64) -> i64 {
+    i64::try_from(value).unwrap_or(i64::MAX)
 }
 
 /// How the requests are served.
@@ -249,7 +276,6 @@ impl Mounted {
     ///
     /// The write-back comes in as requests of its own, so this must not be called while holding anything they need.
     pub fn invalidate(&self, ino: InodeNo, offset: u64, len: u64) -> io::Result<()> {
-        let signed = |value: u64| i64::try_from(value).unwrap_or(i64::MAX);
         self.notifier
             .inval_inode(INodeNo(ino.0), signed(offset), signed(len))
     }
@@ -290,6 +316,7 @@ impl Mounted {
                 });
             }
         };
+        self.recaller = None;
         joined.map_err(|source| other(&self.path, source))?;
         (self.sync)().map_err(UnmountError::Flush)
     }

@@ -15,6 +15,7 @@ use fuser::{
     WriteFlags,
 };
 
+use super::cache::PageCache;
 use super::caller::Caller;
 use super::errno::{errno, file_attr, file_type, inode_no, set_time};
 use super::ioctl;
@@ -23,7 +24,7 @@ use crate::error::FsError;
 use crate::fs::{
     CopyRange, FallocMode, Fs, NewNode, Remember, RenameMode, SeekTo, SyncScope, WriteOptions,
 };
-use crate::inode::{Attr, FileKind, SetAttr};
+use crate::inode::{Attr, FileKind, InodeNo, SetAttr};
 use crate::store::BlockStore;
 use crate::xattr::XattrMode;
 
@@ -47,6 +48,7 @@ pub(super) struct Adapter<S> {
     shown: ShownOwner,
     /// Flags of an open file; depends on what the kernel can do.
     open_flags: FopenFlags,
+    cache: Arc<PageCache>,
 }
 
 macro_rules! answer {
@@ -59,11 +61,12 @@ macro_rules! answer {
 }
 
 impl<S: BlockStore + 'static> Adapter<S> {
-    pub(super) fn new(fs: Arc<Fs<S>>, shown: ShownOwner) -> Self {
+    pub(super) fn new(fs: Arc<Fs<S>>, shown: ShownOwner, cache: Arc<PageCache>) -> Self {
         Self {
             fs,
             shown,
             open_flags: FopenFlags::empty(),
+            cache,
         }
     }
 
@@ -77,6 +80,51 @@ impl<S: BlockStore + 'static> Adapter<S> {
 
     fn entry(&self, reply: ReplyEntry, result: Result<Attr, FsError>) {
         answer!(reply, result, attr => reply.entry(&TTL, &self.file_attr(&attr), Generation(attr.generation)))
+    }
+
+    /// Pages of mappings that were stored to. What was stored past them meanwhile is left alone.
+    fn write_back(
+        &self,
+        ino: InodeNo,
+        offset: u64,
+        data: &[u8],
+        options: WriteOptions,
+    ) -> Result<usize, FsError> {
+        let bytes = offset..offset + data.len() as u64;
+        let writing = self.cache.writing_back(ino, bytes);
+        for part in &writing.parts {
+            let len = (part.end - part.start) as usize;
+            let from = &data[(part.start - offset) as usize..][..len];
+            let done = self.fs.write(ino, part.start, from, options)?;
+            if done < len {
+                return Ok((part.start - offset) as usize + done);
+            }
+        }
+        Ok(data.len())
+    }
+
+    /// A direct write into a file that the kernel has copies of. It has dropped those of these bytes, but may have got some
+    /// again since. The thread goes on: recalling copies needs it.
+    fn write_past_copies(
+        &self,
+        ino: InodeNo,
+        offset: u64,
+        data: &[u8],
+        options: WriteOptions,
+        reply: ReplyWrite,
+    ) {
+        let (fs, data) = (Arc::clone(&self.fs), data.to_vec());
+        let bytes = offset..offset.saturating_add(data.len() as u64);
+        self.cache.recall(ino, bytes, move |window| {
+            let result = fs.write(ino, offset, &data, options);
+            // Of a write that failed nothing need be kept, but what it did must be seen all the same.
+            let n = *result.as_ref().unwrap_or(&0) as u64;
+            let answer = move || answer!(reply, result, n => reply.written(n as u32));
+            match window.stored(offset..offset + n) {
+                None => answer(),
+                Some(stale) => stale.recall(answer),
+            }
+        });
     }
 }
 
@@ -127,7 +175,7 @@ impl<S: BlockStore + 'static> Filesystem for Adapter<S> {
             FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES
         } else {
             // Shared mappings of direct files do not work on this kernel, so its cache is used, and emptied at each
-            // open and by `Mounted::invalidate`.
+            // open and for stores past the mount.
             FopenFlags::empty()
         };
         let _ = config.set_max_write(MAX_WRITE);
@@ -307,18 +355,24 @@ impl<S: BlockStore + 'static> Filesystem for Adapter<S> {
         let result = self
             .fs
             .create_remember(inode_no(parent), name, &node, Remember::Yes, true);
-        answer!(reply, result, attr => reply.created(
-            &TTL,
-            &self.file_attr(&attr),
-            Generation(attr.generation),
-            FileHandle(attr.ino.0),
-            self.open_flags,
-        ));
+        answer!(reply, result, attr => {
+            self.cache.opened(attr.ino);
+            reply.created(
+                &TTL,
+                &self.file_attr(&attr),
+                Generation(attr.generation),
+                FileHandle(attr.ino.0),
+                self.open_flags,
+            );
+        });
     }
 
     fn open(&self, _req: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
         let result = self.fs.open(inode_no(ino));
-        answer!(reply, result, _done => reply.opened(FileHandle(ino.0), self.open_flags));
+        answer!(reply, result, _done => {
+            self.cache.opened(inode_no(ino));
+            reply.opened(FileHandle(ino.0), self.open_flags);
+        });
     }
 
     fn release(
@@ -331,6 +385,7 @@ impl<S: BlockStore + 'static> Filesystem for Adapter<S> {
         _flush: bool,
         reply: ReplyEmpty,
     ) {
+        self.cache.released(inode_no(ino));
         empty(reply, self.fs.close(inode_no(ino)));
     }
 
@@ -358,9 +413,16 @@ impl<S: BlockStore + 'static> Filesystem for Adapter<S> {
         offset: u64,
         size: u32,
         flags: OpenFlags,
-        _lock_owner: Option<LockOwner>,
+        lock_owner: Option<LockOwner>,
         reply: ReplyData,
     ) {
+        if lock_owner.is_none() {
+            // Not for a program, but for the page cache.
+            let bytes = offset..offset.saturating_add(u64::from(size));
+            let ino = inode_no(ino);
+            let barrier = || self.fs.await_writers(ino);
+            self.cache.filling(ino, &bytes, barrier);
+        }
         let mut buf = vec![0; size as usize];
         let result = if flags.0 & libc::O_NOATIME == 0 {
             self.fs.read(inode_no(ino), offset, &mut buf)
@@ -386,7 +448,20 @@ impl<S: BlockStore + 'static> Filesystem for Adapter<S> {
             durable: durable(flags),
             clear_privileges: write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID),
         };
-        let result = self.fs.write(inode_no(ino), offset, data, options);
+        let ino = inode_no(ino);
+        let result = if write_flags.contains(WriteFlags::FUSE_WRITE_CACHE) {
+            self.write_back(ino, offset, data, options)
+        } else {
+            // Of files that are not open for direct I/O this is the cache itself, writing through. It may have locked the
+            // pages, which cannot be recalled then, and need not be.
+            let past_cache = self.open_flags.contains(FopenFlags::FOPEN_DIRECT_IO);
+            let admits = || !(past_cache && self.cache.has_copies(ino));
+            match self.fs.write_if(ino, offset, data, options, &admits) {
+                Ok(Some(n)) => Ok(n),
+                Ok(None) => return self.write_past_copies(ino, offset, data, options, reply),
+                Err(error) => Err(error),
+            }
+        };
         answer!(reply, result, n => reply.written(n as u32));
     }
 

@@ -203,32 +203,42 @@ impl<S: PageStore> Connection<S> {
         ticket: Ticket,
         page: Result<S::Page, PageError>,
     ) {
-        let Inbound::Placing {
-            total,
-            payload,
-            last,
-        } = self.inbound
-        else {
+        let Inbound::Placing { payload, .. } = self.inbound else {
             return;
         };
         let who = self.accessor();
         let start = LENGTH_BYTES + TAGGED_BYTES;
         let kept = &self.rx.kept()[start..start + payload];
-        match self.placer.handle_page(who, ticket, page, kept) {
-            Ok(Placed::Waiting) => {}
-            Ok(Placed::Done) => {
-                self.rx.consume(total);
-                self.inbound = Inbound::Open;
-                if last && !self.placer.dirty().is_empty() {
-                    self.barrier(pages, 0);
-                } else {
-                    self.resume(pages);
-                }
-            }
+        match self.placer.handle_page(who, pages, ticket, page, kept) {
+            Ok(placed) => self.write_progressed(pages, placed),
             Err(fault) => {
                 let ulpdu = self.rx.kept()[LENGTH_BYTES..start + payload].to_vec();
                 self.fail(fault, Some(&ulpdu));
             }
+        }
+    }
+
+    /// Answers a pending [`PageStore::put`]. Tickets of operations that no longer exist are ignored.
+    pub fn handle_put(&mut self, pages: &mut S, ticket: Ticket) {
+        if matches!(self.inbound, Inbound::Placing { .. }) {
+            let placed = self.placer.handle_put(ticket);
+            self.write_progressed(pages, placed);
+        }
+    }
+
+    fn write_progressed(&mut self, pages: &mut S, placed: Placed) {
+        let Inbound::Placing { total, last, .. } = self.inbound else {
+            return;
+        };
+        if placed == Placed::Waiting {
+            return;
+        }
+        self.rx.consume(total);
+        self.inbound = Inbound::Open;
+        if last && !self.placer.dirty().is_empty() {
+            self.barrier(pages, 0);
+        } else {
+            self.resume(pages);
         }
     }
 

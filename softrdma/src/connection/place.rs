@@ -12,16 +12,18 @@ use crate::connection::ticket::{TicketKind, Tickets};
 use crate::mem::access::{AccessError, AccessKind, Accessor, Request, check};
 use crate::mem::cache::RegionCache;
 use crate::mem::region::{Backing, Region};
-use crate::page::{GetPage, Intent, PAGE_BYTES, Page, PageError, PageRange, PageStore};
+use crate::page::{GetPage, Intent, PAGE_BYTES, Page, PageError, PageRange, PageStore, PutPage};
 use crate::wire::ddp::Tagged;
 
 /// Ranges written through sync STags that one durability request names; more force an early barrier.
 const SYNC_RANGES_MAX: usize = 64;
 
-/// A part of the segment whose page is awaited.
+/// A part of the segment whose page is awaited, or others to be told of it.
 #[derive(Debug)]
 struct Wait {
     ticket: Ticket,
+    /// The bytes are in the page.
+    copied: bool,
     /// Offset in the payload.
     at: usize,
     len: usize,
@@ -130,14 +132,22 @@ impl Placer {
                 Intent::Write
             };
             let ticket = tickets.next(TicketKind::Write);
+            let mut wait = Wait {
+                ticket,
+                copied: false,
+                at,
+                len,
+                offset_in_page,
+            };
             match pages.get(backing, offset / PAGE_BYTES as u64, intent, ticket) {
-                GetPage::Ready(mut page) => page.copy_in(offset_in_page, &payload[at..at + len]),
-                GetPage::Pending => self.waits.push(Wait {
-                    ticket,
-                    at,
-                    len,
-                    offset_in_page,
-                }),
+                GetPage::Ready(mut page) => {
+                    page.copy_in(offset_in_page, &payload[at..at + len]);
+                    if pages.put(page, ticket) == PutPage::Pending {
+                        wait.copied = true;
+                        self.waits.push(wait);
+                    }
+                }
+                GetPage::Pending => self.waits.push(wait),
                 GetPage::Failed(error) => return Err(Fault::Storage(error)),
             }
             at += len;
@@ -163,29 +173,51 @@ impl Placer {
     }
 
     /// A page came. `payload` is that of the segment being placed. Access is checked anew: it may have been revoked.
-    pub(super) fn handle_page<P: Page>(
+    pub(super) fn handle_page<S: PageStore>(
         &mut self,
         who: Accessor,
+        pages: &mut S,
         ticket: Ticket,
-        page: Result<P, PageError>,
+        page: Result<S::Page, PageError>,
         payload: &[u8],
     ) -> Result<Placed, Fault> {
         let Some(segment) = &self.segment else {
             return Ok(Placed::Done);
         };
-        if let Some(found) = self.waits.iter().position(|wait| wait.ticket == ticket) {
+        if let Some(found) = self.find(ticket, false) {
             let wait = self.waits.swap_remove(found);
             let mut page = page.map_err(Fault::Storage)?;
             let what = request(segment.stag, segment.to, wait.at, wait.len);
             let access = check(&segment.region, who, what).map_err(refused)?;
             page.copy_in(wait.offset_in_page, &payload[wait.at..wait.at + wait.len]);
             drop(access);
+            if pages.put(page, ticket) == PutPage::Pending {
+                let copied = true;
+                self.waits.push(Wait { copied, ..wait });
+            }
         }
+        Ok(self.progress())
+    }
+
+    /// Everybody sees a page that was put.
+    pub(super) fn handle_put(&mut self, ticket: Ticket) -> Placed {
+        if let Some(found) = self.find(ticket, true) {
+            self.waits.swap_remove(found);
+        }
+        self.progress()
+    }
+
+    fn find(&self, ticket: Ticket, copied: bool) -> Option<usize> {
+        let mut waits = self.waits.iter();
+        waits.position(|wait| wait.ticket == ticket && wait.copied == copied)
+    }
+
+    fn progress(&mut self) -> Placed {
         if !self.waits.is_empty() {
-            return Ok(Placed::Waiting);
+            return Placed::Waiting;
         }
         self.segment = None;
-        Ok(Placed::Done)
+        Placed::Done
     }
 }
 

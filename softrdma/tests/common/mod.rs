@@ -15,7 +15,7 @@ use rand::{Rng, SeedableRng};
 use softrdma::driver::loopback::Pair;
 use softrdma::{
     BackingId, Completion, Config, Connection, Event, GetPage, Intent, NoPages, PAGE_BYTES, Page,
-    PageError, PageRange, PageStore, RegionTable, Ticket, Time,
+    PageError, PageRange, PageStore, PutPage, RegionTable, Ticket, Time,
 };
 
 type Bytes = Rc<RefCell<[u8; PAGE_BYTES]>>;
@@ -85,6 +85,9 @@ pub struct TestPages {
     pub residency: Residency,
     pub waiting: Vec<Waiting>,
     pub syncs: Vec<(Vec<PageRange>, Ticket)>,
+    /// Whether others have to be told of what was written before a `put` is over, and the tickets of those.
+    pub tells: bool,
+    pub puts: Vec<Ticket>,
     pub gets: usize,
     pub overwrites: usize,
     pub random: StdRng,
@@ -99,6 +102,8 @@ impl TestPages {
             residency,
             waiting: Vec::new(),
             syncs: Vec::new(),
+            tells: false,
+            puts: Vec::new(),
             gets: 0,
             overwrites: 0,
             random: StdRng::seed_from_u64(seed),
@@ -187,6 +192,15 @@ impl PageStore for TestPages {
             ticket,
         });
         GetPage::Pending
+    }
+
+    fn put(&mut self, page: TestPage, ticket: Ticket) -> PutPage {
+        drop(page);
+        if !self.tells {
+            return PutPage::Done;
+        }
+        self.puts.push(ticket);
+        PutPage::Pending
     }
 
     fn sync(&mut self, ranges: &[PageRange], ticket: Ticket) {

@@ -2,6 +2,7 @@
 
 pub mod device;
 pub mod ftl;
+mod litmus;
 pub mod mount;
 
 use std::path::PathBuf;
@@ -11,6 +12,8 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::perf::shape::Direction;
 use mount::{Listen, Mount, MountOptions, Umount};
+
+pub use litmus::Litmus;
 
 /// Ordinary flash, served over ordinary TCP as remote memory that survives power loss.
 #[derive(Debug, Parser)]
@@ -93,6 +96,9 @@ pub enum Command {
         after_help = "Example: flashnet soak --duration 2h --size 4GiB --directory /mnt/flash"
     )]
     Soak(Soak),
+    /// What local and remote programs see of each other's stores: litmus tests on a temporary image.
+    #[command(after_help = "Example: flashnet litmus --rounds 10000")]
+    Litmus(Litmus),
     /// The server side of a comparison, started by `perf`.
     #[command(hide = true)]
     PerfServer(PerfServer),
@@ -103,7 +109,7 @@ impl Command {
     pub fn is_server(&self) -> bool {
         matches!(
             self,
-            Self::Serve(_) | Self::PerfServer(_) | Self::Demo(_) | Self::Soak(_)
+            Self::Serve(_) | Self::PerfServer(_) | Self::Demo(_) | Self::Soak(_) | Self::Litmus(_)
         )
     }
 }

@@ -7,6 +7,7 @@ mod ftl;
 mod inspect;
 mod interrupt;
 mod ledger;
+mod litmus;
 mod mkfs;
 mod mount;
 mod perf;
@@ -53,6 +54,7 @@ pub fn run(cli: &Cli) -> Result<Done> {
         Command::Perf(options) => perf::run(options, json),
         Command::Bench(command) => bench::run(command, json),
         Command::Soak(options) => soak::run(options, json),
+        Command::Litmus(options) => litmus::run(options, json),
         Command::PerfServer(options) => perf::serve(options),
     };
     done.map(|()| Done::AllWell)

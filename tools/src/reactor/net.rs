@@ -138,6 +138,13 @@ impl<S: PageStore> Net<S> {
         }
     }
 
+    /// Tells the connection that waits for it that a page it wrote has been given back.
+    pub fn put(&mut self, pages: &mut S, ticket: Ticket) {
+        if let Some(connection) = self.connection(LinkTag(ticket.tag())) {
+            connection.handle_put(pages, ticket);
+        }
+    }
+
     /// Tells the connection that waits for it that its writes are durable, or will never be.
     pub fn durable(&mut self, pages: &mut S, ticket: Ticket, result: Result<(), PageError>) {
         if let Some(connection) = self.connection(LinkTag(ticket.tag())) {

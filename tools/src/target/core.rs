@@ -14,8 +14,8 @@ use slab::Slab;
 use socket2::{Socket, TcpKeepalive};
 use softrdma::config::mulpdu;
 use softrdma::{
-    CompletionOpcode, Config, Connection, Event, Operation, PageError, RecvBuffer, RegionTable,
-    Source, Time, WorkRequest, WrId,
+    CompletionOpcode, Config, Connection, Event, GetPage, Operation, PageError, RecvBuffer,
+    RegionTable, Source, Time, WorkRequest, WrId,
 };
 use tracing::{debug, info, warn};
 
@@ -189,7 +189,20 @@ impl Core {
             match event {
                 FtlEvent::Page { token, result } => match pages.take(token) {
                     Waiting::Page(ticket) => {
-                        let page = result.map(FlashPage).map_err(|e| page_error(&e));
+                        let page = result.map(FlashPage::new).map_err(|e| page_error(&e));
+                        self.net.page(pages, ticket, page);
+                    }
+                    Waiting::Write(wanted) => {
+                        // The file may have been mapped since.
+                        if result.is_ok() && pages.recalls(wanted) {
+                            continue;
+                        }
+                        let page = result.map(FlashPage::new).map_err(|e| page_error(&e));
+                        self.net.page(pages, wanted.ticket, page);
+                    }
+                    Waiting::Recalled(ticket, recalled) => {
+                        let page = result.map(|page| FlashPage::recalled(page, recalled));
+                        let page = page.map_err(|e| page_error(&e));
                         self.net.page(pages, ticket, page);
                     }
                     Waiting::Job(job, n) => job.answer(n, result),
@@ -258,6 +271,15 @@ impl Core {
                 Job::Barrier(waiter) => {
                     let _ = waiter.send(());
                 }
+                Job::Recalled(wanted, recalled) => {
+                    let page = match pages.get_recalled(wanted, recalled) {
+                        GetPage::Pending => continue,
+                        GetPage::Ready(page) => Ok(page),
+                        GetPage::Failed(error) => Err(error),
+                    };
+                    self.net.page(pages, wanted.ticket, page);
+                }
+                Job::Told(ticket) => self.net.put(pages, ticket),
                 Job::Stop => self.stop(),
             }
         }

@@ -12,7 +12,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, anyhow};
 use contigfs::Fs;
-use contigfs::fuse::{Mounted, UnmountError};
+use contigfs::fuse::{Mounted, UnmountError, mount_with_cache};
 use ftl::device::FileDevice;
 use ftl::{ArrayDevice, Ftl, GRAIN_BYTES, OpenOptions, Port, Volume};
 use socket2::{Domain, Protocol, Socket, Type};
@@ -22,6 +22,7 @@ use tracing::{info, warn};
 use super::core::{ControlSenders, Core, CoreParts};
 use super::housekeeper::Housekeeper;
 use super::job::Job;
+use super::mapped::Mapped;
 use super::media::Media;
 use super::pages::FlashPages;
 use super::regions::{Fence, Regions};
@@ -41,6 +42,7 @@ const CONNECTIONS_MAX: usize = 16_384;
 pub struct Target {
     address: Option<SocketAddr>,
     mounted: Option<Mounted>,
+    mapped: Arc<Mapped>,
     fs: Arc<Fs<TargetStore>>,
     ftl: Arc<Ftl>,
     device: ArrayDevice<FileDevice>,
@@ -72,10 +74,15 @@ impl Target {
             .map(|_| Inbox::new().map(Arc::new))
             .collect::<io::Result<Vec<_>>>()?;
         let regions = Regions::new(Arc::clone(&stags), inboxes.clone());
+        let mapped = Mapped::new(inboxes.clone());
         let (control, control_jobs) = ControlSenders::new(CONTROL_THREADS);
+        let pages = |index: usize| {
+            let (ftl, mapped) = (Arc::clone(&ftl), Arc::clone(&mapped));
+            FlashPages::new(ftl, Port(index as u16), mapped, Arc::clone(&inboxes[index]))
+        };
         let reactors = start_reactors(
             settings,
-            &ftl,
+            &pages,
             &Media::of(&device),
             &stags,
             &inboxes,
@@ -95,6 +102,7 @@ impl Target {
             fs: Arc::clone(&fs),
             stags,
             regions,
+            mapped: Arc::clone(&mapped),
             exports: settings.exports.clone(),
             dram: settings
                 .dram_bytes
@@ -106,6 +114,7 @@ impl Target {
         let mut target = Self {
             address,
             mounted: None,
+            mapped,
             fs,
             ftl,
             device,
@@ -129,7 +138,9 @@ impl Target {
     fn open_doors(&mut self, settings: &Settings, listener: Option<Socket>) -> Result<()> {
         if let Some(dir) = &settings.mount {
             detach_stale(dir);
-            let mounted = contigfs::fuse::mount(Arc::clone(&self.fs), dir, &settings.fuse)?;
+            let fs = Arc::clone(&self.fs);
+            let cache = self.mapped.page_cache();
+            let mounted = mount_with_cache(fs, dir, &settings.fuse, cache)?;
             info!(dir = %dir.display(), "mounted");
             self.mounted = Some(mounted);
         }
@@ -241,7 +252,7 @@ fn open_volume(settings: &Settings) -> Result<(Arc<Ftl>, ArrayDevice<FileDevice>
 
 fn start_reactors(
     settings: &Settings,
-    ftl: &Arc<Ftl>,
+    pages: &dyn Fn(usize) -> FlashPages,
     media: &Media,
     stags: &Arc<RegionTable>,
     inboxes: &[Arc<Inbox<Job>>],
@@ -255,12 +266,13 @@ fn start_reactors(
     let connections = Arc::new(AtomicUsize::new(0));
     let mut threads = Vec::new();
     for index in 0..settings.reactors {
-        let port = Port(index as u16);
+        let pages = pages(index);
         let waker = inboxes[index].waker().clone();
-        ftl.set_waker(port, Box::new(move || waker.wake()));
+        let wake = Box::new(move || waker.wake());
+        pages.ftl.set_waker(pages.port, wake);
         let parts = CoreParts {
             index,
-            pages: FlashPages::new(Arc::clone(ftl), port),
+            pages,
             inbox: Arc::clone(&inboxes[index]),
             peers: inboxes.to_vec(),
             media: media.clone(),

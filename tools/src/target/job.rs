@@ -6,7 +6,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use contigfs::StoreError;
 use ftl::{AtomicBatch, GetError, Intent, Lba, LbaRange, PageRef};
 use socket2::Socket;
+use softrdma::Ticket;
 
+use super::pages::{Recalled, Wanted};
 use crate::reactor::LinkTag;
 
 /// Where the answer to a job goes. Dropping it unanswered tells the waiter that the reactor has ended.
@@ -34,6 +36,10 @@ pub(super) enum Job {
     Adopt(Socket),
     /// Answer when no step of a connection is under way that began before.
     Barrier(Waiter<()>),
+    /// A page of a mapped file may be written.
+    Recalled(Wanted, Box<Recalled>),
+    /// Mappings see what was written to a page.
+    Told(Ticket),
     /// Send a control reply.
     Reply(LinkTag, Vec<u8>),
     /// Stop: end the connections, write out everything, return.

@@ -13,6 +13,7 @@ mod daemon;
 mod exports;
 mod housekeeper;
 mod job;
+mod mapped;
 mod media;
 mod pages;
 mod regions;

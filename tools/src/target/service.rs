@@ -17,6 +17,7 @@ use tracing::debug;
 use super::core::ControlJob;
 use super::exports::Exports;
 use super::job::Job;
+use super::mapped::Mapped;
 use super::pages::backing;
 use super::regions::{OpenRegion, Owner, Regions};
 use super::store::TargetStore;
@@ -39,6 +40,8 @@ pub(super) struct Service {
     pub stags: Arc<RegionTable>,
     /// Open regions.
     pub regions: Arc<Regions>,
+    /// Files that are mapped.
+    pub mapped: Arc<Mapped>,
     /// What may be used.
     pub exports: Exports,
     /// Plain memory to offer.
@@ -170,9 +173,12 @@ impl Service {
         request: &Request,
     ) -> Result<Reply, Refusal> {
         if request.flags & FLAG_TRUNCATE != 0 {
-            self.replace(inode, path, request.length)?;
+            let replace = || self.replace(inode, path, request.length);
+            self.mapped.change_all(inode, replace)?;
         }
         let extent = self.fs.hold_extent(inode)?;
+        let place = backing(extent.range.start);
+        self.mapped.registering(inode, place);
         let registered = (|| {
             let rest = extent.size.checked_sub(request.offset).ok_or_else(|| {
                 Refusal(
@@ -201,13 +207,7 @@ impl Service {
             if write {
                 rights |= Rights::REMOTE_WRITE;
             }
-            let spec = RegionSpec::pages(
-                ANONYMOUS,
-                rights,
-                backing(extent.range.start),
-                request.offset,
-                len,
-            );
+            let spec = RegionSpec::pages(ANONYMOUS, rights, place, request.offset, len);
             let region = self
                 .stags
                 .register(spec)
@@ -242,6 +242,7 @@ impl Service {
             })
         })();
         if registered.is_err() {
+            self.mapped.deregistered(inode);
             self.fs.release_extent(inode);
         }
         registered
@@ -288,6 +289,7 @@ impl Service {
         if region.writable {
             self.fs.touch_data(inode);
         }
+        self.mapped.deregistered(inode);
         self.fs.release_extent(inode);
         if let Err(error) = self.fs.close(inode) {
             debug!(%error, ?inode, "close");

@@ -1,0 +1,22 @@
+//! Options of `litmus`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+/// Options of `litmus`.
+#[derive(Clone, Debug, Args)]
+pub struct Litmus {
+    /// Rounds of each test.
+    #[arg(long, default_value_t = 2000, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
+    pub rounds: u32,
+    /// Reactor threads of the target.
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub reactors: u32,
+    /// Where the temporary image is made [default: the temporary directory].
+    #[arg(long, value_name = "DIR")]
+    pub directory: Option<PathBuf>,
+    /// Print the table as Markdown, as in the documentation.
+    #[arg(long, conflicts_with = "json")]
+    pub markdown: bool,
+}
