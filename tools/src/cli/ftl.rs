@@ -6,6 +6,8 @@ use bytesize::ByteSize;
 use clap::{Args, Subcommand};
 use ftl::GcPolicy;
 
+use super::fs::BenchFs;
+
 /// The translation layer alone.
 #[derive(Clone, Debug, Subcommand)]
 pub enum FtlCommand {
@@ -70,6 +72,11 @@ pub enum BenchCommand {
     /// Write amplification of the engine over workloads and policies, with targets and curves.
     #[command(after_help = "Example: flashnet bench wa --svg wa.svg")]
     Wa(BenchWa),
+    /// The mounted file system against ext4 on the same disk, direct I/O, in turns.
+    #[command(
+        after_help = "Example: flashnet bench fs --directory /mnt/flash\n         flashnet bench fs --only 'random read' --rounds 9"
+    )]
+    Fs(BenchFs),
 }
 
 /// Options of `bench wa`.

@@ -1,6 +1,7 @@
 //! The command line: every command, its options and an example of its use.
 
 pub mod device;
+pub mod fs;
 pub mod ftl;
 mod litmus;
 pub mod mount;
@@ -387,6 +388,9 @@ pub struct PerfServer {
     /// File to serve; without it the bare request/response program runs.
     #[arg(long)]
     pub file: Option<PathBuf>,
+    /// Mount a file system here whose file reads as zeros, and serve nothing else.
+    #[arg(long, value_name = "DIR")]
+    pub null_mount: Option<PathBuf>,
     /// Through the page cache.
     #[arg(long)]
     pub buffered: bool,

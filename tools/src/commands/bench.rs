@@ -4,6 +4,9 @@
 //! traces made on the spot. Beside what was reached stands the target of the row and what an oracle that knows the
 //! true update rates reaches in a model without headers, reserve and durability.
 
+mod fs;
+mod sides;
+
 use std::fmt::Write as _;
 use std::io::IsTerminal;
 use std::path::Path;
@@ -80,6 +83,7 @@ const SEGMENT_GRAINS: u64 = 128;
 pub(super) fn run(command: &BenchCommand, json: bool) -> Result<()> {
     match command {
         BenchCommand::Wa(options) => wa(options, json),
+        BenchCommand::Fs(options) => fs::run(options, json),
     }
 }
 

@@ -22,7 +22,7 @@ use crate::control::{FLAG_CREATE, FLAG_TRUNCATE, FLAG_WRITE, Op, Request};
 use crate::perf::figures::Figures;
 use crate::perf::rdma::{self, Victim};
 use crate::perf::shape::{Direction, Shape};
-use crate::perf::{disk, lat, raw, socket};
+use crate::perf::{disk, lat, null, raw, socket};
 use crate::target::DRAM_PATH;
 
 const FILE: &str = "/perf.data";
@@ -211,6 +211,14 @@ impl Subject {
 /// Runs the hidden server side of a comparison.
 pub(super) fn serve(options: &cli::PerfServer) -> Result<()> {
     let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+    if let Some(dir) = &options.null_mount {
+        let threads = contigfs::fuse::MountOptions::default().threads;
+        let session = null::mount(dir, threads)
+            .with_context(|| format!("cannot mount on {}", dir.display()))?;
+        println!("{}", listener.local_addr()?);
+        std::io::stdout().flush()?;
+        return Ok(session.join()?);
+    }
     println!("{}", listener.local_addr()?);
     std::io::stdout().flush()?;
     match &options.file {

@@ -79,6 +79,23 @@ impl Server {
         })
     }
 
+    /// Starts a server that mounts the file system of zeros at `dir`.
+    pub(super) fn null(dir: &Path) -> Result<Self> {
+        let arguments = [
+            "perf-server".as_ref(),
+            "--null-mount".as_ref(),
+            dir.as_os_str(),
+        ];
+        let start = Instant::now();
+        let (child, line) = spawn(command(&arguments)?)?;
+        Ok(Self {
+            child,
+            address: line.trim().parse()?,
+            started_in: start.elapsed(),
+            mount: Some(dir.to_owned()),
+        })
+    }
+
     /// Its process.
     pub(super) fn pid(&self) -> u32 {
         self.child.id()

@@ -3,8 +3,10 @@
 pub mod cpu;
 pub mod disk;
 pub mod figures;
+pub mod files;
 pub mod flash;
 pub mod lat;
+pub mod null;
 pub mod raw;
 pub mod rdma;
 pub mod shape;

@@ -1,0 +1,369 @@
+//! `flashnet bench fs`: the mounted file system against ext4 on the same disk, with the ratio it must reach.
+//!
+//! The same generator works on both sides in turns, with direct I/O. The file is several times as large as the memory of
+//! the target, so most of what is read comes from the disk. What reads of pages in memory cost is measured against a
+//! file system of zeros behind the same way through the kernel.
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use serde_json::json;
+
+use super::sides::{Ext4, Null, Ours};
+use crate::cli::fs::BenchFs;
+use crate::commands::interrupt::Interrupt;
+use crate::commands::show;
+use crate::perf::figures::Figures;
+use crate::perf::files::{self, Access, Run};
+use crate::perf::{cpu, null};
+
+/// Whom a row compares with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Rival {
+    Ext4,
+    Null,
+}
+
+/// A row of the table.
+#[derive(Clone, Copy, Debug)]
+struct Row {
+    name: &'static str,
+    access: Access,
+    rival: Rival,
+    /// How much of the rival's rate must be reached.
+    bar: f64,
+}
+
+const fn row(name: &'static str, access: Access, bar: f64) -> Row {
+    Row {
+        name,
+        access,
+        rival: Rival::Ext4,
+        bar,
+    }
+}
+
+const ROWS: [Row; 10] = [
+    row(
+        "random read 4 KiB, 1 thread",
+        Access::Read { threads: 1 },
+        0.8,
+    ),
+    row(
+        "random read 4 KiB, 4 threads",
+        Access::Read { threads: 4 },
+        0.8,
+    ),
+    row(
+        "random read 4 KiB, io_uring depth 16",
+        Access::ReadDeep { depth: 16 },
+        0.8,
+    ),
+    row("sequential read 1 MiB", Access::ReadChunks, 0.9),
+    row("sequential write 1 MiB", Access::WriteChunks, 0.9),
+    row(
+        "random write 4 KiB + fdatasync, 1 thread",
+        Access::WriteDurably { threads: 1 },
+        1.5,
+    ),
+    row(
+        "random write 4 KiB + fdatasync, 8 threads",
+        Access::WriteDurably { threads: 8 },
+        1.5,
+    ),
+    row("create + fsync + unlink", Access::Names { files: 0 }, 1.0),
+    Row {
+        rival: Rival::Null,
+        ..row(
+            "resident read 4 KiB, 1 thread",
+            Access::Read { threads: 1 },
+            0.9,
+        )
+    },
+    Row {
+        rival: Rival::Null,
+        ..row(
+            "resident read 4 KiB, io_uring depth 16",
+            Access::ReadDeep { depth: 16 },
+            0.9,
+        )
+    },
+];
+
+/// The options with everything decided.
+struct Plan {
+    bytes: u64,
+    pool: u64,
+    time: Duration,
+    rounds: u32,
+    files: u32,
+}
+
+impl Plan {
+    fn new(options: &BenchFs) -> Result<Self> {
+        let quick = options.quick;
+        let default = |full: u64, short: u64| if quick { short } else { full };
+        let size = |given: Option<bytesize::ByteSize>, full, short| {
+            given.map_or(default(full, short), |size| size.as_u64())
+        };
+        let plan = Self {
+            bytes: size(options.size, 1 << 30, 32 << 20) / files::CHUNK as u64
+                * files::CHUNK as u64,
+            pool: size(options.pool, 32 << 20, 4 << 20),
+            time: Duration::try_from_secs_f64(options.seconds.unwrap_or(if quick {
+                0.1
+            } else {
+                1.0
+            }))
+            .context("--seconds")?,
+            rounds: options.rounds.unwrap_or(default(3, 1) as u32),
+            files: options.files.unwrap_or(default(10_000, 50) as u32),
+        };
+        ensure!(
+            (1..=100).contains(&plan.rounds),
+            "{} rounds: 1 to 100 are possible",
+            plan.rounds
+        );
+        ensure!(
+            (0.05..=600.0).contains(&plan.time.as_secs_f64()),
+            "{} seconds: 0.05 to 600 are possible",
+            plan.time.as_secs_f64()
+        );
+        ensure!(
+            (plan.rounds..=1_000_000).contains(&plan.files),
+            "{} files: one for each round to 1000000 are possible",
+            plan.files
+        );
+        ensure!(
+            plan.pool >= 1 << 20 && plan.bytes >= 4 * plan.pool,
+            "a file of {} and a pool of {}: the pool has at least 1 MiB, and the file is four times as large",
+            show::bytes(plan.bytes),
+            show::bytes(plan.pool)
+        );
+        Ok(plan)
+    }
+
+    /// Bytes of the file that stays in memory.
+    fn resident_bytes(&self) -> u64 {
+        self.pool / 4
+    }
+}
+
+/// What was measured of a row.
+struct Measured {
+    row: Row,
+    ours: Vec<Figures>,
+    theirs: Vec<Figures>,
+    /// Cores that the target kept busy.
+    cpu_target: f64,
+}
+
+impl Measured {
+    /// The median of a figure over the rounds.
+    fn median(figures: &[Figures], figure: impl Fn(&Figures) -> f64) -> f64 {
+        let mut values: Vec<f64> = figures.iter().map(figure).collect();
+        values.sort_by(f64::total_cmp);
+        let n = values.len();
+        (values[(n - 1) / 2] + values[n / 2]) / 2.0
+    }
+
+    fn ratio(&self) -> f64 {
+        Self::median(&self.ours, |f| f.iops) / Self::median(&self.theirs, |f| f.iops)
+    }
+
+    fn is_reached(&self) -> bool {
+        self.ratio() >= self.row.bar
+    }
+}
+
+/// Runs the bench.
+pub(super) fn run(options: &BenchFs, json: bool) -> Result<()> {
+    let plan = Plan::new(options)?;
+    let wanted = |row: &&Row| options.only.as_ref().is_none_or(|o| row.name.contains(o));
+    let rows: Vec<Row> = ROWS.iter().filter(wanted).copied().collect();
+    ensure!(!rows.is_empty(), "no row has that in its name");
+    contigfs::fuse::available()?;
+    let interrupt = Interrupt::install()?;
+    let directory = match &options.directory {
+        Some(dir) => tempfile::tempdir_in(dir),
+        None => tempfile::tempdir(),
+    }
+    .context("cannot make a temporary directory")?;
+    let sides = Sides::start(directory.path(), &plan, &rows, &interrupt)?;
+    let mut results = Vec::new();
+    for row in rows {
+        results.push(sides.measure(row, &plan, &interrupt)?);
+    }
+    print(json, &plan, &sides, &results);
+    let Sides { ours, .. } = sides;
+    ours.stop()
+}
+
+/// Everybody who is measured.
+struct Sides {
+    ours: Ours,
+    ext4: Ext4,
+    null: Option<Null>,
+}
+
+/// Name of the large file.
+const FILE: &str = "bench.data";
+/// Name of the file that stays in memory.
+const RESIDENT: &str = "resident.data";
+
+impl Sides {
+    fn start(directory: &Path, plan: &Plan, rows: &[Row], interrupt: &Interrupt) -> Result<Self> {
+        let ext4 = Ext4::start(directory, plan.bytes)?;
+        let ours = Ours::start(directory, plan.bytes, plan.pool)?;
+        interrupt.check()?;
+        let names = |row: &Row| matches!(row.access, Access::Names { .. });
+        if rows.iter().any(|r| r.rival == Rival::Ext4 && !names(r)) {
+            for root in [&ours.root, &ext4.root] {
+                let progress = show::progress(plan.bytes, "fill");
+                files::fill(&root.join(FILE), plan.bytes, |bytes| progress.inc(bytes))
+                    .with_context(|| format!("cannot fill {}", root.join(FILE).display()))?;
+                progress.finish_and_clear();
+                interrupt.check()?;
+            }
+        }
+        let resident = rows.iter().any(|r| r.rival == Rival::Null);
+        let null = match resident {
+            true => Some(Null::start(directory)?),
+            false => None,
+        };
+        if resident {
+            files::fill(
+                &ours.root.join(RESIDENT),
+                plan.resident_bytes(),
+                |_bytes| {},
+            )?;
+        }
+        Ok(Self { ours, ext4, null })
+    }
+
+    /// Where a row runs, on our side and on the other.
+    fn places(&self, row: Row) -> (PathBuf, PathBuf) {
+        match (row.rival, &self.null) {
+            (Rival::Null, Some(null)) => (self.ours.root.join(RESIDENT), null.file.clone()),
+            _ if matches!(row.access, Access::Names { .. }) => {
+                (self.ours.root.clone(), self.ext4.root.clone())
+            }
+            _ => (self.ours.root.join(FILE), self.ext4.root.join(FILE)),
+        }
+    }
+
+    /// Measures a row in turns, so that a machine that is slow for a while is slow for both.
+    fn measure(&self, row: Row, plan: &Plan, interrupt: &Interrupt) -> Result<Measured> {
+        let (our_place, their_place) = self.places(row);
+        let bytes = match row.rival {
+            Rival::Ext4 => plan.bytes,
+            Rival::Null => plan.resident_bytes().min(null::BYTES),
+        };
+        let mut measured = Measured {
+            row,
+            ours: Vec::new(),
+            theirs: Vec::new(),
+            cpu_target: 0.0,
+        };
+        let used = || cpu::used(Some(self.ours.pid())).unwrap_or_default();
+        let (mut busy, mut elapsed) = (Duration::ZERO, 0.0);
+        for round in 0..plan.rounds {
+            let access = match row.access {
+                Access::Names { .. } => Access::Names {
+                    files: (plan.files + round) / plan.rounds,
+                },
+                other => other,
+            };
+            let run = Run {
+                access,
+                time: plan.time,
+                bytes,
+                seed: u64::from(round) + 1,
+            };
+            if row.rival == Rival::Null {
+                files::read_through(&our_place, bytes)?;
+            }
+            let before = used();
+            let ours =
+                files::run(&our_place, &run).with_context(|| format!("{}: ours", row.name))?;
+            busy += used().saturating_sub(before);
+            elapsed += ours.seconds;
+            measured.ours.push(ours);
+            interrupt.check()?;
+            let theirs =
+                files::run(&their_place, &run).with_context(|| format!("{}: theirs", row.name))?;
+            measured.theirs.push(theirs);
+            interrupt.check()?;
+        }
+        measured.cpu_target = busy.as_secs_f64() / elapsed;
+        Ok(measured)
+    }
+}
+
+fn print(json: bool, plan: &Plan, sides: &Sides, results: &[Measured]) {
+    if json {
+        let rows: Vec<_> = results
+            .iter()
+            .map(|m| {
+                json!({
+                    "name": m.row.name,
+                    "rival": match m.row.rival { Rival::Ext4 => "ext4", Rival::Null => "null" },
+                    "bar": m.row.bar,
+                    "ratio": m.ratio(),
+                    "reached": m.is_reached(),
+                    "cpu_target": m.cpu_target,
+                    "ours": m.ours,
+                    "theirs": m.theirs,
+                })
+            })
+            .collect();
+        println!(
+            "{}",
+            json!({
+                "rows": rows,
+                "ext4": sides.ext4.what,
+                "file_bytes": plan.bytes,
+                "pool_bytes": plan.pool,
+                "rounds": plan.rounds,
+            })
+        );
+        return;
+    }
+    let mut table = show::table(&[
+        "", "ours", "p50 µs", "p99 µs", "theirs", "p50 µs", "p99 µs", "ratio", "bar", "", "cores",
+    ]);
+    for m in results {
+        let side = |figures: &[Figures]| {
+            let rate = match m.row.access {
+                Access::ReadChunks | Access::WriteChunks => {
+                    format!("{:.0} MiB/s", Measured::median(figures, |f| f.mib_s))
+                }
+                _ => format!("{:.0} /s", Measured::median(figures, |f| f.iops)),
+            };
+            let us =
+                |figure: fn(&Figures) -> f64| format!("{:.0}", Measured::median(figures, figure));
+            [rate, us(|f| f.p50_us), us(|f| f.p99_us)]
+        };
+        let mut cells = vec![m.row.name.to_owned()];
+        cells.extend(side(&m.ours));
+        cells.extend(side(&m.theirs));
+        cells.extend([
+            format!("{:.2}", m.ratio()),
+            format!("{:.1}", m.row.bar),
+            if m.is_reached() { "reached" } else { "" }.to_owned(),
+            format!("{:.2}", m.cpu_target),
+        ]);
+        table.add_row(cells);
+    }
+    println!("{table}");
+    println!(
+        "theirs: {}; of the resident reads, a file system of zeros through FUSE. File {}, pool {}, medians of {} x {:.1} s; \
+         `cores` is the processor time of the target.",
+        sides.ext4.what,
+        show::bytes(plan.bytes),
+        show::bytes(plan.pool),
+        plan.rounds,
+        plan.time.as_secs_f64()
+    );
+}

@@ -1,0 +1,176 @@
+//! The sides of `bench fs`: a target on an image with its mount, ext4 on the same disk, and a file system of zeros.
+
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+use bytesize::ByteSize;
+
+use crate::cli;
+use crate::commands::mkfs;
+use crate::commands::spawn::Server;
+use crate::perf::null;
+use crate::target::detach;
+
+/// Room beside a file of `bytes` on either side, for names, logs and journals.
+fn spare(bytes: u64) -> u64 {
+    (bytes / 4).clamp(64 << 20, 256 << 20)
+}
+
+/// ContigFS: a target of its own with its mount.
+pub(super) struct Ours {
+    server: Server,
+    /// Where its files are.
+    pub(super) root: PathBuf,
+}
+
+impl Ours {
+    /// Formats an image for a file of `bytes` under `directory`, serves and mounts it.
+    pub(super) fn start(directory: &Path, bytes: u64, pool: u64) -> Result<Self> {
+        let image = directory.join("volume.img");
+        mkfs::format(&cli::Mkfs {
+            devices: vec![image.clone()],
+            // Room for the file at 80 % of the space that users have.
+            size: Some(ByteSize::b(
+                (bytes * 3 / 2 + spare(bytes)).next_multiple_of(1 << 20),
+            )),
+            op: 15,
+            // Like the blocks of the other side, which have been written before too.
+            prefill: true,
+            segment_size: None,
+            force: false,
+        })?;
+        let root = directory.join("contigfs");
+        fs::create_dir(&root)?;
+        let server = Server::target(&image, Some(&root), &["--pool", &format!("{pool}B")])?;
+        Ok(Self { server, root })
+    }
+
+    /// Process of the target.
+    pub(super) fn pid(&self) -> u32 {
+        self.server.pid()
+    }
+
+    /// Ends the target in order.
+    pub(super) fn stop(self) -> Result<()> {
+        self.server.stop()
+    }
+}
+
+/// ext4 on the same disk.
+pub(super) struct Ext4 {
+    /// Where its files are.
+    pub(super) root: PathBuf,
+    /// What it is, for people.
+    pub(super) what: String,
+    /// It is an image mounted for this run.
+    mounted: bool,
+}
+
+impl Ext4 {
+    /// A directory of the disk of `directory` if that has ext4, else an image with it.
+    pub(super) fn start(directory: &Path, bytes: u64) -> Result<Self> {
+        let (file_system, source) = file_system_of(directory)?;
+        let root = directory.join("ext4");
+        fs::create_dir(&root)?;
+        if file_system == "ext4" {
+            let what = format!("ext4 of {source}, which has the image of the target too");
+            return Ok(Self {
+                root,
+                what,
+                mounted: false,
+            });
+        }
+        // SAFETY: has no arguments and can not fail.
+        if unsafe { libc::geteuid() } != 0 {
+            bail!(
+                "{} is {file_system}: comparing with ext4 there needs root, for a loop device; or choose a directory of an \
+                 ext4 file system (--directory)",
+                directory.display()
+            );
+        }
+        let image = directory.join("ext4.img");
+        // Written, so that its blocks are as good as those of the target's image.
+        let allocated = ftl::FileDevice::create(
+            &image,
+            bytes + spare(bytes),
+            ftl::device::Allocation::Written,
+        );
+        drop(allocated.context("cannot make the image for ext4")?);
+        run("mkfs.ext4", &["-q".as_ref(), "-F".as_ref(), image.as_ref()])?;
+        let show = ["--find", "--show", "--direct-io=on"].map(OsStr::new);
+        let device = run("losetup", &[show.as_slice(), &[image.as_ref()]].concat())?;
+        let mounted = run("mount", &[device.as_ref(), root.as_ref()]);
+        // In use, it goes with the mount; else it goes now.
+        run("losetup", &["--detach".as_ref(), device.as_ref()])?;
+        mounted?;
+        Ok(Self {
+            root,
+            what: format!("ext4 in an image on {source} ({file_system}) behind {device}"),
+            mounted: true,
+        })
+    }
+}
+
+impl Drop for Ext4 {
+    fn drop(&mut self) {
+        if self.mounted && detach(&self.root).is_err() {
+            eprintln!("flashnet: {} is left mounted", self.root.display());
+        }
+    }
+}
+
+/// A file of zeros behind the same way through the kernel.
+pub(super) struct Null {
+    _server: Server,
+    /// The file.
+    pub(super) file: PathBuf,
+}
+
+impl Null {
+    /// Mounts it under `directory`, served by a process of its own.
+    pub(super) fn start(directory: &Path) -> Result<Self> {
+        let root = directory.join("null");
+        fs::create_dir(&root)?;
+        let server = Server::null(&root)?;
+        Ok(Self {
+            _server: server,
+            file: root.join(null::NAME),
+        })
+    }
+}
+
+/// Type and source of the file system of `directory`, from the table of mounts.
+fn file_system_of(directory: &Path) -> Result<(String, String)> {
+    let device = fs::metadata(directory)?.dev();
+    let number = format!("{}:{}", libc::major(device), libc::minor(device));
+    let table = fs::read_to_string("/proc/self/mountinfo")?;
+    let found = table.lines().find_map(|line| {
+        let (mount, source) = line.split_once(" - ")?;
+        let mut source = source.split(' ');
+        let is_it = mount.split(' ').nth(2) == Some(number.as_str());
+        is_it.then(|| Some((source.next()?.to_owned(), source.next()?.to_owned())))?
+    });
+    found.with_context(|| {
+        format!(
+            "cannot find the file system of {} among the mounts",
+            directory.display()
+        )
+    })
+}
+
+/// Runs a program that must succeed; its output.
+fn run(program: &str, arguments: &[&OsStr]) -> Result<String> {
+    let output = Command::new(program)
+        .args(arguments)
+        .output()
+        .with_context(|| format!("cannot run {program}"))?;
+    if !output.status.success() {
+        let errors = String::from_utf8_lossy(&output.stderr);
+        bail!("{program} failed: {}", errors.trim());
+    }
+    Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+}

@@ -1,0 +1,111 @@
+//! Threads that do one thing at a time.
+
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::time::Instant;
+
+use super::{BLOCK, CHUNK, Run, buffer, figures, open, stamp};
+use crate::perf::cpu;
+use crate::perf::figures::{Figures, Latencies, latencies};
+use crate::perf::shape::Offsets;
+
+/// Calls `step` until the time is over; how long each call took.
+fn repeat(run: &Run, mut step: impl FnMut() -> io::Result<()>) -> io::Result<Latencies> {
+    let mut histogram = latencies();
+    let begin = Instant::now();
+    let mut before = begin;
+    while before - begin < run.time {
+        step()?;
+        let now = Instant::now();
+        histogram.saturating_record((now - before).as_nanos() as u64);
+        before = now;
+    }
+    Ok(histogram)
+}
+
+/// Runs `work` in so many threads, each with its number; how long all their steps took.
+fn in_threads(
+    threads: usize,
+    work: impl Fn(usize) -> io::Result<Latencies> + Sync,
+) -> io::Result<Figures> {
+    let (begin, used) = (Instant::now(), cpu::used(None).unwrap_or_default());
+    let results: Vec<io::Result<Latencies>> = std::thread::scope(|scope| {
+        let work = &work;
+        let others: Vec<_> = (1..threads).map(|n| scope.spawn(move || work(n))).collect();
+        let mut results = vec![work(0)];
+        results.extend(others.into_iter().map(|t| t.join().expect("no panic")));
+        results
+    });
+    let mut all = latencies();
+    for result in results {
+        all.add(result?).expect("histograms have the same bounds");
+    }
+    Ok(figures(all, BLOCK, begin, used))
+}
+
+/// The offsets of a thread.
+fn offsets(run: &Run, thread: usize) -> Offsets {
+    Offsets::over(run.bytes, BLOCK, run.seed << 8 | thread as u64)
+}
+
+/// Random reads of blocks.
+pub(super) fn read(path: &Path, run: &Run, threads: usize) -> io::Result<Figures> {
+    in_threads(threads, |thread| {
+        let file = open(path, false)?;
+        let mut block = buffer(BLOCK)?;
+        let mut offsets = offsets(run, thread);
+        repeat(run, || file.read_exact_at(&mut block, offsets.draw()))
+    })
+}
+
+/// Where chunks lie: from some place on, round and round.
+fn chunks(run: &Run) -> impl Iterator<Item = u64> + use<> {
+    let count = (run.bytes / CHUNK as u64).max(1);
+    // A large odd step: the runs of different rounds do not begin where another ended a moment ago.
+    let first = run.seed.wrapping_mul(0x9e37_79b9) % count;
+    (first..first + count)
+        .cycle()
+        .map(move |n| n % count * CHUNK as u64)
+}
+
+/// Reads chunk after chunk.
+pub(super) fn read_chunks(path: &Path, run: &Run) -> io::Result<Figures> {
+    let file = open(path, false)?;
+    let mut chunk = buffer(CHUNK)?;
+    let mut offsets = chunks(run);
+    let mut next = || offsets.next().unwrap_or_default();
+    let (begin, used) = (Instant::now(), cpu::used(None).unwrap_or_default());
+    let all = repeat(run, || file.read_exact_at(&mut chunk, next()))?;
+    Ok(figures(all, CHUNK, begin, used))
+}
+
+/// Writes chunk after chunk; the time until all is durable counts.
+pub(super) fn write_chunks(path: &Path, run: &Run) -> io::Result<Figures> {
+    let file = open(path, true)?;
+    let mut chunk = buffer(CHUNK)?;
+    let mut offsets = chunks(run);
+    let (begin, used) = (Instant::now(), cpu::used(None).unwrap_or_default());
+    let all = repeat(run, || {
+        let offset = offsets.next().unwrap_or_default();
+        stamp(&mut chunk, offset);
+        file.write_all_at(&chunk, offset)
+    })?;
+    file.sync_data()?;
+    Ok(figures(all, CHUNK, begin, used))
+}
+
+/// Random overwrites, each durable.
+pub(super) fn write_durably(path: &Path, run: &Run, threads: usize) -> io::Result<Figures> {
+    in_threads(threads, |thread| {
+        let file = open(path, true)?;
+        let mut block = buffer(BLOCK)?;
+        let mut offsets = offsets(run, thread);
+        repeat(run, || {
+            let offset = offsets.draw();
+            stamp(&mut block, offset);
+            file.write_all_at(&block, offset)?;
+            file.sync_data()
+        })
+    })
+}
