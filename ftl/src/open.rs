@@ -85,7 +85,7 @@ pub struct OpenOptions {
     /// Read all headers, whatever checkpoints say: the repair path.
     pub rebuild: bool,
     /// A checkpoint is due after this many headers, where each of them is the first grain of a segment, which opening
-    /// reads anyway; where segments hold several, after half as many. 0: none is taken, except by a shutdown.
+    /// reads anyway; where segments hold several, after two thirds as many. 0: none is taken, except by a shutdown.
     pub checkpoint_headers: u64,
     /// Maps of up to this many pages of 4 KiB are read while opening; larger ones when they are needed.
     pub map_pages_eager: usize,
@@ -114,7 +114,7 @@ impl Default for OpenOptions {
             dataless: false,
             planted: None,
             rebuild: false,
-            checkpoint_headers: 2048,
+            checkpoint_headers: 1536,
             map_pages_eager: 64,
             sweep_entries: None,
             names_max: None,

@@ -90,7 +90,7 @@ impl Checkpointer {
             phase: Phase::Idle,
             headers_due: match found.superblock.geometry.writes_once_per_segment() {
                 true => headers_due,
-                false => headers_due.div_ceil(2),
+                false => (headers_due * 2).div_ceil(3),
             },
             share,
             not_before: HeaderNo(0),
