@@ -7,6 +7,9 @@ use crate::format::GrainBytes;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
+/// Grains read on suspicion that are kept, or on their way: 16 MiB.
+const SUSPECTS_MAX: usize = 4096;
+
 type Answer = Result<Box<GrainBytes>, MediaError>;
 
 /// A grain that is read on suspicion.
@@ -24,6 +27,8 @@ enum Suspect {
 pub(super) struct ReadAhead<'a, 'd> {
     io: &'a mut MediaIo<'d>,
     suspects: HashMap<Pba, Suspect>,
+    /// Of these, how many are here.
+    here: usize,
     /// Wanted after they had been read.
     ready: Vec<(Pba, Answer)>,
 }
@@ -34,6 +39,7 @@ impl<'a, 'd> ReadAhead<'a, 'd> {
         Self {
             io,
             suspects: HashMap::new(),
+            here: 0,
             ready: Vec::new(),
         }
     }
@@ -42,15 +48,27 @@ impl<'a, 'd> ReadAhead<'a, 'd> {
     pub(super) fn want(&mut self, at: Pba) {
         match self.suspects.remove(&at) {
             None => self.io.want(at.0, at),
-            Some(Suspect::Here(answer)) => self.ready.push((at, answer)),
+            Some(Suspect::Here(answer)) => {
+                self.here -= 1;
+                self.ready.push((at, answer));
+            }
             Some(Suspect::Asked | Suspect::Wanted) => {
                 self.suspects.insert(at, Suspect::Wanted);
             }
         }
     }
 
-    /// Reads a grain that may be asked for.
+    /// Reads a grain that may be asked for, unless there are too many of the kind. Chains that did not go on as they had
+    /// leave some behind that nobody asks for any more.
     pub(super) fn suspect(&mut self, at: Pba) {
+        if self.suspects.len() >= SUSPECTS_MAX {
+            if self.here < SUSPECTS_MAX / 2 {
+                return;
+            }
+            // Who wants one of them after all has it read again.
+            self.suspects.retain(|_, s| !matches!(s, Suspect::Here(_)));
+            self.here = 0;
+        }
         if let Entry::Vacant(place) = self.suspects.entry(at) {
             place.insert(Suspect::Asked);
             self.io.want(at.0, at);
@@ -66,7 +84,10 @@ impl<'a, 'd> ReadAhead<'a, 'd> {
             let (tag, answer) = self.io.next()?;
             let at = Pba(tag);
             match self.suspects.get_mut(&at) {
-                Some(suspect @ Suspect::Asked) => *suspect = Suspect::Here(answer),
+                Some(suspect @ Suspect::Asked) => {
+                    *suspect = Suspect::Here(answer);
+                    self.here += 1;
+                }
                 Some(Suspect::Wanted) => {
                     self.suspects.remove(&at);
                     return Some((at, answer));
@@ -75,5 +96,42 @@ impl<'a, 'd> ReadAhead<'a, 'd> {
                 Some(Suspect::Here(_)) | None => return Some((at, answer)),
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::GRAIN_BYTES;
+    use crate::device::MemDevice;
+
+    const GRAINS: u64 = 3 * SUSPECTS_MAX as u64;
+
+    /// Whoever wants a grain gets it once, whether it was suspected before, meanwhile or never; a suspicion alone answers
+    /// nobody. However many are suspected, what is kept is bounded, and nothing that is wanted goes missing.
+    #[test]
+    fn wanted_grains_come_once() {
+        let mut device = MemDevice::new(GRAINS as usize * GRAIN_BYTES).expect("memory");
+        let mut io = MediaIo::new(&mut device).expect("memory");
+        let mut reads = ReadAhead::new(&mut io);
+        let mut got = Vec::new();
+        for round in 0..3 {
+            for at in (0..GRAINS).filter(|at| at % 3 != 1) {
+                reads.suspect(Pba(at));
+                assert!(reads.suspects.len() <= SUSPECTS_MAX);
+            }
+            let wanted = (0..GRAINS).filter(|at| at % 7 == round);
+            wanted.for_each(|at| reads.want(Pba(at)));
+            while let Some((at, answer)) = reads.next() {
+                assert!(answer.is_ok());
+                got.push((round, at.0));
+            }
+        }
+        got.sort_unstable();
+        let all = (0..3).flat_map(|round| {
+            let wanted = (0..GRAINS).filter(move |at| at % 7 == round);
+            wanted.map(move |at| (round, at))
+        });
+        assert!(got.into_iter().eq(all));
     }
 }
