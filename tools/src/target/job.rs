@@ -9,7 +9,7 @@ use socket2::Socket;
 use softrdma::Ticket;
 
 use super::pages::{Recalled, Wanted};
-use crate::reactor::LinkTag;
+use crate::reactor::{Inbox, LinkTag};
 
 /// Where the answer to a job goes. Dropping it unanswered tells the waiter that the reactor has ended.
 pub(super) type Waiter<T> = SyncSender<T>;
@@ -17,6 +17,21 @@ pub(super) type Waiter<T> = SyncSender<T>;
 /// A place for one answer.
 pub(super) fn waiter<T>() -> (Waiter<T>, Receiver<T>) {
     sync_channel(1)
+}
+
+/// Waits until no reactor is in the middle of a step of a connection that began before.
+pub(super) fn barrier(inboxes: &[Arc<Inbox<Job>>]) {
+    let barriers: Vec<_> = inboxes
+        .iter()
+        .filter_map(|inbox| {
+            let (done, passed) = waiter();
+            inbox.send(Job::Barrier(done)).ok().map(|()| passed)
+        })
+        .collect();
+    for passed in barriers {
+        // A reactor that has ended takes no steps either.
+        let _ = passed.recv();
+    }
 }
 
 /// A message to a reactor.

@@ -13,7 +13,7 @@ use contigfs::InodeNo;
 use contigfs::fuse::{CacheListener, PageCache, Window};
 use softrdma::BackingId;
 
-use super::job::{Job, waiter};
+use super::job::{Job, barrier, waiter};
 use crate::reactor::Inbox;
 
 /// Counts of files by a hash of their backing; with so many, few files that are not mapped share one with a file that is.
@@ -148,22 +148,6 @@ impl Mapped {
             self.slots[slot(backing)].fetch_sub(1, Ordering::Relaxed);
         }
     }
-
-    /// Waits until no reactor is in the middle of a store that began before.
-    fn barrier(&self) {
-        let barriers: Vec<_> = self
-            .inboxes
-            .iter()
-            .filter_map(|inbox| {
-                let (done, passed) = waiter();
-                inbox.send(Job::Barrier(done)).ok().map(|()| passed)
-            })
-            .collect();
-        for passed in barriers {
-            // A reactor that has ended stores nothing either.
-            let _ = passed.recv();
-        }
-    }
 }
 
 fn slot(backing: BackingId) -> usize {
@@ -183,7 +167,7 @@ impl CacheListener for Listener {
         if let Some((backing, _)) = table.registered.get(&ino) {
             self.0.mark(ino, *backing);
             drop(table);
-            self.0.barrier();
+            barrier(&self.0.inboxes);
         }
     }
 

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use contigfs::{ExtentObserver, InodeNo};
 use softrdma::{RegionTable, Stag};
 
-use super::job::{Job, waiter};
+use super::job::{Job, barrier};
 use crate::reactor::{Inbox, LinkTag};
 
 /// A client, for as long as its connection lives: reactor and link.
@@ -135,18 +135,7 @@ impl Regions {
         for stag in stags {
             self.stags.deregister(stag);
         }
-        let barriers: Vec<_> = self
-            .inboxes
-            .iter()
-            .filter_map(|inbox| {
-                let (done, passed) = waiter();
-                inbox.send(Job::Barrier(done)).ok().map(|()| passed)
-            })
-            .collect();
-        for passed in barriers {
-            // A reactor that has ended accesses nothing either.
-            let _ = passed.recv();
-        }
+        barrier(&self.inboxes);
     }
 }
 
