@@ -43,7 +43,8 @@ pub struct FsOptions {
     /// Binary logarithm of the grains in the range of a new file; at most 50. A file that needs more gets more, at its
     /// place or at another, so a small value costs relocations, and a large one address space.
     pub file_order: u8,
-    /// For tests: a bug to have.
+    /// Bug to have, in tests.
+    #[doc(hidden)]
     pub planted: Option<Bug>,
 }
 
