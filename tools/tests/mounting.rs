@@ -357,8 +357,12 @@ fn killed_and_mounted_again() {
     drop(file);
     place.signal(libc::SIGKILL);
     place.wait_for_end();
-    let dead = fs::metadata(&place.dir).unwrap_err();
-    assert_eq!(dead.raw_os_error(), Some(libc::ENOTCONN));
+    // The latter while the kernel is still busy with the end of the target.
+    let dead = fs::metadata(&place.dir).unwrap_err().raw_os_error();
+    assert!(
+        matches!(dead, Some(libc::ENOTCONN | libc::ECONNABORTED)),
+        "{dead:?}"
+    );
     place.mount("");
     assert_eq!(fs::read(place.dir.join("file")).unwrap(), b"synced");
     place.unmount();
@@ -395,7 +399,12 @@ fn the_service_manager_is_told() {
     let hear = |word: &str| {
         let mut bytes = [0; 4096];
         loop {
-            let len = manager.recv(&mut bytes).unwrap();
+            let len = match manager.recv(&mut bytes) {
+                Ok(len) => len,
+                // A machine that was frozen and thawed: waits with a time limit end then (signal(7)).
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => continue,
+                Err(error) => panic!("nothing says {word}: {error}"),
+            };
             let text = String::from_utf8_lossy(&bytes[..len]).into_owned();
             if text.lines().any(|line| line == word) {
                 return text;

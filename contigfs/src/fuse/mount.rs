@@ -357,7 +357,7 @@ fn check_mount_point(dir: &Path) -> Result<(), MountError> {
     let path = || dir.to_owned();
     let metadata = std::fs::metadata(dir).map_err(|source| match source.raw_os_error() {
         Some(libc::ENOENT) => MountError::NoMountPoint(path()),
-        Some(libc::ENOTCONN) => MountError::DeadMount(path()),
+        Some(libc::ENOTCONN | libc::ECONNABORTED) => MountError::DeadMount(path()),
         Some(libc::EACCES | libc::EPERM) => MountError::Denied {
             path: path(),
             source,

@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, IsTerminal, Write};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -42,18 +42,17 @@ pub(super) fn run(options: &cli::Serve, json: bool) -> Result<()> {
     let target = Target::start(&settings)?;
     let address = target.address().map(|address| address.to_string());
     let place = address.as_deref().unwrap_or("no address");
-    if options.background {
-        leave_caller().context("cannot go into the background")?;
-    }
     let line = match json {
         true => json!({ "address": address }).to_string(),
         false => format!("serving {names} on {place}"),
     };
+    let mut output = match options.background {
+        true => leave_caller().context("cannot go into the background")?,
+        false => io::stdout().as_fd().try_clone_to_owned()?.into(),
+    };
     // Nobody reads it if whoever waited has been interrupted, which then comes as a signal.
-    let _ = writeln!(io::stdout(), "{line}");
-    if options.background {
-        leave_terminal().context("cannot go into the background")?;
-    }
+    let _ = writeln!(output, "{line}");
+    drop(output);
     tell_manager(&[
         NotifyState::Ready,
         NotifyState::Status(&format!("serving {names} on {place}")),
@@ -125,17 +124,15 @@ fn start_log(background: bool) {
     }
 }
 
-/// From now on this process neither ends with its parent nor holds its directory.
-fn leave_caller() -> io::Result<()> {
+/// From now on this process neither ends with its caller nor holds anything of it, but for its standard output, which
+/// is returned: what is read from the standard streams is empty, and what is written to them is gone.
+fn leave_caller() -> io::Result<File> {
     // SAFETY: prctl with this request takes a number.
     if unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, 0) } != 0 {
         return Err(io::Error::last_os_error());
     }
-    std::env::set_current_dir("/")
-}
-
-/// Closes the standard streams; what is read from them is empty, and what is written to them is gone.
-fn leave_terminal() -> io::Result<()> {
+    std::env::set_current_dir("/")?;
+    let output = io::stdout().as_fd().try_clone_to_owned()?;
     let null = File::options().read(true).write(true).open("/dev/null")?;
     for stream in 0..3 {
         // SAFETY: `null` is open, and the standard streams belong to nobody else here.
@@ -143,7 +140,7 @@ fn leave_terminal() -> io::Result<()> {
             return Err(io::Error::last_os_error());
         }
     }
-    Ok(())
+    Ok(output.into())
 }
 
 /// Tells systemd, if it is what has started this process (sd_notify(3)).

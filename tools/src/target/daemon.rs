@@ -352,8 +352,14 @@ fn unmount(mut mounted: Mounted) -> Result<()> {
 
 /// Removes what a killed target left mounted at `dir`.
 fn detach_stale(dir: &Path) {
-    let stale = fs::metadata(dir).is_err_and(|e| e.raw_os_error() == Some(libc::ENOTCONN));
-    if stale {
+    let stale = |error: io::Error| {
+        // The latter for a request that was on its way when the target died.
+        matches!(
+            error.raw_os_error(),
+            Some(libc::ENOTCONN | libc::ECONNABORTED)
+        )
+    };
+    if fs::metadata(dir).is_err_and(stale) {
         match detach(dir) {
             Ok(()) => info!(dir = %dir.display(), "removed the mount of a target that has died"),
             Err(error) => warn!(dir = %dir.display(), %error, "cannot remove a dead mount"),
