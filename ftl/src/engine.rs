@@ -376,25 +376,7 @@ impl Ftl {
         self.shared.now.fetch_max(now.0, Ordering::SeqCst);
         debug_assert_eq!(PortQueue::of(id), port, "actions end where they began");
         match self.port(PortQueue::of(id)).finish(id) {
-            Op::Fill {
-                frame,
-                life,
-                pba,
-                crc,
-            } => {
-                // The checksum is computed outside of the lock: nobody else knows the frame yet.
-                let intact = result.map(|()| {
-                    let slot = self.shared.pool.frame(frame);
-                    self.shared.has_bug(Bug::ChecksumIgnored)
-                        || self.shared.dataless
-                        || self.shared.pool.arena.crc(slot) == crc
-                });
-                self.core(port, |core, cx| {
-                    core.notice_losses(cx);
-                    core.fill_done(cx, (frame, life), pba, intact);
-                    core.pump_after_fill(cx);
-                });
-            }
+            fill @ Op::Fill { .. } => self.filled(port, &[(fill, self.is_intact(fill, result))]),
             op => self.core(port, |core, cx| {
                 core.notice_losses(cx);
                 match op {
@@ -414,6 +396,63 @@ impl Ftl {
                 core.pump(cx);
             }),
         }
+    }
+
+    /// Several media operations of `port` have ended, as [`Ftl::handle_done`] for each. Those who wait for pages of several
+    /// reads are woken once.
+    ///
+    /// # Panics
+    /// If an action is not in flight.
+    pub fn handle_done_all(
+        &self,
+        port: Port,
+        now: Time,
+        ended: impl IntoIterator<Item = (ActionId, Result<(), MediaError>)>,
+    ) {
+        self.shared.now.fetch_max(now.0, Ordering::SeqCst);
+        let mut fills = Vec::new();
+        for (id, result) in ended {
+            if self.port(PortQueue::of(id)).is_fill(id) {
+                let fill = self.port(PortQueue::of(id)).finish(id);
+                fills.push((fill, self.is_intact(fill, result)));
+            } else {
+                self.handle_done(port, now, id, result);
+            }
+        }
+        if !fills.is_empty() {
+            self.filled(port, &fills);
+        }
+    }
+
+    /// Whether a frame holds what it should. The checksum is computed outside of the lock: nobody else knows the frame
+    /// yet.
+    fn is_intact(&self, fill: Op, result: Result<(), MediaError>) -> Result<bool, MediaError> {
+        let Op::Fill { frame, crc, .. } = fill else {
+            unreachable!("{fill:?} fills no frame");
+        };
+        result.map(|()| {
+            let slot = self.shared.pool.frame(frame);
+            self.shared.has_bug(Bug::ChecksumIgnored)
+                || self.shared.dataless
+                || self.shared.pool.arena.crc(slot) == crc
+        })
+    }
+
+    /// Frames have been filled.
+    fn filled(&self, port: Port, fills: &[(Op, Result<bool, MediaError>)]) {
+        self.core(port, |core, cx| {
+            core.notice_losses(cx);
+            for &(fill, intact) in fills {
+                let Op::Fill {
+                    frame, life, pba, ..
+                } = fill
+                else {
+                    unreachable!("{fill:?} fills no frame");
+                };
+                core.fill_done(cx, (frame, life), pba, intact);
+            }
+            core.pump_after_fill(cx);
+        });
     }
 
     /// When [`Ftl::handle_timeout`] is due, if ever.

@@ -178,6 +178,13 @@ impl PortQueue {
         op
     }
 
+    /// Whether an action in flight fills a frame.
+    pub(crate) fn is_fill(&self, id: ActionId) -> bool {
+        let index = (id.0 & 0xff_ffff) as usize;
+        let op = self.lock().in_flight.get(index).copied().flatten();
+        matches!(op, Some(Op::Fill { .. }))
+    }
+
     /// The port an action belongs to.
     pub(crate) fn of(id: ActionId) -> Port {
         Port((id.0 >> 48) as u16)

@@ -45,7 +45,8 @@ pub struct MountOptions {
     pub uid: Option<u32>,
     /// The same for the group.
     pub gid: Option<u32>,
-    /// Threads that serve the kernel; each waits for the media when its request does.
+    /// Threads that serve the kernel; each waits for the media when its request does. Fewer do less at once; more are
+    /// slower one by one, because the kernel wakes the one that has slept longest.
     pub threads: usize,
 }
 

@@ -1,5 +1,6 @@
 //! Requests of the kernel, one method each.
 
+use std::cell::RefCell;
 use std::ffi::{OsStr, OsString};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
@@ -154,6 +155,19 @@ fn node(req: &Request, kind: FileKind, (mode, umask): (u32, u32), rdev: u32) -> 
 
 fn durable(flags: OpenFlags) -> bool {
     flags.0 & (libc::O_DSYNC | libc::O_SYNC) != 0
+}
+
+/// Lends `size` bytes of anything. The thread keeps them: fresh memory for each large read would be brought in page by page.
+fn with_buffer(size: usize, f: impl FnOnce(&mut [u8])) {
+    thread_local! {
+        static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+    }
+    BUFFER.with_borrow_mut(|buffer| {
+        if buffer.len() < size {
+            buffer.resize(size, 0);
+        }
+        f(&mut buffer[..size]);
+    });
 }
 
 impl<S: BlockStore + 'static> Filesystem for Adapter<S> {
@@ -423,13 +437,14 @@ impl<S: BlockStore + 'static> Filesystem for Adapter<S> {
             let barrier = || self.fs.await_writers(ino);
             self.cache.filling(ino, &bytes, barrier);
         }
-        let mut buf = vec![0; size as usize];
-        let result = if flags.0 & libc::O_NOATIME == 0 {
-            self.fs.read(inode_no(ino), offset, &mut buf)
-        } else {
-            self.fs.read_keeping_atime(inode_no(ino), offset, &mut buf)
-        };
-        answer!(reply, result, n => reply.data(&buf[..n]));
+        with_buffer(size as usize, |buf| {
+            let result = if flags.0 & libc::O_NOATIME == 0 {
+                self.fs.read(inode_no(ino), offset, buf)
+            } else {
+                self.fs.read_keeping_atime(inode_no(ino), offset, buf)
+            };
+            answer!(reply, result, n => reply.data(&buf[..n]));
+        });
     }
 
     fn write(

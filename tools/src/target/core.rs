@@ -9,7 +9,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
 use ftl::device::array::{PartId, Splitter};
-use ftl::{Action, ActionId, Event as FtlEvent, MediaError, MediaOp};
+use ftl::{Action, ActionId, Event as FtlEvent, MediaError, MediaOp, Port};
 use slab::Slab;
 use socket2::{Socket, TcpKeepalive};
 use softrdma::config::mulpdu;
@@ -20,6 +20,7 @@ use softrdma::{
 use tracing::{debug, info, warn};
 
 use super::job::Job;
+use super::lane::Lanes;
 use super::media::Media;
 use super::pages::{FlashPage, FlashPages, Waiting, page_error};
 use super::store::{commit_error, durable_error};
@@ -73,6 +74,8 @@ pub(super) struct CoreParts {
     pub peers: Vec<Arc<Inbox<Job>>>,
     /// The devices, opened for all rings.
     pub media: Media,
+    /// Threads that drive ports of their own; the first reactor carries out what they leave.
+    pub lanes: Option<Arc<Lanes>>,
     /// Regions of all reactors.
     pub table: Arc<RegionTable>,
     /// To the control threads. Bounded by the receives that connections have posted.
@@ -95,8 +98,9 @@ pub(super) struct Core {
     parts: CoreParts,
     /// Accepts connections; the first reactor has it.
     listener: Option<Socket>,
-    /// Media operations that the kernel holds; keeps their buffers alive. Of an array they are parts of actions.
-    media: Slab<Action>,
+    /// Media operations that the kernel holds, and the ports they belong to; keeps their buffers alive. Of an array they
+    /// are parts of actions.
+    media: Slab<(Port, Action)>,
     /// Takes actions apart, and puts their answers together, if there are several devices.
     splitter: Option<Splitter>,
     jobs: VecDeque<Job>,
@@ -261,6 +265,7 @@ impl Core {
                         let _ = waiter.send(Err(commit_error(error)));
                     }
                 }
+                Job::Media(port, action) => self.start_media(0, port, action),
                 Job::Listen(socket) => {
                     self.net.ring.accept(socket.as_raw_fd(), 0);
                     self.listener = Some(socket);
@@ -288,16 +293,22 @@ impl Core {
     /// Hands what the engine wants to the ring; true if something was over at once.
     fn submit_media(&mut self, now: Time) -> bool {
         let mut over = false;
+        let port = self.parts.pages.port;
         while self.media.len() < MEDIA_IN_FLIGHT_MAX
-            && let Some(action) = self.parts.pages.ftl.poll_action(self.parts.pages.port)
+            && let Some(action) = self.parts.pages.ftl.poll_action(port)
         {
             match &mut self.splitter {
-                None => self.start_media(0, action),
+                None => self.start_media(0, port, action),
                 Some(splitter) => {
                     splitter.split(action);
                     over |= self.turn_splitter(now);
                 }
             }
+        }
+        while self.media.len() < MEDIA_IN_FLIGHT_MAX
+            && let Some((port, action)) = self.parts.lanes.as_ref().and_then(|l| l.left_action())
+        {
+            self.start_media(0, port, action);
         }
         over
     }
@@ -307,16 +318,17 @@ impl Core {
         let mut over = false;
         while let Some(part) = self.splitter.as_mut().and_then(Splitter::next_part) {
             let id = ActionId(part.id.0);
-            self.start_media(part.device, Action { id, op: part.op });
+            let port = self.parts.pages.port;
+            self.start_media(part.device, port, Action { id, op: part.op });
         }
         while let Some((id, result)) = self.splitter.as_mut().and_then(Splitter::next_done) {
-            self.media_done(now, id, result);
+            self.media_done(now, self.parts.pages.port, id, result);
             over = true;
         }
         over
     }
 
-    fn start_media(&mut self, device: usize, action: Action) {
+    fn start_media(&mut self, device: usize, port: Port, action: Action) {
         let entry = self.media.vacant_entry();
         let id = entry.key() as u32;
         let fd = self.parts.media.fd(device);
@@ -339,7 +351,7 @@ impl Core {
             MediaOp::Flush => ring.flush(fd, id),
             MediaOp::Discard { offset, len } => ring.discard(fd, *offset, *len, id),
         }
-        entry.insert(action);
+        entry.insert((port, action));
     }
 
     fn completed(&mut self, now: Time, done: Done) -> io::Result<()> {
@@ -348,10 +360,10 @@ impl Core {
                 self.net.handle(now, &mut self.parts.pages, done);
             }
             Tag::Device(id) => {
-                let action = self.media.remove(id as usize);
+                let (port, action) = self.media.remove(id as usize);
                 let result = media_result(&action, done.result);
                 match &mut self.splitter {
-                    None => self.media_done(now, action.id, result),
+                    None => self.media_done(now, port, action.id, result),
                     Some(splitter) => {
                         splitter.part_done(PartId(action.id.0), result);
                         self.turn_splitter(now);
@@ -370,7 +382,7 @@ impl Core {
         Ok(())
     }
 
-    fn media_done(&mut self, now: Time, id: ActionId, result: Result<(), MediaError>) {
+    fn media_done(&mut self, now: Time, port: Port, id: ActionId, result: Result<(), MediaError>) {
         match &result {
             // The loss of a device has been told, once.
             Err(error @ MediaError::Gone) if self.splitter.is_some() => {
@@ -380,9 +392,12 @@ impl Core {
             Ok(()) => {}
         }
         let pages = &mut self.parts.pages;
-        pages
-            .ftl
-            .handle_done(pages.port, ftl::Time(now.0), id, result);
+        pages.ftl.handle_done(port, ftl::Time(now.0), id, result);
+        if port != pages.port
+            && let Some(lanes) = &self.parts.lanes
+        {
+            lanes.stirred(port);
+        }
     }
 
     fn accepted(&mut self, now: Time, done: Done) {
@@ -578,7 +593,8 @@ fn handle_notice(
     }
 }
 
-fn media_result(action: &Action, result: i32) -> Result<(), MediaError> {
+/// What the engine is told of the result of a system call.
+pub(super) fn media_result(action: &Action, result: i32) -> Result<(), MediaError> {
     let want = match &action.op {
         MediaOp::Read { buf, .. } | MediaOp::Write { buf, .. } => buf.len(),
         MediaOp::Flush => 0,

@@ -22,9 +22,11 @@ use tracing::{info, warn};
 use super::core::{ControlSenders, Core, CoreParts};
 use super::housekeeper::Housekeeper;
 use super::job::Job;
+use super::lane::Lanes;
 use super::mapped::Mapped;
 use super::media::Media;
 use super::pages::FlashPages;
+use super::readahead::{self, Readahead};
 use super::regions::{Fence, Regions};
 use super::service::{ANONYMOUS, Service};
 use super::settings::Settings;
@@ -34,6 +36,8 @@ use crate::reactor::Inbox;
 
 /// Threads that answer control requests.
 const CONTROL_THREADS: usize = 4;
+/// Other threads that use the volume: the housekeeper, the one that starts and stops the target, those that read ahead.
+const OTHER_THREADS: usize = 2 + readahead::THREADS;
 /// Connections at once.
 const CONNECTIONS_MAX: usize = 16_384;
 
@@ -46,6 +50,8 @@ pub struct Target {
     fs: Arc<Fs<TargetStore>>,
     ftl: Arc<Ftl>,
     device: ArrayDevice<FileDevice>,
+    lanes: Option<Arc<Lanes>>,
+    readahead: Option<Arc<Readahead>>,
     inboxes: Vec<Arc<Inbox<Job>>>,
     reactors: Vec<JoinHandle<io::Result<()>>>,
     control: Vec<JoinHandle<()>>,
@@ -67,7 +73,8 @@ impl Target {
             None => None,
         };
         let epoch = Instant::now();
-        let (ftl, device) = open_volume(settings)?;
+        let threads = CONTROL_THREADS + settings.fuse.threads + OTHER_THREADS;
+        let (ftl, device) = open_volume(settings, threads)?;
 
         let stags = RegionTable::new(rand::random());
         let inboxes = (0..settings.reactors)
@@ -80,10 +87,15 @@ impl Target {
             let (ftl, mapped) = (Arc::clone(&ftl), Arc::clone(&mapped));
             FlashPages::new(ftl, Port(index as u16), mapped, Arc::clone(&inboxes[index]))
         };
+        let media = Media::of(&device);
+        let ports = (settings.reactors, threads);
+        let lanes = media
+            .only_fd()
+            .map(|fd| Lanes::new(&ftl, fd, &inboxes[0], epoch, ports));
         let reactors = start_reactors(
             settings,
             &pages,
-            &Media::of(&device),
+            (&media, lanes.as_ref()),
             &stags,
             &inboxes,
             control,
@@ -93,8 +105,11 @@ impl Target {
         let store = TargetStore::new(
             Arc::clone(&ftl),
             Arc::clone(&inboxes[0]),
-            CONTROL_THREADS + settings.fuse.threads + 1,
-        );
+            lanes.clone(),
+            threads,
+        )
+        .reading_ahead()?;
+        let readahead = store.readahead().cloned();
         let fs = Fs::mount(store).context("cannot read the file system of the volume")?;
         fs.set_observer(Box::new(Fence(Arc::clone(&regions))));
         let fs = Arc::new(fs);
@@ -118,6 +133,8 @@ impl Target {
             fs,
             ftl,
             device,
+            lanes,
+            readahead,
             inboxes,
             reactors,
             control,
@@ -193,6 +210,9 @@ impl Target {
                 .sync_all()
                 .context("cannot write out the file system"),
         );
+        if let Some(readahead) = &self.readahead {
+            readahead.stop();
+        }
         for inbox in &self.inboxes {
             let _ = inbox.send(Job::Stop);
         }
@@ -210,6 +230,9 @@ impl Target {
                     .map_err(|_| anyhow!("a control thread panicked")),
             );
         }
+        if let Some(lanes) = &self.lanes {
+            lanes.settle();
+        }
         let volume = Volume::new(self.ftl, self.device);
         note(volume.shutdown().context("cannot close the volume"));
         if let Some(path) = &self.ready_file {
@@ -219,7 +242,7 @@ impl Target {
     }
 }
 
-fn open_volume(settings: &Settings) -> Result<(Arc<Ftl>, ArrayDevice<FileDevice>)> {
+fn open_volume(settings: &Settings, lanes: usize) -> Result<(Arc<Ftl>, ArrayDevice<FileDevice>)> {
     let names = devices::names(&settings.devices);
     let access = match settings.degraded {
         true => Access::Degraded,
@@ -228,7 +251,7 @@ fn open_volume(settings: &Settings) -> Result<(Arc<Ftl>, ArrayDevice<FileDevice>
     let mut device = devices::open(&settings.devices, access)?;
     let options = OpenOptions {
         pool_frames: (settings.pool_bytes / GRAIN_BYTES as u64) as usize,
-        ports: settings.reactors as u16,
+        ports: (settings.reactors + lanes) as u16,
         gc_policy: settings.gc_policy,
         discard: settings.discard,
         now: ftl::Time(0),
@@ -253,7 +276,7 @@ fn open_volume(settings: &Settings) -> Result<(Arc<Ftl>, ArrayDevice<FileDevice>
 fn start_reactors(
     settings: &Settings,
     pages: &dyn Fn(usize) -> FlashPages,
-    media: &Media,
+    (media, lanes): (&Media, Option<&Arc<Lanes>>),
     stags: &Arc<RegionTable>,
     inboxes: &[Arc<Inbox<Job>>],
     control: ControlSenders,
@@ -276,6 +299,7 @@ fn start_reactors(
             inbox: Arc::clone(&inboxes[index]),
             peers: inboxes.to_vec(),
             media: media.clone(),
+            lanes: lanes.filter(|_| index == 0).cloned(),
             table: Arc::clone(stags),
             control: control.clone(),
             config: Config {

@@ -4,7 +4,7 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use contigfs::StoreError;
-use ftl::{AtomicBatch, GetError, Intent, Lba, LbaRange, PageRef};
+use ftl::{Action, AtomicBatch, GetError, Intent, Lba, LbaRange, PageRef, Port};
 use socket2::Socket;
 use softrdma::Ticket;
 
@@ -45,6 +45,8 @@ pub(super) enum Job {
     Load(LbaRange, Waiter<Result<(), StoreError>>),
     /// Commit a batch.
     Commit(AtomicBatch, Waiter<Result<(), StoreError>>),
+    /// Carry out an action that appeared on the port of a lane.
+    Media(Port, Action),
     /// Accept connections from this listening socket on.
     Listen(Socket),
     /// Serve this connected socket.

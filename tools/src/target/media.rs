@@ -28,6 +28,14 @@ impl Media {
         self.members.clone().map(Splitter::new)
     }
 
+    /// The file of the device, if there is only one.
+    pub(super) fn only_fd(&self) -> Option<RawFd> {
+        match (&self.members, self.files.as_slice()) {
+            (None, [file]) => *file,
+            _ => None,
+        }
+    }
+
     /// The file of a device that is there.
     pub(super) fn fd(&self, device: usize) -> RawFd {
         self.files[device].expect("nothing is asked of a device that is missing")

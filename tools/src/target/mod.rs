@@ -7,18 +7,25 @@
 //!                      ▼      │ replies         ▲
 //!                    Service (control threads) ─┘                     control path: names, regions
 //! ```
+//!
+//! Threads that wait for the volume make the system calls of their own requests (`lane`); what goes on beside them is the
+//! reactor's.
 
 mod core;
 mod daemon;
+mod direct;
 mod exports;
 mod housekeeper;
 mod job;
+mod lane;
 mod mapped;
 mod media;
 mod pages;
+mod readahead;
 mod regions;
 mod service;
 mod settings;
+mod share;
 mod store;
 
 pub use daemon::{Target, detach, take_down};

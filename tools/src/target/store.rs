@@ -1,5 +1,7 @@
-//! The volume as the file system sees it: resident grains directly, everything else through the reactor.
+//! The volume as the file system sees it: resident grains directly, everything else on the lane of the thread that asks, or
+//! through the reactor.
 
+use std::io;
 use std::sync::Arc;
 
 use contigfs::{BlockStore, ByteAddr, StoreError};
@@ -9,18 +11,21 @@ use ftl::{
 };
 
 use super::job::{Job, PagesJob, waiter};
+use super::lane::Lanes;
+use super::readahead::Readahead;
+use super::share::Shares;
 use crate::reactor::Inbox;
-
-/// Pages that one request of a thread holds at once, at most.
-const PAGES_AT_ONCE_MAX: usize = 64;
 
 /// The volume, for the threads of FUSE and of the control protocol.
 #[derive(Clone, Debug)]
 pub(super) struct TargetStore {
     ftl: Arc<Ftl>,
     inbox: Arc<Inbox<Job>>,
-    /// Pages that one request of a thread holds at once.
-    pages_at_once: usize,
+    /// By which threads carry out what they wait for, if the volume has one device.
+    lanes: Option<Arc<Lanes>>,
+    /// Pages that requests of threads hold at once.
+    shares: Arc<Shares>,
+    readahead: Option<Arc<Readahead>>,
 }
 
 /// Part of a request that lies in one grain.
@@ -35,32 +40,70 @@ struct Piece {
 impl TargetStore {
     /// A store that reaches the reactor through `inbox`, for `threads` threads that hold a quarter of the pool at
     /// most, all together: a thread waits for pages while it holds some.
-    pub(super) fn new(ftl: Arc<Ftl>, inbox: Arc<Inbox<Job>>, threads: usize) -> Self {
-        let pages_at_once = (ftl.pool_frames() / 4 / threads).clamp(1, PAGES_AT_ONCE_MAX);
+    pub(super) fn new(
+        ftl: Arc<Ftl>,
+        inbox: Arc<Inbox<Job>>,
+        lanes: Option<Arc<Lanes>>,
+        threads: usize,
+    ) -> Self {
+        let shares = Arc::new(Shares::new(ftl.pool_frames() / 4, threads));
         Self {
             ftl,
             inbox,
-            pages_at_once,
+            lanes,
+            shares,
+            readahead: None,
         }
     }
 
-    /// Pins the grains of `pieces`, all with the same intent.
-    fn pages(&self, pieces: &[Piece], intent: Intent) -> Result<Vec<PageRef>, StoreError> {
-        let mut pages: Vec<Option<PageRef>> = pieces
-            .iter()
-            .map(|piece| self.ftl.try_get(piece.lba, intent))
-            .collect();
+    /// The same store, reading ahead of who reads sequentially.
+    pub(super) fn reading_ahead(mut self) -> io::Result<Self> {
+        let store = self.clone();
+        let window = self.ftl.pool_frames() as u64 / 16;
+        let readahead = Readahead::start(window, move |range| store.bring_in(range))?;
+        self.readahead = Some(Arc::new(readahead));
+        Ok(self)
+    }
+
+    /// What reads ahead, if something does.
+    pub(super) fn readahead(&self) -> Option<&Arc<Readahead>> {
+        self.readahead.as_ref()
+    }
+
+    /// Brings a range into memory. Whoever reads it later sees errors for itself.
+    fn bring_in(&self, range: LbaRange) {
+        let lbas: Vec<Lba> = (0..range.count).map(|n| range.start.offset(n)).collect();
+        let share = self.shares.take(lbas.len());
+        for group in lbas.chunks(share.pages()) {
+            let _ = self.pages(group, Intent::Read);
+        }
+    }
+
+    /// Pins grains, all with the same intent.
+    fn pages(&self, lbas: &[Lba], intent: Intent) -> Result<Vec<PageRef>, StoreError> {
+        let get = |&lba| self.ftl.try_get(lba, intent);
+        let mut pages: Vec<Option<PageRef>> = lbas.iter().map(get).collect();
         let missing: Vec<usize> = (0..pages.len()).filter(|&n| pages[n].is_none()).collect();
         if !missing.is_empty() {
-            let lbas = missing.iter().map(|&n| pieces[n].lba).collect();
-            let (job, answer) = PagesJob::new(lbas, intent);
-            self.send(Job::Pages(job))?;
-            let got = answer.recv().map_err(|_| StoreError::Failed)?;
+            let lbas: Vec<Lba> = missing.iter().map(|&n| lbas[n]).collect();
+            let got = match self.lanes.as_ref().and_then(|lanes| lanes.enter()) {
+                Some(lane) => lane.pages(&lbas, intent),
+                None => {
+                    let (job, answer) = PagesJob::new(lbas, intent);
+                    self.send(Job::Pages(job))?;
+                    answer.recv().map_err(|_| StoreError::Failed)?
+                }
+            };
             for (n, page) in missing.into_iter().zip(got) {
                 pages[n] = Some(page.map_err(|error| store_error(&error))?);
             }
         }
         Ok(pages.into_iter().flatten().collect())
+    }
+
+    fn pages_of(&self, pieces: &[Piece], intent: Intent) -> Result<Vec<PageRef>, StoreError> {
+        let lbas: Vec<Lba> = pieces.iter().map(|piece| piece.lba).collect();
+        self.pages(&lbas, intent)
     }
 
     /// Waits until the map of a range is in memory. If it can not be read, the volume has failed: it seems unmapped
@@ -128,8 +171,21 @@ pub(super) fn commit_error(error: CommitError) -> StoreError {
 
 impl BlockStore for TargetStore {
     fn read(&self, at: ByteAddr, buf: &mut [u8]) -> Result<(), StoreError> {
-        for group in pieces(at, buf.len()).chunks(self.pages_at_once) {
-            let pages = self.pages(group, Intent::Read)?;
+        let grains = (at.in_grain() + buf.len()).div_ceil(GRAIN_BYTES);
+        if let Some(readahead) = &self.readahead {
+            readahead.reads(LbaRange::new(at.lba(), grains as u64));
+        }
+        // The most frequent request by far: a resident page takes neither lists nor shares.
+        if grains == 1
+            && let Some(page) = self.ftl.try_get(at.lba(), Intent::Read)
+        {
+            page.copy_out(at.in_grain(), buf);
+            return Ok(());
+        }
+        let pieces = pieces(at, buf.len());
+        let share = self.shares.take(pieces.len());
+        for group in pieces.chunks(share.pages()) {
+            let pages = self.pages_of(group, Intent::Read)?;
             for (piece, page) in group.iter().zip(&pages) {
                 page.copy_out(piece.in_grain, &mut buf[piece.at..][..piece.len]);
             }
@@ -139,6 +195,7 @@ impl BlockStore for TargetStore {
 
     fn write(&self, at: ByteAddr, data: &[u8]) -> Result<(), StoreError> {
         let pieces = pieces(at, data.len());
+        let share = self.shares.take(pieces.len());
         for group in pieces.chunk_by(|a, b| (a.len == GRAIN_BYTES) == (b.len == GRAIN_BYTES)) {
             let intent = if group[0].len == GRAIN_BYTES {
                 Intent::Overwrite
@@ -146,8 +203,8 @@ impl BlockStore for TargetStore {
                 Intent::Write
             };
             // One page at a time when it is resident: pins are short and no reader of the same grains waits for us.
-            for group in group.chunks(self.pages_at_once) {
-                let pages = self.pages(group, intent)?;
+            for group in group.chunks(share.pages()) {
+                let pages = self.pages_of(group, intent)?;
                 for (piece, page) in group.iter().zip(pages) {
                     page.copy_in(piece.in_grain, &data[piece.at..][..piece.len]);
                 }
@@ -157,12 +214,21 @@ impl BlockStore for TargetStore {
     }
 
     fn commit(&self, batch: AtomicBatch) -> Result<(), StoreError> {
+        if let Some(lane) = self.lanes.as_ref().and_then(|lanes| lanes.enter()) {
+            return lane.durable(|ftl, port, token| ftl.commit(port, batch, token));
+        }
         let (done, answer) = waiter();
         self.send(Job::Commit(batch, done))?;
         answer.recv().map_err(|_| StoreError::Failed)?
     }
 
     fn sync(&self, range: LbaRange) -> Result<(), StoreError> {
+        if let Some(lane) = self.lanes.as_ref().and_then(|lanes| lanes.enter()) {
+            return lane.durable(|ftl, port, token| {
+                ftl.sync(port, range, token);
+                Ok(())
+            });
+        }
         let (done, answer) = waiter();
         self.send(Job::Sync(range, done))?;
         answer.recv().map_err(|_| StoreError::Failed)?

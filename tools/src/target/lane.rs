@@ -1,0 +1,303 @@
+//! Lanes: threads that wait for the volume carry out the media operations of their request themselves.
+//!
+//! A thread of the mount has nothing to do while it waits for a page or for durability. Handing the request to the reactor
+//! and waking up again would cost it two switches of thread beside the system call; on its own port of the engine (a lane)
+//! it makes the system call itself. The reactor keeps what no request waits for: what a request merely sets going (writing
+//! out, collection) goes to it, and what appears on the port of a lane while nobody drives that.
+//!
+//! ```text
+//!   thread ── get / sync / commit ──► port of its lane ──► actions ──► its own: preadv, pwritev2 ──► done, event
+//!                                                             └──────► everybody else's: Job::Media ──► reactor's ring
+//! ```
+//!
+//! # Invariants
+//! - L1. A lane has one thread at a time, from [`Lanes::enter`] until its [`Driver`] is dropped.
+//! - L2. An action that appears on the port of a lane is taken by its thread as long as it drives, else by the reactor: the
+//!   waker asks which, after the action was queued; the thread looks once more after it has said that it ends.
+//! - L3. A driver leaves when every event it asked for has come, so the port of a free lane has no events to come.
+
+use std::os::fd::RawFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+use contigfs::StoreError;
+use ftl::{
+    Action, CommitError, Event, Ftl, Get, GetError, Intent, Lba, MediaOp, PageRef, Port, Time,
+    Token,
+};
+
+use super::core::media_result;
+use super::direct::{self, runs};
+use super::job::Job;
+use super::store::{commit_error, durable_error};
+use crate::reactor::Inbox;
+
+/// Runs of reads that a thread carries out one after the other; more are quicker side by side, in the ring.
+const RUNS_MAX: usize = 2;
+
+/// All lanes of a target.
+#[derive(Debug)]
+pub(super) struct Lanes {
+    ftl: Arc<Ftl>,
+    /// The only device of the volume.
+    fd: RawFd,
+    inbox: Arc<Inbox<Job>>,
+    epoch: Instant,
+    lanes: Vec<Arc<Lane>>,
+    free: Mutex<Vec<usize>>,
+}
+
+/// One lane.
+#[derive(Debug)]
+struct Lane {
+    port: Port,
+    /// A thread drives it.
+    driven: AtomicBool,
+    /// Something appeared on its port while nobody drove it.
+    left: AtomicBool,
+    /// Something appeared on its port while its thread was elsewhere.
+    called: Mutex<bool>,
+    call: Condvar,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Lanes {
+    /// Lanes on the `count` ports behind the `reactors` of the volume; `inbox` is that of the reactor that helps.
+    pub(super) fn new(
+        ftl: &Arc<Ftl>,
+        fd: RawFd,
+        inbox: &Arc<Inbox<Job>>,
+        epoch: Instant,
+        (reactors, count): (usize, usize),
+    ) -> Arc<Self> {
+        let lane = |index| {
+            let lane = Arc::new(Lane {
+                port: Port((reactors + index) as u16),
+                driven: AtomicBool::new(false),
+                left: AtomicBool::new(false),
+                called: Mutex::new(false),
+                call: Condvar::new(),
+            });
+            let (woken, waker) = (Arc::clone(&lane), inbox.waker().clone());
+            let wake = move || {
+                if woken.driven.load(Ordering::SeqCst) {
+                    woken.notify();
+                } else {
+                    woken.left.store(true, Ordering::SeqCst);
+                    waker.wake();
+                }
+            };
+            ftl.set_waker(lane.port, Box::new(wake));
+            lane
+        };
+        Arc::new(Self {
+            ftl: Arc::clone(ftl),
+            fd,
+            inbox: Arc::clone(inbox),
+            epoch,
+            lanes: (0..count).map(lane).collect(),
+            free: Mutex::new((0..count).collect()),
+        })
+    }
+
+    /// A lane for the calling thread, if one is free.
+    pub(super) fn enter(&self) -> Option<Driver<'_>> {
+        let index = lock(&self.free).pop()?;
+        let lane = &self.lanes[index];
+        lane.driven.store(true, Ordering::SeqCst);
+        Some(Driver {
+            lanes: self,
+            lane,
+            index,
+        })
+    }
+
+    /// The next action that appeared on the port of a lane while nobody drove it; for the reactor.
+    pub(super) fn left_action(&self) -> Option<(Port, Action)> {
+        self.lanes.iter().find_map(|lane| {
+            if !lane.left.load(Ordering::Relaxed) || !lane.left.swap(false, Ordering::SeqCst) {
+                return None;
+            }
+            let action = self.ftl.poll_action(lane.port)?;
+            lane.left.store(true, Ordering::SeqCst);
+            Some((lane.port, action))
+        })
+    }
+
+    /// Carries out everything that is left on the ports of lanes. For the end, when neither lanes nor reactors run.
+    pub(super) fn settle(&self) {
+        let mut quiet = false;
+        while !quiet {
+            quiet = true;
+            for lane in &self.lanes {
+                while let Some(action) = self.ftl.poll_action(lane.port) {
+                    self.carry_out(lane, action);
+                    quiet = false;
+                }
+            }
+        }
+    }
+
+    fn carry_out(&self, lane: &Lane, action: Action) {
+        let result = direct::carry_out(&action, self.fd);
+        self.all_done(lane, vec![(action, result)]);
+    }
+
+    fn all_done(&self, lane: &Lane, done: Vec<(Action, i32)>) {
+        let now = Time(self.epoch.elapsed().as_nanos() as u64);
+        let ended = done.iter().map(|(action, result)| {
+            let result = media_result(action, *result);
+            if let Err(error) = &result {
+                tracing::warn!(%error, "the device failed an operation");
+            }
+            (action.id, result)
+        });
+        self.ftl.handle_done_all(lane.port, now, ended);
+    }
+
+    /// The reactor has reported something done on the port of a lane.
+    pub(super) fn stirred(&self, port: Port) {
+        if let Some(lane) = self.lanes.iter().find(|lane| lane.port == port) {
+            lane.left.store(true, Ordering::SeqCst);
+            lane.notify();
+        }
+    }
+}
+
+impl Lane {
+    fn notify(&self) {
+        *lock(&self.called) = true;
+        self.call.notify_one();
+    }
+
+    fn wait(&self) {
+        let mut called = lock(&self.called);
+        while !*called {
+            called = self
+                .call
+                .wait(called)
+                .unwrap_or_else(PoisonError::into_inner);
+        }
+        *called = false;
+    }
+}
+
+/// A thread on its lane.
+#[derive(Debug)]
+pub(super) struct Driver<'a> {
+    lanes: &'a Lanes,
+    lane: &'a Lane,
+    index: usize,
+}
+
+impl Driver<'_> {
+    /// Gets the pages of `lbas`, all with the same intent.
+    pub(super) fn pages(&self, lbas: &[Lba], intent: Intent) -> Vec<Result<PageRef, GetError>> {
+        let mut pages: Vec<Option<Result<PageRef, GetError>>> = Vec::with_capacity(lbas.len());
+        let mut pending = 0;
+        for (n, &lba) in lbas.iter().enumerate() {
+            let got = self
+                .lanes
+                .ftl
+                .get(self.lane.port, lba, intent, Token(n as u64));
+            pages.push(match got {
+                Get::Ready(page) => Some(Ok(page)),
+                Get::Failed(error) => Some(Err(error)),
+                Get::Pending => {
+                    pending += 1;
+                    None
+                }
+            });
+        }
+        self.drive(pending, |event| match event {
+            Event::Page { token, result } => pages[token.0 as usize] = Some(result),
+            other => unreachable!("{other:?} was not asked for"),
+        });
+        pages.into_iter().flatten().collect()
+    }
+
+    /// Starts something that ends with durability, and waits for it.
+    pub(super) fn durable(
+        &self,
+        start: impl FnOnce(&Ftl, Port, Token) -> Result<(), CommitError>,
+    ) -> Result<(), StoreError> {
+        start(&self.lanes.ftl, self.lane.port, Token(0)).map_err(commit_error)?;
+        let mut answer = Err(StoreError::Failed);
+        self.drive(1, |event| match event {
+            Event::Durable { result, .. } => answer = result.map_err(|e| durable_error(&e)),
+            other @ Event::Page { .. } => unreachable!("{other:?} was not asked for"),
+        });
+        answer
+    }
+
+    /// Carries out what appears on the port until `pending` events have come.
+    fn drive(&self, mut pending: usize, mut on_event: impl FnMut(Event)) {
+        let Lanes { ftl, fd, .. } = self.lanes;
+        let port = self.lane.port;
+        loop {
+            let mut reads = Vec::new();
+            let mut own = None;
+            // Asking for actions may bring forth answers, so these are looked at behind.
+            while let Some(action) = ftl.poll_action(port) {
+                match &action.op {
+                    _ if pending == 0 => self.hand_over(action),
+                    MediaOp::Read { .. } => reads.push(action),
+                    // What is to be durable is what this thread waits for, most likely.
+                    MediaOp::Write { durable: true, .. } | MediaOp::Flush if own.is_none() => {
+                        own = Some(action);
+                    }
+                    _ => self.hand_over(action),
+                }
+            }
+            while let Some(event) = ftl.poll_event(port) {
+                on_event(event);
+                pending -= 1;
+            }
+            if pending == 0 {
+                reads.into_iter().chain(own).for_each(|a| self.hand_over(a));
+                return;
+            }
+            if reads.is_empty() && own.is_none() {
+                self.lane.wait();
+                continue;
+            }
+            let mut reads = runs(reads);
+            if reads.len() > RUNS_MAX {
+                for run in reads.drain(1..) {
+                    run.into_actions()
+                        .into_iter()
+                        .for_each(|a| self.hand_over(a));
+                }
+            }
+            for run in reads {
+                self.lanes.all_done(self.lane, run.carry_out(*fd));
+            }
+            if let Some(action) = own {
+                self.lanes.carry_out(self.lane, action);
+            }
+        }
+    }
+
+    /// Gives an action to the reactor.
+    fn hand_over(&self, action: Action) {
+        let refused = self.lanes.inbox.send(Job::Media(self.lane.port, action));
+        // A reactor that has ended leaves everything to those who are still here.
+        if let Err(Job::Media(_, action)) = refused {
+            self.lanes.carry_out(self.lane, action);
+        }
+    }
+}
+
+impl Drop for Driver<'_> {
+    fn drop(&mut self) {
+        self.lane.driven.store(false, Ordering::SeqCst);
+        while let Some(action) = self.lanes.ftl.poll_action(self.lane.port) {
+            self.hand_over(action);
+        }
+        lock(&self.lanes.free).push(self.index);
+    }
+}
