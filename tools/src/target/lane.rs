@@ -13,12 +13,12 @@
 //! # Invariants
 //! - L1. A lane has one thread at a time, from [`Lanes::enter`] until its [`Driver`] is dropped.
 //! - L2. An action that appears on the port of a lane is taken by its thread as long as it drives, else by the reactor: the
-//!   waker asks which, after the action was queued; the thread looks once more after it has said that it ends.
+//!   waker asks which, after the action was queued; the thread looks once more after it has said that it ends
+//!   ([`Handshake`]).
 //! - L3. A driver leaves when every event it asked for has come, so the port of a free lane has no events to come.
 
 use std::os::fd::RawFd;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use contigfs::StoreError;
@@ -29,6 +29,7 @@ use ftl::{
 
 use super::core::media_result;
 use super::direct::{self, runs};
+use super::handshake::Handshake;
 use super::job::Job;
 use super::store::{commit_error, durable_error};
 use crate::reactor::Inbox;
@@ -52,13 +53,7 @@ pub(super) struct Lanes {
 #[derive(Debug)]
 struct Lane {
     port: Port,
-    /// A thread drives it.
-    driven: AtomicBool,
-    /// Something appeared on its port while nobody drove it.
-    left: AtomicBool,
-    /// Something appeared on its port while its thread was elsewhere.
-    called: Mutex<bool>,
-    call: Condvar,
+    handshake: Handshake,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -77,17 +72,11 @@ impl Lanes {
         let lane = |index| {
             let lane = Arc::new(Lane {
                 port: Port((reactors + index) as u16),
-                driven: AtomicBool::new(false),
-                left: AtomicBool::new(false),
-                called: Mutex::new(false),
-                call: Condvar::new(),
+                handshake: Handshake::new(),
             });
             let (woken, waker) = (Arc::clone(&lane), inbox.waker().clone());
             let wake = move || {
-                if woken.driven.load(Ordering::SeqCst) {
-                    woken.notify();
-                } else {
-                    woken.left.store(true, Ordering::SeqCst);
+                if woken.handshake.appeared() {
                     waker.wake();
                 }
             };
@@ -108,7 +97,7 @@ impl Lanes {
     pub(super) fn enter(&self) -> Option<Driver<'_>> {
         let index = lock(&self.free).pop()?;
         let lane = &self.lanes[index];
-        lane.driven.store(true, Ordering::SeqCst);
+        lane.handshake.enter();
         Some(Driver {
             lanes: self,
             lane,
@@ -119,11 +108,11 @@ impl Lanes {
     /// The next action that appeared on the port of a lane while nobody drove it; for the reactor.
     pub(super) fn left_action(&self) -> Option<(Port, Action)> {
         self.lanes.iter().find_map(|lane| {
-            if !lane.left.load(Ordering::Relaxed) || !lane.left.swap(false, Ordering::SeqCst) {
+            if !lane.handshake.take_left() {
                 return None;
             }
             let action = self.ftl.poll_action(lane.port)?;
-            lane.left.store(true, Ordering::SeqCst);
+            lane.handshake.found();
             Some((lane.port, action))
         })
     }
@@ -162,27 +151,8 @@ impl Lanes {
     /// The reactor has reported something done on the port of a lane.
     pub(super) fn stirred(&self, port: Port) {
         if let Some(lane) = self.lanes.iter().find(|lane| lane.port == port) {
-            lane.left.store(true, Ordering::SeqCst);
-            lane.notify();
+            lane.handshake.stirred();
         }
-    }
-}
-
-impl Lane {
-    fn notify(&self) {
-        *lock(&self.called) = true;
-        self.call.notify_one();
-    }
-
-    fn wait(&self) {
-        let mut called = lock(&self.called);
-        while !*called {
-            called = self
-                .call
-                .wait(called)
-                .unwrap_or_else(PoisonError::into_inner);
-        }
-        *called = false;
     }
 }
 
@@ -262,7 +232,7 @@ impl Driver<'_> {
                 return;
             }
             if reads.is_empty() && own.is_none() {
-                self.lane.wait();
+                self.lane.handshake.wait();
                 continue;
             }
             let mut reads = runs(reads);
@@ -294,7 +264,7 @@ impl Driver<'_> {
 
 impl Drop for Driver<'_> {
     fn drop(&mut self) {
-        self.lane.driven.store(false, Ordering::SeqCst);
+        self.lane.handshake.leave();
         while let Some(action) = self.lanes.ftl.poll_action(self.lane.port) {
             self.hand_over(action);
         }

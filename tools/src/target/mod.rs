@@ -15,6 +15,7 @@ mod core;
 mod daemon;
 mod direct;
 mod exports;
+mod handshake;
 mod housekeeper;
 mod job;
 mod lane;
