@@ -6,11 +6,14 @@
 //! access control lists that it asks for (`FUSE_POSIX_ACL`, which implies `default_permissions`); what new files inherit
 //! is decided here, so the kernel hands the umask on (`FUSE_DONT_MASK`).
 //!
-//! # What the library below can not carry
-//! The kernel offers requests that `fuser` does not know and refuses, so the kernel tells programs that there is no such
-//! thing: `FUSE_TMPFILE` (`O_TMPFILE` answers `EOPNOTSUPP`; [`Fs::create_unnamed`](crate::Fs::create_unnamed) is what it
-//! would call) and `FUSE_STATX` (`statx` shows no birth time; [`Attr::btime`](crate::Attr::btime) has it). A time of
-//! -2^63 seconds (`utimensat`) overflows in it, which ends the thread that serves the request.
+//! # Layers
+//! ```text
+//!   mount ── direct | helper ──► Attached ── negotiate, serve ──► Session: threads, each with a Device
+//!   Device ── Message ──► Adapter ── Fs ──► Reply ──► Device, also from other threads
+//! ```
+//! The protocol is spoken here (`wire`, `message`, `reply`, `session`) rather than by a library, because those that there
+//! are lack requests that programs need: files without a name (`FUSE_TMPFILE`), times of birth (`FUSE_STATX`), and what the
+//! kernel says of the setgid bit with an access control list.
 //!
 //! # Locks
 //! Record locks, open-file-description locks and `flock` are the kernel's own: nobody but programs on this mount takes
@@ -20,13 +23,20 @@
 //! The handle of an open file is its inode number: all state of an open file is the inode's. Each number told to the
 //! kernel (lookup, create, ...) is counted in [`Fs`](crate::Fs) and kept from reuse until the kernel has forgotten it.
 
+mod adapter;
+mod attr;
 mod cache;
 mod caller;
+mod device;
 mod direct;
-mod errno;
+mod helper;
 mod ioctl;
+mod message;
 mod mount;
-mod request;
+mod reply;
+mod ring;
+mod session;
+mod wire;
 
 pub use cache::{CacheListener, PageCache, Stale, Unheard, Window};
 pub use mount::{

@@ -215,6 +215,70 @@ fn removed_while_open() {
     mount.unmount();
 }
 
+/// Makes a file without a name.
+fn unnamed(dir: &Path, flags: i32) -> std::io::Result<File> {
+    OpenOptions::new()
+        .read(true)
+        .write(true)
+        .custom_flags(libc::O_TMPFILE | flags)
+        .mode(0o640)
+        .open(dir)
+}
+
+/// Gives an open file a name, as open(2) says.
+fn name_it(file: &File, path: &Path) -> i32 {
+    let from = c_path(Path::new(&format!("/proc/self/fd/{}", file.as_raw_fd())));
+    let (to, flags) = (c_path(path), libc::AT_SYMLINK_FOLLOW);
+    let at = libc::AT_FDCWD;
+    // SAFETY: both paths end with a zero byte and live over the call.
+    let result = unsafe { libc::linkat(at, from.as_ptr(), at, to.as_ptr(), flags) };
+    errno(answer(result))
+}
+
+/// open(2) with `O_TMPFILE`: a file that nobody sees until it is given a name, and that is gone when it is closed
+/// without one; with `O_EXCL` it is not given any.
+#[test]
+fn files_without_a_name() {
+    let Some(mut mount) = Mount::new(GRAINS) else {
+        return;
+    };
+    let dir = mount.path().join("dir");
+    fs::create_dir(&dir).unwrap();
+    let free = mount.fs().statfs().grains_free;
+
+    let mut file = unnamed(&dir, 0).unwrap();
+    file.write_all(&[7; 100_000]).unwrap();
+    assert_eq!(file.metadata().unwrap().nlink(), 0);
+    assert_eq!(file.metadata().unwrap().mode() & 0o7777, 0o640);
+    assert_eq!(fs::read_dir(&dir).unwrap().count(), 0);
+    assert!(mount.fs().statfs().grains_free < free);
+    assert_eq!(name_it(&file, &dir.join("named")), 0);
+    assert_eq!(name_it(&file, &dir.join("named")), libc::EEXIST);
+    drop(file);
+    assert_eq!(links(&dir.join("named")), 1);
+    assert_eq!(fs::read(dir.join("named")).unwrap(), [7; 100_000]);
+    fs::remove_file(dir.join("named")).unwrap();
+
+    let mut file = unnamed(&dir, libc::O_EXCL).unwrap();
+    file.write_all(b"x").unwrap();
+    assert_eq!(name_it(&file, &dir.join("named")), libc::ENOENT);
+    drop(file);
+    let read_only = OpenOptions::new()
+        .read(true)
+        .custom_flags(libc::O_TMPFILE)
+        .open(&dir);
+    assert_eq!(read_only.unwrap_err().raw_os_error(), Some(libc::EINVAL));
+    assert!(unnamed(&dir.join("none"), 0).is_err());
+
+    // What is left of many, at once and after a remount: nothing.
+    for _ in 0..100 {
+        unnamed(&dir, 0).unwrap().write_all(&[1; 5000]).unwrap();
+    }
+    mount.remount();
+    fs::remove_dir(mount.path().join("dir")).unwrap();
+    mount.unmount();
+}
+
 /// Names have up to 255 bytes, any but `/` and NUL, and are listed as they were given.
 #[test]
 fn names_of_any_bytes() {

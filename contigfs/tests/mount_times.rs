@@ -4,6 +4,7 @@ mod support;
 
 use std::fs::{self, File, FileTimes, OpenOptions};
 use std::io::{Read, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
 use std::path::Path;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -195,7 +196,29 @@ fn read_only() {
     );
 }
 
-/// The birth of a file is kept by the library through every change; `statx` does not show it yet.
+/// The earliest and the latest time there is can be set, and everything goes on.
+#[test]
+fn times_at_the_ends() {
+    let Some(mut mount) = Mount::new(GRAINS) else {
+        return;
+    };
+    let path = mount.path().join("f");
+    let file = File::create(&path).unwrap();
+    let time = |tv_sec, tv_nsec| libc::timespec { tv_sec, tv_nsec };
+    let times = [time(i64::MIN, 999_999_999), time(i64::MAX, 1)];
+    // SAFETY: `times` is what the call reads.
+    let set = unsafe { libc::futimens(file.as_raw_fd(), times.as_ptr()) };
+    assert_eq!(set, 0);
+    drop(file);
+    mount.remount();
+    let attr = fs::metadata(&path).unwrap();
+    // The kernel takes whole seconds there.
+    assert_eq!((attr.atime(), attr.atime_nsec()), (i64::MIN, 0));
+    assert_eq!((attr.mtime(), attr.mtime_nsec()), (i64::MAX, 0));
+    mount.unmount();
+}
+
+/// `statx` shows the birth of a file, which no change changes.
 #[test]
 fn birth() {
     let Some(mut mount) = Mount::new(GRAINS) else {
@@ -203,16 +226,17 @@ fn birth() {
     };
     let path = mount.path().join("f");
     fs::write(&path, "x").unwrap();
-    let birth = |mount: &Mount| {
-        let ino = mount.fs().lookup_path("/f").unwrap();
-        mount.fs().attr(ino).unwrap().btime
-    };
-    let born = birth(&mount);
+    let birth = |path: &Path| fs::metadata(path).unwrap().created().unwrap();
+    let born = birth(&path);
+    let age = born.elapsed().unwrap();
+    assert!(age < Duration::from_secs(60), "{age:?}");
     std::thread::sleep(TICK);
     fs::write(&path, "changed").unwrap();
     fs::set_permissions(&path, PermissionsExt::from_mode(0o600)).unwrap();
     mount.remount();
-    assert_eq!(birth(&mount), born);
-    assert!(fs::metadata(&path).unwrap().created().is_err());
+    assert_eq!(birth(&path), born);
+    std::thread::sleep(TICK);
+    fs::write(mount.path().join("g"), "x").unwrap();
+    assert!(birth(&mount.path().join("g")) > born);
     mount.unmount();
 }

@@ -93,6 +93,17 @@ impl<S: BlockStore> Fs<S> {
         node: &NewNode,
         linkable: bool,
     ) -> Result<Attr, FsError> {
+        self.create_unnamed_remember(dir, node, linkable, Remember::No)
+    }
+
+    /// As [`create_unnamed`](Self::create_unnamed).
+    pub(crate) fn create_unnamed_remember(
+        &self,
+        dir: InodeNo,
+        node: &NewNode,
+        linkable: bool,
+        remember: Remember,
+    ) -> Result<Attr, FsError> {
         if node.kind != FileKind::File {
             return Err(FsError::Invalid);
         }
@@ -107,6 +118,7 @@ impl<S: BlockStore> Fs<S> {
             state.record.orphan = true;
             state.linkable = linkable;
             state.opens = 1;
+            state.lookups = u64::from(remember == Remember::Yes);
         }
         let created = self.create_txn(&inode, xattrs);
         if let Err(error) = created.and_then(|txn| self.commit(txn)) {

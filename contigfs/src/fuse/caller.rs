@@ -1,73 +1,42 @@
 //! Who asks: what a request does not say of the calling thread is read from `/proc` while it waits for the answer.
 //!
-//! The kernel checks permissions, but leaves two decisions to the file system: who sees names of `trusted.`
-//! attributes, and whether an access control list set by a user outside the file's group clears the setgid bit. When
+//! The kernel checks permissions, but leaves a decision to the file system: who sees names of `trusted.` attributes. When
 //! the answer can not be read, it is no.
 
 use std::fs;
 
-use fuser::Request;
-
-/// Bits of the effective capability set, capabilities(7).
-const CAP_FSETID: u32 = 4;
+/// A bit of the effective capability set, capabilities(7).
 const CAP_SYS_ADMIN: u32 = 21;
-
-/// Groups and capabilities of a thread.
-#[derive(Debug, Default, PartialEq, Eq)]
-struct Status {
-    groups: Vec<u32>,
-    capabilities: u64,
-}
-
-impl Status {
-    /// Reads the text of `/proc/TID/status`.
-    fn parse(text: &str) -> Option<Self> {
-        let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name));
-        let groups = field("Groups:")?.split_whitespace();
-        Some(Self {
-            groups: groups.map(|id| id.parse().ok()).collect::<Option<_>>()?,
-            capabilities: u64::from_str_radix(field("CapEff:")?.trim(), 16).ok()?,
-        })
-    }
-}
 
 /// The thread that made a request.
 pub(super) struct Caller {
-    gid: u32,
-    status: Status,
+    capabilities: u64,
 }
 
 impl Caller {
     /// Looks the caller up.
-    pub(super) fn of(req: &Request) -> Self {
-        let text = fs::read_to_string(format!("/proc/{}/status", req.pid()));
-        let mut status = text
-            .ok()
-            .and_then(|text| Status::parse(&text))
-            .unwrap_or_default();
-        if !shares_user_namespace(req.pid()) {
-            // Capabilities count in the namespace that has the mount.
-            status.capabilities = 0;
-        }
+    pub(super) fn of(pid: u32) -> Self {
+        let text = fs::read_to_string(format!("/proc/{pid}/status"));
+        let capabilities = text.ok().and_then(|text| capabilities(&text));
         Self {
-            gid: req.gid(),
-            status,
+            // Capabilities count in the namespace that has the mount.
+            capabilities: match shares_user_namespace(pid) {
+                true => capabilities.unwrap_or(0),
+                false => 0,
+            },
         }
-    }
-
-    fn has(&self, capability: u32) -> bool {
-        self.status.capabilities & (1 << capability) != 0
     }
 
     /// May see names of `trusted.` attributes.
     pub(super) fn sees_trusted(&self) -> bool {
-        self.has(CAP_SYS_ADMIN)
+        self.capabilities & (1 << CAP_SYS_ADMIN) != 0
     }
+}
 
-    /// May keep the setgid bit of a file of this group.
-    pub(super) fn keeps_setgid(&self, gid: u32) -> bool {
-        self.gid == gid || self.status.groups.contains(&gid) || self.has(CAP_FSETID)
-    }
+/// The effective capability set in the text of `/proc/TID/status`.
+fn capabilities(text: &str) -> Option<u64> {
+    let line = text.lines().find_map(|line| line.strip_prefix("CapEff:"))?;
+    u64::from_str_radix(line.trim(), 16).ok()
 }
 
 fn shares_user_namespace(pid: u32) -> bool {
@@ -83,23 +52,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn status_of_a_thread() {
-        let text = "Name:\tx\nUid:\t1\t1\t1\t1\nGroups:\t4 27 1000 \nCapEff:\t0000000000200010\n";
-        let status = Status::parse(text).unwrap();
-        assert_eq!(status.groups, [4, 27, 1000]);
-        let caller = Caller { gid: 5, status };
-        assert!(caller.sees_trusted() && caller.keeps_setgid(99));
-        assert_eq!(Status::parse("Groups:\tx\nCapEff:\t0\n"), None);
-        assert_eq!(Status::parse(""), None);
+    fn capabilities_of_a_thread() {
+        let text = "Name:\tx\nUid:\t1\t1\t1\t1\nCapEff:\t0000000000200000\n";
+        let capabilities = capabilities(text).unwrap();
+        assert!(Caller { capabilities }.sees_trusted());
+        assert!(
+            !Caller {
+                capabilities: !capabilities
+            }
+            .sees_trusted()
+        );
+        assert_eq!(super::capabilities("CapEff:\tx\n"), None);
+        assert_eq!(super::capabilities(""), None);
     }
 
     /// Without an answer of the system nothing is allowed that needs one.
     #[test]
     fn unknown_callers() {
-        let caller = Caller {
-            gid: 5,
-            status: Status::default(),
-        };
-        assert!(!caller.sees_trusted() && !caller.keeps_setgid(4) && caller.keeps_setgid(5));
+        assert!(!Caller::of(u32::MAX).sees_trusted());
     }
 }

@@ -1,9 +1,8 @@
 //! Mounting by mount(2) itself, which root can do without the helper of ordinary users.
 //!
-//! The FUSE library could do it as well, but would leave the type in the mount table at `fuse`: umount(8) finds the
-//! helper of a file system by that type.
+//! umount(8) finds the helper of a file system by the type that is set here.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::PermissionsExt;
@@ -11,7 +10,8 @@ use std::path::Path;
 
 use nix::mount::MsFlags;
 
-use super::mount::{DEVICE, MountOptions};
+use super::device::Device;
+use super::mount::MountOptions;
 use crate::fs::AtimePolicy;
 
 /// Type in the mount table.
@@ -24,7 +24,7 @@ pub(super) fn attach(
     atime: AtimePolicy,
 ) -> io::Result<OwnedFd> {
     let root_mode = File::open(dir)?.metadata()?.permissions().mode();
-    let device = OpenOptions::new().read(true).write(true).open(DEVICE)?;
+    let device = Device::open()?;
     let mut data = format!(
         "fd={},rootmode={root_mode:o},user_id={},group_id={},default_permissions",
         device.as_raw_fd(),

@@ -7,18 +7,17 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use fuser::{BackgroundSession, Config, INodeNo, MountOption, Notifier, Session, SessionACL};
-
+use super::adapter::{Adapter, FEATURES};
+use super::attr::ShownOwner;
 use super::cache::{PageCache, Recaller, Unheard};
-use super::direct;
-use super::request::{Adapter, ShownOwner};
+use super::session::{Attached, Notifier, Session};
+use super::wire::feature;
+use super::{device, direct, helper, ring};
 use crate::error::FsError;
 use crate::fs::{AtimePolicy, Fs};
 use crate::inode::InodeNo;
 use crate::store::BlockStore;
 
-pub(super) const DEVICE: &str = "/dev/fuse";
-const HELPERS: [&str; 2] = ["fusermount3", "fusermount"];
 const MOUNT_TABLE: &str = "/proc/self/mountinfo";
 
 /// How to mount.
@@ -48,6 +47,8 @@ pub struct MountOptions {
     /// Threads that serve the kernel; each waits for the media when its request does. Fewer do less at once; more are
     /// slower one by one, because the kernel wakes the one that has slept longest.
     pub threads: usize,
+    /// Requests come through io_uring if the kernel offers it; see [`threads_max`](Self::threads_max).
+    pub rings: bool,
 }
 
 impl Default for MountOptions {
@@ -64,7 +65,23 @@ impl Default for MountOptions {
             uid: None,
             gid: None,
             threads: 8,
+            rings: true,
         }
+    }
+}
+
+impl MountOptions {
+    /// Threads that may call the file system at once. Through io_uring there are some for each processor.
+    pub fn threads_max(&self) -> usize {
+        match self.has_rings() {
+            // And the one that takes from `/dev/fuse` what does not come through rings.
+            true => self.threads.max(1 + ring::threads(self.threads.max(1))),
+            false => self.threads.max(1),
+        }
+    }
+
+    fn has_rings(&self) -> bool {
+        self.rings && ring::is_offered()
     }
 }
 
@@ -134,7 +151,7 @@ pub struct Mounted {
     sync: Box<dyn Fn() -> Result<(), FsError> + Send + Sync>,
     path: PathBuf,
     /// Gone once unmounted.
-    session: Option<BackgroundSession>,
+    session: Option<Session>,
     notifier: Notifier,
     /// Ends with the mount.
     recaller: Option<Recaller>,
@@ -181,89 +198,47 @@ pub fn mount_with_cache<S: BlockStore + 'static>(
         uid: options.uid,
         gid: options.gid,
     };
-    let adapter = Adapter::new(Arc::clone(&fs), shown, Arc::clone(&cache));
-    let device = match direct::attach(dir, options, atime) {
-        // Also root, where it has lost its powers.
-        Err(error) if error.kind() == io::ErrorKind::PermissionDenied && has_helper() => None,
-        attached => Some(attached.map_err(|error| explain(dir, error))?),
+    let attach_and_serve = |features| {
+        let attached = Attached::negotiate(attach(dir, options, atime)?, features);
+        let served = attached.and_then(|attached| {
+            let features = attached.features;
+            let adapter = Adapter::new(Arc::clone(&fs), shown, Arc::clone(&cache), features);
+            attached.serve(Arc::new(adapter), options.threads.max(1))
+        });
+        served.inspect_err(|_nobody_serves_it| drop(try_unmount(dir)))
     };
-    let session = match device {
-        Some(device) => serve_device(adapter, dir, device, options),
-        None => Session::new(adapter, dir, &config_for_helper(options, atime)),
+    let served = match options.has_rings() {
+        true => attach_and_serve(FEATURES | feature::OVER_IO_URING).or_else(|error| {
+            tracing::info!(%error, "requests do not come through io_uring");
+            attach_and_serve(FEATURES)
+        }),
+        false => attach_and_serve(FEATURES),
     };
-    let session = session
-        .and_then(Session::spawn)
-        .map_err(|error| explain(dir, error))?;
-    let notifier = session.notifier();
-    let kernel = notifier.clone();
+    let session = served.map_err(|error| explain(dir, error))?;
+    let (notifier, kernel) = (session.notifier(), session.notifier());
     let recaller = Recaller::start(cache, move |ino, bytes| {
-        kernel.inval_inode(
-            INodeNo(ino.0),
-            signed(bytes.start),
-            signed(bytes.end - bytes.start),
-        )
-    })
-    .map_err(|error| explain(dir, error))?;
-    Ok(Mounted {
+        kernel.inval_inode(ino, bytes.start, bytes.end - bytes.start)
+    });
+    let mut mounted = Mounted {
         sync: Box::new(move || fs.sync_all()),
         path: dir.to_owned(),
         session: Some(session),
         notifier,
-        recaller: Some(recaller),
-    })
+        recaller: None,
+    };
+    mounted.recaller = Some(recaller.map_err(|error| explain(dir, error))?);
+    Ok(mounted)
 }
 
-fn signed(value: u64) -> i64 {
-    i64::try_from(value).unwrap_or(i64::MAX)
-}
-
-/// How the requests are served.
-fn config(options: &MountOptions, all_users: bool) -> Config {
-    let mut config = Config::default();
-    config.n_threads = Some(options.threads.max(1));
-    config.clone_fd = true;
-    if all_users {
-        config.acl = SessionACL::All;
+/// Mounts on `dir`; whoever gets the answer serves it.
+fn attach(dir: &Path, options: &MountOptions, atime: AtimePolicy) -> io::Result<OwnedFd> {
+    match direct::attach(dir, options, atime) {
+        // Also root, where it has lost its powers.
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied && helper::is_installed() => {
+            helper::attach(dir, options, atime)
+        }
+        attached => attached,
     }
-    config
-}
-
-/// Serves what has been mounted without the helper.
-fn serve_device<S: BlockStore + 'static>(
-    adapter: Adapter<S>,
-    dir: &Path,
-    device: OwnedFd,
-    options: &MountOptions,
-) -> io::Result<Session<Adapter<S>>> {
-    let config = config(options, options.allow_other.unwrap_or(true));
-    let session = Session::from_fd(adapter, device, config.acl, config);
-    if session.is_err() {
-        let _ = nix::mount::umount2(dir, nix::mount::MntFlags::MNT_DETACH);
-    }
-    session
-}
-
-/// Options for the helper that mounts for ordinary users.
-fn config_for_helper(options: &MountOptions, atime: AtimePolicy) -> Config {
-    let mut config = config(options, options.allow_other.unwrap_or(false));
-    // It takes all options as one list, with commas between them.
-    let name = options.name.replace('\\', "\\\\").replace(',', "\\,");
-    config.mount_options = vec![
-        MountOption::FSName(name),
-        MountOption::Subtype("contigfs".into()),
-        MountOption::DefaultPermissions,
-    ];
-    let flags = [
-        (options.read_only, MountOption::RO),
-        (atime == AtimePolicy::Never, MountOption::NoAtime),
-        (options.suid.unwrap_or(false), MountOption::Suid),
-        (options.dev.unwrap_or(false), MountOption::Dev),
-        (!options.exec, MountOption::NoExec),
-        (options.sync, MountOption::Sync),
-    ];
-    let flags = flags.into_iter().filter(|(wanted, _)| *wanted);
-    config.mount_options.extend(flags.map(|(_, option)| option));
-    config
 }
 
 impl Mounted {
@@ -277,15 +252,12 @@ impl Mounted {
     ///
     /// The write-back comes in as requests of its own, so this must not be called while holding anything they need.
     pub fn invalidate(&self, ino: InodeNo, offset: u64, len: u64) -> io::Result<()> {
-        self.notifier
-            .inval_inode(INodeNo(ino.0), signed(offset), signed(len))
+        self.notifier.inval_inode(ino, offset, len)
     }
 
     /// Whether somebody has unmounted it from outside (`umount`).
     pub fn is_finished(&self) -> bool {
-        self.session
-            .as_ref()
-            .is_none_or(|session| session.guard.is_finished())
+        self.session.as_ref().is_none_or(Session::is_finished)
     }
 
     /// Unmounts and makes everything durable. Does nothing when that was done before.
@@ -300,23 +272,18 @@ impl Mounted {
             path: path.to_owned(),
             source,
         };
-        let finished = session.guard.is_finished();
-        let joined = match if finished {
-            Ok(())
-        } else {
-            try_unmount(&self.path)
-        } {
-            Ok(()) => session.join(),
-            // An ordinary user: the library asks the helper.
-            Err(nix::Error::EPERM) => session.umount_and_join(),
-            Err(error) => {
-                self.session = Some(session);
-                return Err(match error {
-                    nix::Error::EBUSY => UnmountError::Busy(self.path.clone()),
-                    error => other(&self.path, error.into()),
-                });
-            }
-        };
+        if !session.is_finished()
+            && let Err(error) = try_unmount(&self.path)
+            // Somebody else may just have done it.
+            && !session.is_finished()
+        {
+            self.session = Some(session);
+            return Err(match error.kind() {
+                io::ErrorKind::ResourceBusy => UnmountError::Busy(self.path.clone()),
+                _ => other(&self.path, error),
+            });
+        }
+        let joined = session.join();
         self.recaller = None;
         joined.map_err(|source| other(&self.path, source))?;
         (self.sync)().map_err(UnmountError::Flush)
@@ -335,16 +302,23 @@ impl Drop for Mounted {
 const BUSY_RETRIES: u32 = 20;
 const BUSY_PAUSE: std::time::Duration = std::time::Duration::from_millis(25);
 
-fn try_unmount(path: &Path) -> Result<(), nix::Error> {
+fn try_unmount(path: &Path) -> io::Result<()> {
     let mut tries = 0;
     loop {
-        match nix::mount::umount(path) {
-            Err(nix::Error::EBUSY) if tries < BUSY_RETRIES => {
+        let result = match nix::mount::umount(path) {
+            // An ordinary user.
+            Err(nix::Error::EPERM) => helper::detach(path),
+            result => result.map_err(io::Error::from),
+        };
+        match result {
+            Err(error) if error.kind() == io::ErrorKind::ResourceBusy && tries < BUSY_RETRIES => {
                 tries += 1;
                 std::thread::sleep(BUSY_PAUSE);
             }
             // Unmounted from outside in the meantime.
-            Err(nix::Error::EINVAL | nix::Error::ENOENT) => return Ok(()),
+            Err(error) if matches!(error.raw_os_error(), Some(libc::EINVAL | libc::ENOENT)) => {
+                return Ok(());
+            }
             result => return result,
         }
     }
@@ -403,20 +377,13 @@ fn escape(path: &[u8]) -> Vec<u8> {
 }
 
 fn check_means(root: bool) -> Result<(), MountError> {
-    if !Path::new(DEVICE).exists() {
+    if !Path::new(device::PATH).exists() {
         return Err(MountError::NoDevice);
     }
-    match root || has_helper() {
+    match root || helper::is_installed() {
         true => Ok(()),
         false => Err(MountError::NoHelper),
     }
-}
-
-fn has_helper() -> bool {
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let installed = std::env::split_paths(&path)
-        .any(|dir| HELPERS.iter().any(|helper| dir.join(helper).exists()));
-    installed || std::env::var_os("FUSERMOUNT_PATH").is_some()
 }
 
 fn explain(dir: &Path, source: io::Error) -> MountError {

@@ -146,6 +146,8 @@ pub struct MountOptions {
     pub degraded: Option<bool>,
     /// `discard=`
     pub discard: Option<Discard>,
+    /// `uring`, `nouring`
+    pub rings: Option<bool>,
     /// `config=`
     pub config: Option<PathBuf>,
 }
@@ -189,6 +191,8 @@ impl MountOptions {
             ("noexec", None) => self.exec = Some(false),
             ("sync", None) => self.sync = Some(true),
             ("async", None) => self.sync = Some(false),
+            ("uring", None) => self.rings = Some(true),
+            ("nouring", None) => self.rings = Some(false),
             // mount(8): these two imply others, unless they are overridden behind them.
             ("user" | "users", _) => {
                 (self.suid, self.dev, self.exec) = (Some(false), Some(false), Some(false));
@@ -241,6 +245,7 @@ impl MountOptions {
             pool: self.pool.or(below.pool),
             degraded: self.degraded.or(below.degraded),
             discard: self.discard.or(below.discard),
+            rings: self.rings.or(below.rings),
             config: self.config.or(below.config),
         }
     }

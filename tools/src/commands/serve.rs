@@ -18,9 +18,8 @@ use crate::cli;
 use crate::devices;
 use crate::target::{Settings, Target};
 
-/// What is logged unless FLASHNET_LOG says otherwise. The FUSE library warns of mounts that have gone before it removes
-/// them, and of answers to requests that were interrupted; neither is news.
-const LOG: &str = "info,fuser::mnt=error,fuser::reply=off";
+/// What is logged unless FLASHNET_LOG says otherwise.
+const LOG: &str = "info";
 
 /// Why a target ends.
 #[derive(Debug)]

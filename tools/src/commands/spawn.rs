@@ -52,7 +52,7 @@ impl Server {
             command.arg("--mount").arg(dir);
         }
         if std::env::var_os("FLASHNET_LOG").is_none() {
-            command.env("FLASHNET_LOG", "error,fuser=off");
+            command.env("FLASHNET_LOG", "error");
         }
         let (child, line) = spawn(command)?;
         let ready: serde_json::Value = serde_json::from_str(&line)?;

@@ -73,7 +73,7 @@ impl Target {
             None => None,
         };
         let epoch = Instant::now();
-        let threads = CONTROL_THREADS + settings.fuse.threads + OTHER_THREADS;
+        let threads = CONTROL_THREADS + settings.fuse.threads_max() + OTHER_THREADS;
         let (ftl, device) = open_volume(settings, threads)?;
 
         let stags = RegionTable::new(rand::random());

@@ -200,6 +200,7 @@ fn fuse_options(options: &MountOptions, paths: &[PathBuf]) -> contigfs::fuse::Mo
         sync: options.sync.unwrap_or(false),
         uid: options.uid,
         gid: options.gid,
+        rings: options.rings.unwrap_or(true),
         ..contigfs::fuse::MountOptions::default()
     }
 }

@@ -1,0 +1,139 @@
+//! Requests of the kernel, as calls of [`Fs`].
+
+mod attributes;
+mod directories;
+mod files;
+mod names;
+
+use std::sync::Arc;
+
+use super::attr::ShownOwner;
+use super::cache::PageCache;
+use super::message::{Malformed, Message};
+use super::reply::Reply;
+use super::session::Serve;
+use super::wire::{OPEN_DIRECT_IO, OPEN_PARALLEL_DIRECT_WRITES, feature, opcode};
+use crate::fs::{Fs, NewNode};
+use crate::inode::FileKind;
+use crate::store::BlockStore;
+
+/// What the kernel is asked to do, if it can.
+pub(super) const FEATURES: u64 = feature::ASYNC_READ
+    | feature::EXPORT_SUPPORT
+    | feature::BIG_WRITES
+    | feature::DONT_MASK
+    | feature::DO_READDIRPLUS
+    | feature::READDIRPLUS_AUTO
+    | feature::ASYNC_DIO
+    | feature::PARALLEL_DIROPS
+    | feature::POSIX_ACL
+    | feature::CACHE_SYMLINKS
+    | feature::SETXATTR_EXT
+    | feature::DIRECT_IO_ALLOW_MMAP;
+
+/// Serves a file system. With the last of its users goes what is not on media yet.
+pub(super) struct Adapter<S: BlockStore> {
+    fs: Arc<Fs<S>>,
+    shown: ShownOwner,
+    /// Flags of an open file; depends on what the kernel can do.
+    open_flags: u32,
+    cache: Arc<PageCache>,
+}
+
+/// A request is answered, now or later; or it was not what it should be, which its reply says when it is dropped.
+type Served = Result<(), Malformed>;
+
+impl<S: BlockStore> Adapter<S> {
+    /// Serves `fs` to a kernel that can do `features`.
+    pub(super) fn new(
+        fs: Arc<Fs<S>>,
+        shown: ShownOwner,
+        cache: Arc<PageCache>,
+        features: u64,
+    ) -> Self {
+        let open_flags = if features & feature::DIRECT_IO_ALLOW_MMAP != 0 {
+            OPEN_DIRECT_IO | OPEN_PARALLEL_DIRECT_WRITES
+        } else {
+            // Shared mappings of direct files do not work on this kernel, so its cache is used, and emptied at each
+            // open and for stores past the mount.
+            0
+        };
+        Self {
+            fs,
+            shown,
+            open_flags,
+            cache,
+        }
+    }
+}
+
+/// What is to be made for the one who asks.
+fn node(message: &Message<'_>, kind: FileKind, (mode, umask): (u32, u32), rdev: u32) -> NewNode {
+    NewNode {
+        kind,
+        mode,
+        umask,
+        uid: message.header.uid,
+        gid: message.header.gid,
+        rdev,
+    }
+}
+
+impl<S: BlockStore + 'static> Serve for Adapter<S> {
+    fn serve(&self, message: Message<'_>, reply: Reply) {
+        let served = match message.header.opcode {
+            opcode::LOOKUP => self.lookup(message, reply),
+            opcode::FORGET => self.forget(message, reply),
+            opcode::BATCH_FORGET => self.batch_forget(message, reply),
+            opcode::GETATTR => self.getattr(message, reply),
+            opcode::STATX => self.statx(message, reply),
+            opcode::SETATTR => self.setattr(message, reply),
+            opcode::STATFS => self.statfs(reply),
+            opcode::GETXATTR => self.getxattr(message, reply),
+            opcode::LISTXATTR => self.listxattr(message, reply),
+            opcode::SETXATTR => self.setxattr(message, reply),
+            opcode::REMOVEXATTR => self.removexattr(message, reply),
+            opcode::MKNOD => self.mknod(message, reply),
+            opcode::MKDIR => self.mkdir(message, reply),
+            opcode::SYMLINK => self.symlink(message, reply),
+            opcode::READLINK => self.readlink(message, reply),
+            opcode::LINK => self.link(message, reply),
+            opcode::UNLINK => self.unlink(message, reply),
+            opcode::RMDIR => self.rmdir(message, reply),
+            opcode::RENAME => self.rename(message, reply),
+            opcode::RENAME2 => self.rename2(message, reply),
+            opcode::CREATE => self.create(message, reply),
+            opcode::TMPFILE => self.tmpfile(message, reply),
+            opcode::OPEN => self.open(message, reply),
+            opcode::RELEASE => self.release(message, reply),
+            opcode::READ => self.read(message, reply),
+            opcode::WRITE => self.write(message, reply),
+            opcode::FSYNC => self.fsync(message, reply),
+            opcode::FALLOCATE => self.fallocate(message, reply),
+            opcode::LSEEK => self.lseek(message, reply),
+            opcode::COPY_FILE_RANGE => self.copy_file_range(message, reply),
+            opcode::IOCTL => self.ioctl(message, reply),
+            opcode::OPENDIR => self.opendir(message, reply),
+            opcode::RELEASEDIR => self.releasedir(message, reply),
+            opcode::READDIR => self.readdir(message, reply),
+            opcode::READDIRPLUS => self.readdirplus(message, reply),
+            opcode::FSYNCDIR => self.fsyncdir(reply),
+            // The kernel asks once and then no more. Nothing happens at `FLUSH`, for example.
+            _ => {
+                reply.errno(libc::ENOSYS);
+                Ok(())
+            }
+        };
+        if let Err(Malformed) = served {
+            tracing::error!(header = ?message.header, "a request of the kernel is malformed");
+        }
+    }
+}
+
+impl<S: BlockStore> Drop for Adapter<S> {
+    fn drop(&mut self) {
+        if let Err(error) = self.fs.sync_all() {
+            tracing::error!(%error, "unmount could not write everything");
+        }
+    }
+}

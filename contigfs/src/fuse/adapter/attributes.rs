@@ -1,0 +1,123 @@
+//! Requests about attributes, also extended ones, and about the file system as a whole.
+
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
+
+use super::super::attr::set_attr;
+use super::super::caller::Caller;
+use super::super::message::Message;
+use super::super::reply::Reply;
+use super::super::wire::{
+    Getxattr, SETXATTR_ACL_KILL_SGID, SetattrIn, SetxattrExt, SetxattrIn, StatfsOut,
+};
+use super::{Adapter, Served};
+use crate::store::BlockStore;
+use crate::xattr::XattrMode;
+
+impl<S: BlockStore + 'static> Adapter<S> {
+    pub(super) fn getattr(&self, message: Message<'_>, reply: Reply) -> Served {
+        let attr = self.fs.attr(message.ino());
+        reply.with(attr, |attr| self.shown.attr_reply(&attr));
+        Ok(())
+    }
+
+    pub(super) fn statx(&self, message: Message<'_>, reply: Reply) -> Served {
+        let attr = self.fs.attr(message.ino());
+        reply.with(attr, |attr| self.shown.statx_reply(&attr));
+        Ok(())
+    }
+
+    pub(super) fn setattr(&self, mut message: Message<'_>, reply: Reply) -> Served {
+        let wanted: SetattrIn = message.take()?;
+        let attr = self.fs.set_attr(message.ino(), &set_attr(&wanted));
+        reply.with(attr, |attr| self.shown.attr_reply(&attr));
+        Ok(())
+    }
+
+    pub(super) fn statfs(&self, reply: Reply) -> Served {
+        let stat = self.fs.statfs();
+        let grain = ftl::GRAIN_BYTES as u32;
+        reply.message(&StatfsOut {
+            blocks: stat.grains,
+            bfree: stat.grains_free,
+            bavail: stat.grains_free,
+            files: stat.inodes.saturating_add(stat.inodes_free),
+            ffree: stat.inodes_free,
+            bsize: grain,
+            namelen: stat.name_max,
+            frsize: grain,
+            ..StatfsOut::default()
+        });
+        Ok(())
+    }
+
+    pub(super) fn setxattr(&self, mut message: Message<'_>, reply: Reply) -> Served {
+        let what: SetxattrIn = message.take()?;
+        let more: SetxattrExt = message.take()?;
+        let name = message.name()?;
+        let value = message.bytes(what.size)?;
+        let mode = match what.flags as i32 {
+            0 => XattrMode::Set,
+            libc::XATTR_CREATE => XattrMode::Create,
+            libc::XATTR_REPLACE => XattrMode::Replace,
+            _ => {
+                reply.errno(libc::EINVAL);
+                return Ok(());
+            }
+        };
+        // An access control list set by somebody outside of the file's group.
+        let keeps_setgid = more.setxattr_flags & SETXATTR_ACL_KILL_SGID == 0;
+        let set = self
+            .fs
+            .set_xattr_as(message.ino(), name, value, mode, keeps_setgid);
+        reply.done(set);
+        Ok(())
+    }
+
+    pub(super) fn getxattr(&self, mut message: Message<'_>, reply: Reply) -> Served {
+        let what: Getxattr = message.take()?;
+        let name = message.name()?;
+        match self.fs.xattr(message.ino(), name) {
+            Ok(value) => sized(reply, what.size, &value),
+            Err(error) => reply.error(error),
+        }
+        Ok(())
+    }
+
+    pub(super) fn listxattr(&self, mut message: Message<'_>, reply: Reply) -> Served {
+        let what: Getxattr = message.take()?;
+        match self.fs.xattrs(message.ino()) {
+            Ok(names) => {
+                let is_trusted = |name: &OsString| name.as_bytes().starts_with(b"trusted.");
+                let caller = || Caller::of(message.header.pid);
+                let hides = names.iter().any(is_trusted) && !caller().sees_trusted();
+                let mut list = Vec::new();
+                for name in names.iter().filter(|name| !(hides && is_trusted(name))) {
+                    list.extend(name.as_bytes());
+                    list.push(0);
+                }
+                sized(reply, what.size, &list);
+            }
+            Err(error) => reply.error(error),
+        }
+        Ok(())
+    }
+
+    pub(super) fn removexattr(&self, mut message: Message<'_>, reply: Reply) -> Served {
+        let name = message.name()?;
+        reply.done(self.fs.remove_xattr(message.ino(), name));
+        Ok(())
+    }
+}
+
+/// Answers a query of a size, or with bytes that must fit.
+fn sized(reply: Reply, size: u32, bytes: &[u8]) {
+    match size as usize {
+        0 => reply.message(&Getxattr {
+            size: bytes.len() as u32,
+            padding: 0,
+        }),
+        size if size < bytes.len() => reply.errno(libc::ERANGE),
+        _ => reply.parts(&[bytes]),
+    }
+}

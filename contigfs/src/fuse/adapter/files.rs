@@ -1,0 +1,223 @@
+//! Requests about open files and what is in them.
+
+use std::cell::RefCell;
+use std::sync::Arc;
+
+use zerocopy::IntoBytes;
+
+use super::super::ioctl;
+use super::super::message::Message;
+use super::super::reply::Reply;
+use super::super::wire::{
+    CopyIn, FSYNC_DATA, FallocateIn, FsyncIn, IoctlIn, IoctlOut, LseekIn, LseekOut, OPEN_DIRECT_IO,
+    OpenOut, READ_LOCKOWNER, ReadIn, WRITE_CACHE, WRITE_KILL_SUIDGID, WriteIn, WriteOut,
+};
+use super::{Adapter, Served};
+use crate::error::FsError;
+use crate::fs::{CopyRange, FallocMode, SeekTo, SyncScope, WriteOptions};
+use crate::inode::InodeNo;
+use crate::store::BlockStore;
+
+/// Lends `size` bytes of anything. The thread keeps them: fresh memory for each large read would be brought in page by page.
+fn with_buffer(size: usize, f: impl FnOnce(&mut [u8])) {
+    thread_local! {
+        static BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+    }
+    BUFFER.with_borrow_mut(|buffer| {
+        if buffer.len() < size {
+            buffer.resize(size, 0);
+        }
+        f(&mut buffer[..size]);
+    });
+}
+
+fn written(bytes: usize) -> WriteOut {
+    WriteOut {
+        size: bytes as u32,
+        padding: 0,
+    }
+}
+
+impl<S: BlockStore + 'static> Adapter<S> {
+    pub(super) fn open(&self, message: Message<'_>, reply: Reply) -> Served {
+        let ino = message.ino();
+        reply.with(self.fs.open(ino), |()| {
+            self.cache.opened(ino);
+            OpenOut {
+                fh: ino.0,
+                open_flags: self.open_flags,
+                backing_id: 0,
+            }
+        });
+        Ok(())
+    }
+
+    pub(super) fn release(&self, message: Message<'_>, reply: Reply) -> Served {
+        self.cache.released(message.ino());
+        reply.done(self.fs.close(message.ino()));
+        Ok(())
+    }
+
+    pub(super) fn read(&self, mut message: Message<'_>, reply: Reply) -> Served {
+        let what: ReadIn = message.take()?;
+        let ino = message.ino();
+        if what.read_flags & READ_LOCKOWNER == 0 {
+            // Not for a program, but for the page cache.
+            let bytes = what.offset..what.offset.saturating_add(u64::from(what.size));
+            let barrier = || self.fs.await_writers(ino);
+            self.cache.filling(ino, &bytes, barrier);
+        }
+        with_buffer(what.size as usize, |buffer| {
+            let read = match what.flags as i32 & libc::O_NOATIME {
+                0 => self.fs.read(ino, what.offset, buffer),
+                _ => self.fs.read_keeping_atime(ino, what.offset, buffer),
+            };
+            match read {
+                Ok(len) => reply.parts(&[&buffer[..len]]),
+                Err(error) => reply.error(error),
+            }
+        });
+        Ok(())
+    }
+
+    pub(super) fn write(&self, mut message: Message<'_>, reply: Reply) -> Served {
+        let what: WriteIn = message.take()?;
+        let data = message.bytes(what.size)?;
+        let options = WriteOptions {
+            durable: what.flags as i32 & (libc::O_DSYNC | libc::O_SYNC) != 0,
+            clear_privileges: what.write_flags & WRITE_KILL_SUIDGID != 0,
+        };
+        let (ino, offset) = (message.ino(), what.offset);
+        let result = if what.write_flags & WRITE_CACHE != 0 {
+            self.write_back(ino, offset, data, options)
+        } else {
+            // Of files that are not open for direct I/O this is the cache itself, writing through. It may have locked the
+            // pages, which cannot be recalled then, and need not be.
+            let past_cache = self.open_flags & OPEN_DIRECT_IO != 0;
+            let admits = || !(past_cache && self.cache.has_copies(ino));
+            match self.fs.write_if(ino, offset, data, options, &admits) {
+                Ok(Some(n)) => Ok(n),
+                Ok(None) => {
+                    self.write_past_copies(ino, offset, data, options, reply);
+                    return Ok(());
+                }
+                Err(error) => Err(error),
+            }
+        };
+        reply.with(result, written);
+        Ok(())
+    }
+
+    /// Pages of mappings that were stored to. What was stored past them meanwhile is left alone.
+    fn write_back(
+        &self,
+        ino: InodeNo,
+        offset: u64,
+        data: &[u8],
+        options: WriteOptions,
+    ) -> Result<usize, FsError> {
+        let bytes = offset..offset + data.len() as u64;
+        let writing = self.cache.writing_back(ino, bytes);
+        for part in &writing.parts {
+            let len = (part.end - part.start) as usize;
+            let from = &data[(part.start - offset) as usize..][..len];
+            let done = self.fs.write(ino, part.start, from, options)?;
+            if done < len {
+                return Ok((part.start - offset) as usize + done);
+            }
+        }
+        Ok(data.len())
+    }
+
+    /// A direct write into a file that the kernel has copies of. It has dropped those of these bytes, but may have got some
+    /// again since. The thread goes on: recalling copies needs it.
+    fn write_past_copies(
+        &self,
+        ino: InodeNo,
+        offset: u64,
+        data: &[u8],
+        options: WriteOptions,
+        reply: Reply,
+    ) {
+        let (fs, data) = (Arc::clone(&self.fs), data.to_vec());
+        let bytes = offset..offset.saturating_add(data.len() as u64);
+        self.cache.recall(ino, bytes, move |window| {
+            let result = fs.write(ino, offset, &data, options);
+            // Of a write that failed nothing need be kept, but what it did must be seen all the same.
+            let n = *result.as_ref().unwrap_or(&0) as u64;
+            let answer = move || reply.with(result, written);
+            match window.stored(offset..offset + n) {
+                None => answer(),
+                Some(stale) => stale.recall(answer),
+            }
+        });
+    }
+
+    pub(super) fn fsync(&self, mut message: Message<'_>, reply: Reply) -> Served {
+        let what: FsyncIn = message.take()?;
+        let scope = match what.fsync_flags & FSYNC_DATA {
+            0 => SyncScope::All,
+            _ => SyncScope::Data,
+        };
+        reply.done(self.fs.fsync(message.ino(), scope));
+        Ok(())
+    }
+
+    pub(super) fn fallocate(&self, mut message: Message<'_>, reply: Reply) -> Served {
+        let what: FallocateIn = message.take()?;
+        let mode = FallocMode::from_flags(what.mode as i32);
+        let ino = message.ino();
+        reply.done(mode.and_then(|mode| self.fs.fallocate(ino, what.offset, what.length, mode)));
+        Ok(())
+    }
+
+    pub(super) fn lseek(&self, mut message: Message<'_>, reply: Reply) -> Served {
+        let what: LseekIn = message.take()?;
+        let to = match what.whence as i32 {
+            libc::SEEK_DATA => SeekTo::Data,
+            libc::SEEK_HOLE => SeekTo::Hole,
+            _ => {
+                reply.errno(libc::EINVAL);
+                return Ok(());
+            }
+        };
+        if i64::try_from(what.offset).is_err() {
+            reply.errno(libc::ENXIO);
+            return Ok(());
+        }
+        let found = self.fs.seek(message.ino(), what.offset, to);
+        reply.with(found, |offset| LseekOut { offset });
+        Ok(())
+    }
+
+    pub(super) fn copy_file_range(&self, mut message: Message<'_>, reply: Reply) -> Served {
+        let what: CopyIn = message.take()?;
+        let copied = self.fs.copy_range(&CopyRange {
+            from: message.ino(),
+            from_offset: what.off_in,
+            to: InodeNo(what.nodeid_out),
+            to_offset: what.off_out,
+            len: what.len,
+        });
+        reply.with(copied, |bytes| WriteOut {
+            size: bytes as u32,
+            padding: 0,
+        });
+        Ok(())
+    }
+
+    pub(super) fn ioctl(&self, mut message: Message<'_>, reply: Reply) -> Served {
+        let what: IoctlIn = message.take()?;
+        if what.cmd != ioctl::FITRIM {
+            reply.errno(libc::ENOTTY);
+            return Ok(());
+        }
+        let argument = message.bytes(what.in_size)?;
+        let bytes = self.fs.statfs().grains * ftl::GRAIN_BYTES as u64;
+        match ioctl::trim(message.header.uid, bytes, argument) {
+            Ok(answer) => reply.parts(&[IoctlOut::default().as_bytes(), &answer]),
+            Err(errno) => reply.errno(errno),
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,89 @@
+//! `/dev/fuse`: each `read` takes a request, each `write` gives an answer.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, ErrorKind, IoSlice, Read, Write};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+
+use zerocopy::IntoBytes;
+
+use super::reply::{Outlet, header};
+
+/// Its path.
+pub(super) const PATH: &str = "/dev/fuse";
+/// `FUSE_DEV_IOC_CLONE`: `_IOR(229, 0, uint32_t)`.
+const CLONE: libc::Ioctl = 0x8004_e500_u32 as libc::Ioctl;
+
+/// An open descriptor. A request is answered where it was taken.
+#[derive(Debug)]
+pub(super) struct Device(File);
+
+impl From<OwnedFd> for Device {
+    fn from(fd: OwnedFd) -> Self {
+        Self(File::from(fd))
+    }
+}
+
+impl AsRawFd for Device {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+}
+
+impl Device {
+    /// Opens it; what is served by it is decided by a mount.
+    pub(super) fn open() -> io::Result<File> {
+        OpenOptions::new().read(true).write(true).open(PATH)
+    }
+
+    /// Another descriptor for the same mount, with a list of its own of requests under way.
+    pub(super) fn another(&self) -> io::Result<Self> {
+        let other = Self::open()?;
+        let mut mount = self.0.as_raw_fd() as u32;
+        // SAFETY: the kernel reads a descriptor from `mount`.
+        let done = unsafe { libc::ioctl(other.as_raw_fd(), CLONE, &raw mut mount) };
+        match done {
+            0 => Ok(Self(other)),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+
+    /// Waits for a request; `None` if the mount has gone.
+    pub(super) fn receive<'a>(&self, buffer: &'a mut [u8]) -> io::Result<Option<&'a [u8]>> {
+        loop {
+            match (&self.0).read(buffer) {
+                Ok(len) => return Ok(Some(&buffer[..len])),
+                Err(error) => match error.raw_os_error() {
+                    // The second if who asked was interrupted and has gone.
+                    Some(libc::EINTR | libc::ENOENT | libc::EAGAIN) => {}
+                    Some(libc::ENODEV) => return Ok(None),
+                    _ => return Err(error),
+                },
+            }
+        }
+    }
+
+    /// Gives an answer, or tells the kernel something by itself (`unique` is 0, `error` says what).
+    pub(super) fn send(&self, unique: u64, error: i32, parts: &[&[u8]]) -> io::Result<()> {
+        let header = header(unique, error, parts);
+        let mut slices = vec![IoSlice::new(header.as_bytes())];
+        slices.extend(parts.iter().map(|part| IoSlice::new(part)));
+        // All or nothing.
+        (&self.0).write_vectored(&slices).map(drop)
+    }
+}
+
+impl Outlet for Device {
+    fn answer(&self, unique: u64, error: i32, parts: &[&[u8]]) {
+        match self.send(unique, error, parts) {
+            Ok(()) => {}
+            // Who asked has gone, or the mount has.
+            Err(error) if error.kind() == ErrorKind::NotFound => {}
+            Err(error) if error.raw_os_error() == Some(libc::ENODEV) => {}
+            Err(refused) => {
+                tracing::error!(%refused, unique, "the kernel refused an answer");
+                // Whoever waits must not wait for ever.
+                let _ = self.send(unique, -libc::EIO, &[]);
+            }
+        }
+    }
+}
