@@ -282,6 +282,42 @@ fn large_requests_with_a_tiny_pool() {
     assert!(target.stop().success());
 }
 
+/// Many who write the same bytes at once wait for each other's pages, and none for ever (I16).
+#[test]
+fn overlapping_writes() {
+    if !can_serve() {
+        return;
+    }
+    if !can_mount() {
+        return;
+    }
+    let image = Image::new("128MiB");
+    let dir = image.beside("mnt");
+    fs::create_dir(&dir).unwrap();
+    let target = image.serve(&["--mount", dir.to_str().unwrap(), "--pool", "1MiB"]);
+    let path = dir.join("f");
+    fs::write(&path, vec![0; 8 << 20]).unwrap();
+    let file = File::options().read(true).write(true).open(&path).unwrap();
+    let turns = std::sync::Barrier::new(8);
+    let (file, turns) = (&file, &turns);
+    thread::scope(|scope| {
+        for n in 1..9 {
+            scope.spawn(move || {
+                let data = vec![n; 256 << 10];
+                for k in 0..120 {
+                    turns.wait();
+                    file.write_all_at(&data, (k * 7 % 32) << 18).unwrap();
+                }
+            });
+        }
+    });
+    let mut found = vec![0; 8 << 20];
+    file.read_exact_at(&mut found, 0).unwrap();
+    // Whose bytes they are is undefined, as for any direct writes at once.
+    assert!(found.iter().all(|byte| (1..9).contains(byte)));
+    assert!(target.stop().success());
+}
+
 /// A mount that somebody works in is taken away at the end, not left behind dead.
 #[test]
 fn busy_mount_at_the_end() {

@@ -19,7 +19,7 @@ use softrdma::{
 };
 use tracing::{debug, info, warn};
 
-use super::job::Job;
+use super::job::{Job, PagesJob, one_by_one};
 use super::lane::Lanes;
 use super::media::Media;
 use super::pages::{FlashPage, FlashPages, Waiting, page_error};
@@ -186,9 +186,10 @@ impl Core {
 
     /// Hands the answers of the translation layer to those who wait for them; false if there were none.
     fn deliver(&mut self) -> bool {
-        let pages = &mut self.parts.pages;
         let mut any = false;
-        while let Some(event) = pages.ftl.poll_event(pages.port) {
+        let port = self.parts.pages.port;
+        while let Some(event) = self.parts.pages.ftl.poll_event(port) {
+            let pages = &mut self.parts.pages;
             any = true;
             match event {
                 FtlEvent::Page { token, result } => match pages.take(token) {
@@ -209,7 +210,12 @@ impl Core {
                         let page = page.map_err(|e| page_error(&e));
                         self.net.page(pages, ticket, page);
                     }
-                    Waiting::Job(job, n) => job.answer(n, result),
+                    Waiting::Job(job, n) => {
+                        job.answer(n, result);
+                        if one_by_one(job.intent) {
+                            self.ask(&job, n + 1);
+                        }
+                    }
                     other => unreachable!("{other:?} does not wait for a page"),
                 },
                 FtlEvent::Durable { token, result } => match pages.take(token) {
@@ -229,27 +235,33 @@ impl Core {
         any
     }
 
+    /// Asks for the pages of a job from the one numbered `from` on.
+    fn ask(&mut self, job: &Arc<PagesJob>, from: usize) {
+        let pages = &mut self.parts.pages;
+        for (n, &lba) in job.lbas.iter().enumerate().skip(from) {
+            let token = pages.wait(Waiting::Job(Arc::clone(job), n));
+            match pages.ftl.get(pages.port, lba, job.intent, token) {
+                ftl::Get::Ready(page) => {
+                    pages.take(token);
+                    job.answer(n, Ok(page));
+                }
+                // The rest when it has come.
+                ftl::Get::Pending if one_by_one(job.intent) => return,
+                ftl::Get::Pending => {}
+                ftl::Get::Failed(error) => {
+                    pages.take(token);
+                    job.answer(n, Err(error));
+                }
+            }
+        }
+    }
+
     fn take_jobs(&mut self, now: Time) {
         self.parts.inbox.drain(&mut self.jobs);
         while let Some(job) = self.jobs.pop_front() {
             let pages = &mut self.parts.pages;
             match job {
-                Job::Pages(job) => {
-                    for (n, &lba) in job.lbas.iter().enumerate() {
-                        let token = pages.wait(Waiting::Job(Arc::clone(&job), n));
-                        match pages.ftl.get(pages.port, lba, job.intent, token) {
-                            ftl::Get::Ready(page) => {
-                                pages.take(token);
-                                job.answer(n, Ok(page));
-                            }
-                            ftl::Get::Pending => {}
-                            ftl::Get::Failed(error) => {
-                                pages.take(token);
-                                job.answer(n, Err(error));
-                            }
-                        }
-                    }
-                }
+                Job::Pages(job) => self.ask(&job, 0),
                 Job::Sync(range, waiter) => {
                     let token = pages.wait(Waiting::Durable(waiter));
                     pages.ftl.sync(pages.port, range, token);

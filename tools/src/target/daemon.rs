@@ -36,8 +36,9 @@ use crate::reactor::Inbox;
 
 /// Threads that answer control requests.
 const CONTROL_THREADS: usize = 4;
-/// Other threads that use the volume: the housekeeper, the one that starts and stops the target, those that read ahead.
-const OTHER_THREADS: usize = 2 + readahead::THREADS;
+/// Other threads that use the volume: the housekeeper, the one that starts and stops the target, the one that recalls
+/// mapped pages, those that read ahead.
+const OTHER_THREADS: usize = 3 + readahead::THREADS;
 /// Connections at once.
 const CONNECTIONS_MAX: usize = 16_384;
 

@@ -63,11 +63,20 @@ pub(super) enum Job {
     Stop,
 }
 
+/// Whether who wants several pages asks for the next only when it has got the one before.
+///
+/// Nobody else can have a page that is to be overwritten as a whole before it has been put, so whoever waits for one while
+/// holding others must do so in the same order as everybody: ascending. Pages for other purposes are shared, and asking
+/// for all of them at once reads them side by side.
+pub(super) fn one_by_one(intent: Intent) -> bool {
+    intent == Intent::Overwrite
+}
+
 /// Several pages wanted by one thread at once; the reactor's side. When its last copy is dropped before all pages were
 /// answered, which happens when the reactor ends, the waiting thread is told.
 #[derive(Debug)]
 pub(super) struct PagesJob {
-    /// Which grains.
+    /// Which grains, ascending.
     pub lbas: Vec<Lba>,
     /// What for.
     pub intent: Intent,

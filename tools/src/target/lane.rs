@@ -30,7 +30,7 @@ use ftl::{
 use super::core::media_result;
 use super::direct::{self, runs};
 use super::handshake::Handshake;
-use super::job::Job;
+use super::job::{Job, one_by_one};
 use super::store::{commit_error, durable_error};
 use crate::reactor::Inbox;
 
@@ -165,29 +165,33 @@ pub(super) struct Driver<'a> {
 }
 
 impl Driver<'_> {
-    /// Gets the pages of `lbas`, all with the same intent.
+    /// Gets the pages of `lbas`, which ascend, all with the same intent.
     pub(super) fn pages(&self, lbas: &[Lba], intent: Intent) -> Vec<Result<PageRef, GetError>> {
-        let mut pages: Vec<Option<Result<PageRef, GetError>>> = Vec::with_capacity(lbas.len());
+        let mut pages = Vec::with_capacity(lbas.len());
         let mut pending = 0;
         for (n, &lba) in lbas.iter().enumerate() {
-            let got = self
-                .lanes
-                .ftl
-                .get(self.lane.port, lba, intent, Token(n as u64));
-            pages.push(match got {
-                Get::Ready(page) => Some(Ok(page)),
-                Get::Failed(error) => Some(Err(error)),
-                Get::Pending => {
-                    pending += 1;
-                    None
-                }
-            });
+            let token = Token(n as u64);
+            pages.push(
+                match self.lanes.ftl.get(self.lane.port, lba, intent, token) {
+                    Get::Ready(page) => Some(Ok(page)),
+                    Get::Failed(error) => Some(Err(error)),
+                    Get::Pending => None,
+                },
+            );
+            pending += usize::from(pages[n].is_none());
+            if pending > 0 && one_by_one(intent) {
+                self.await_pages(&mut pages, std::mem::take(&mut pending));
+            }
         }
+        self.await_pages(&mut pages, pending);
+        pages.into_iter().flatten().collect()
+    }
+
+    fn await_pages(&self, pages: &mut [Option<Result<PageRef, GetError>>], pending: usize) {
         self.drive(pending, |event| match event {
             Event::Page { token, result } => pages[token.0 as usize] = Some(result),
             other => unreachable!("{other:?} was not asked for"),
         });
-        pages.into_iter().flatten().collect()
     }
 
     /// Starts something that ends with durability, and waits for it.
