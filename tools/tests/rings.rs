@@ -24,6 +24,10 @@ impl Parameter {
         };
         match fs::write(PARAMETER, "Y") {
             Ok(()) => Some(Self(before)),
+            Err(error) if error.kind() == std::io::ErrorKind::ReadOnlyFilesystem => {
+                println!("this system does not let it be turned on");
+                None
+            }
             Err(error) => {
                 skip(&format!("{PARAMETER} can not be set: {error}"));
                 None
