@@ -8,7 +8,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::thread;
 
-use common::{Image, Target, can_mount, can_serve, good, pattern, skip};
+use common::{Image, Target, can_mount, can_serve, flashnet, pattern, skip};
 
 const PARAMETER: &str = "/sys/module/fuse/parameters/enable_uring";
 
@@ -117,9 +117,14 @@ fn a_mount_through_rings() {
     let scratch = image.beside("scratch");
     fs::create_dir(&scratch).unwrap();
     let directory = scratch.to_str().unwrap();
-    let report = good(&["litmus", "--json", "--rounds=60", "--directory", directory]);
-    let report: serde_json::Value = serde_json::from_str(&report).unwrap();
-    assert_eq!(report["ok"], true, "{report}");
+    // With so few rounds some tests may see nothing at all on a busy machine, which the command calls a failure.
+    let report = flashnet(&["litmus", "--json", "--rounds=60", "--directory", directory]);
+    let report: serde_json::Value = serde_json::from_slice(&report.stdout).unwrap();
+    let tests = report["tests"].as_array().unwrap();
+    assert!(tests.iter().any(|test| test["looks"].as_u64() > Some(0)));
+    for test in tests {
+        assert_eq!(test["seen"], 0, "{test}");
+    }
 
     let target = serve(&image, &dir, "nouring");
     assert!(!threads(&target).contains(&"fuse-0.0".to_owned()));
