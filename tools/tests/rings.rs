@@ -3,6 +3,7 @@
 
 mod common;
 
+use std::collections::HashSet;
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -18,21 +19,10 @@ struct Parameter(String);
 impl Parameter {
     /// Turns rings on; `None` where that is not to be had.
     fn on() -> Option<Self> {
-        let Ok(before) = fs::read_to_string(PARAMETER) else {
-            println!("this kernel has no FUSE over io_uring");
-            return None;
-        };
-        match fs::write(PARAMETER, "Y") {
-            Ok(()) => Some(Self(before)),
-            Err(error) if error.kind() == std::io::ErrorKind::ReadOnlyFilesystem => {
-                println!("this system does not let it be turned on");
-                None
-            }
-            Err(error) => {
-                skip(&format!("{PARAMETER} can not be set: {error}"));
-                None
-            }
-        }
+        let before = fs::read_to_string(PARAMETER);
+        let on = before.and_then(|before| fs::write(PARAMETER, "Y").map(|()| Self(before)));
+        on.inspect_err(|error| skip(&format!("{PARAMETER} can not be set: {error}")))
+            .ok()
     }
 }
 
@@ -117,14 +107,23 @@ fn a_mount_through_rings() {
     let scratch = image.beside("scratch");
     fs::create_dir(&scratch).unwrap();
     let directory = scratch.to_str().unwrap();
-    // With so few rounds some tests may see nothing at all on a busy machine, which the command calls a failure.
-    let report = flashnet(&["litmus", "--json", "--rounds=60", "--directory", directory]);
-    let report: serde_json::Value = serde_json::from_slice(&report.stdout).unwrap();
-    let tests = report["tests"].as_array().unwrap();
-    assert!(tests.iter().any(|test| test["looks"].as_u64() > Some(0)));
-    for test in tests {
-        assert_eq!(test["seen"], 0, "{test}");
+    // On a busy machine a test may not get to look at anything in so few rounds, so there are several goes; each must look
+    // in one of them, and never see what it must not.
+    let mut looked = HashSet::new();
+    for _ in 0..10 {
+        let report = flashnet(&["litmus", "--json", "--rounds=60", "--directory", directory]);
+        let report: serde_json::Value = serde_json::from_slice(&report.stdout).unwrap();
+        for test in report["tests"].as_array().unwrap() {
+            assert_eq!(test["seen"], 0, "{test}");
+            if test["looks"].as_u64() > Some(0) {
+                looked.insert(["test", "first", "second"].map(|key| test[key].to_string()));
+            }
+        }
+        if looked.len() == 31 {
+            break;
+        }
     }
+    assert_eq!(looked.len(), 31, "{looked:?}");
 
     let target = serve(&image, &dir, "nouring");
     assert!(!threads(&target).contains(&"fuse-0.0".to_owned()));

@@ -198,21 +198,21 @@ pub fn mount_with_cache<S: BlockStore + 'static>(
         uid: options.uid,
         gid: options.gid,
     };
-    let attach_and_serve = |features| {
-        let attached = Attached::negotiate(attach(dir, options, atime)?, features);
-        let served = attached.and_then(|attached| {
+    let serve = |device, features| {
+        let served = Attached::negotiate(device, features).and_then(|attached| {
             let features = attached.features;
             let adapter = Adapter::new(Arc::clone(&fs), shown, Arc::clone(&cache), features);
             attached.serve(Arc::new(adapter), options.threads.max(1))
         });
         served.inspect_err(|_nobody_serves_it| drop(try_unmount(dir)))
     };
+    let device = attach(dir, options, atime).map_err(|error| explain(dir, error))?;
     let served = match options.has_rings() {
-        true => attach_and_serve(FEATURES | feature::OVER_IO_URING).or_else(|error| {
+        true => serve(device, FEATURES | feature::OVER_IO_URING).or_else(|error| {
             tracing::info!(%error, "requests do not come through io_uring");
-            attach_and_serve(FEATURES)
+            serve(attach(dir, options, atime)?, FEATURES)
         }),
-        false => attach_and_serve(FEATURES),
+        false => serve(device, FEATURES),
     };
     let session = served.map_err(|error| explain(dir, error))?;
     let (notifier, kernel) = (session.notifier(), session.notifier());

@@ -166,6 +166,8 @@ struct Worker {
     pending: HashMap<u64, usize>,
     /// Entries with the kernel.
     waiting: usize,
+    /// What has completed, and how, and has not been looked at.
+    done: Vec<(u64, i32)>,
     answers: Arc<Answers>,
 }
 
@@ -208,8 +210,8 @@ pub(super) fn start(
             let (device, server, told) = (Arc::clone(device), Arc::clone(server), told.clone());
             let work = move || {
                 let worker = Worker::new(device, queue as u16);
-                let failed = worker.as_ref().err().and_then(io::Error::raw_os_error);
-                let _ = told.send(failed.map_or(Ok(()), |e| Err(io::Error::from_raw_os_error(e))));
+                let known = worker.as_ref().map(drop);
+                let _ = told.send(known.map_err(|e| io::Error::new(e.kind(), e.to_string())));
                 drop(told);
                 worker?.run(&*server)
             };
@@ -240,6 +242,7 @@ impl Worker {
             entries: Vec::new(),
             pending: HashMap::new(),
             waiting: 0,
+            done: Vec::new(),
             answers: Arc::new(Answers {
                 thread: thread::current().id(),
                 given: Mutex::default(),
@@ -249,52 +252,53 @@ impl Worker {
         worker.listen()?;
         worker.register()?;
         worker.ring.submit()?;
-        // Refused at once, or waiting.
-        let refused = worker
-            .ring
-            .completion()
-            .find(|done| done.user_data() != LISTEN);
-        match refused {
-            Some(done) if done.result() < 0 => Err(io::Error::from_raw_os_error(-done.result())),
-            // A request cannot come before all queues are there.
-            Some(_) => Err(io::ErrorKind::InvalidData.into()),
+        // Refused at once, or waiting. A request may have come already, if all queues have an entry of another thread.
+        worker.gather();
+        match worker.done.iter().find(|(_, result)| *result < 0) {
+            Some((_, refused)) => Err(io::Error::from_raw_os_error(-refused)),
             None => Ok(worker),
         }
     }
 
+    fn gather(&mut self) {
+        let done = self.ring.completion();
+        self.done
+            .extend(done.map(|one| (one.user_data(), one.result())));
+    }
+
     /// Serves until the mount has gone.
     fn run(mut self, server: &dyn Serve) -> io::Result<()> {
-        let mut done = Vec::new();
-        while self.waiting > 0 || !self.pending.is_empty() {
-            match self.ring.submit_and_wait(1) {
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                result => drop(result?),
-            }
-            done.extend(
-                self.ring
-                    .completion()
-                    .map(|one| (one.user_data(), one.result())),
-            );
-            for (what, result) in done.drain(..) {
+        let mut gone = false;
+        loop {
+            self.gather();
+            for (what, result) in std::mem::take(&mut self.done) {
                 if what == LISTEN {
                     let _ = self.answers.event.read();
                     self.listen()?;
                 } else {
                     self.waiting -= 1;
-                    // Else the mount has gone, and the entry with it.
                     if result >= 0 {
                         self.serve(what as usize, server);
+                    } else {
+                        // The entry with the mount.
+                        gone = true;
                     }
                 }
             }
             for answer in self.answers.take() {
                 self.commit(&answer)?;
             }
-            if self.waiting == 0 && !self.pending.is_empty() {
+            if self.waiting == 0 && !gone {
                 self.register()?;
             }
+            if self.waiting == 0 && self.pending.is_empty() {
+                return Ok(());
+            }
+            match self.ring.submit_and_wait(1) {
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                result => drop(result?),
+            }
         }
-        Ok(())
     }
 
     fn serve(&mut self, index: usize, server: &dyn Serve) {

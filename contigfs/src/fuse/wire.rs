@@ -1,4 +1,4 @@
-//! The messages of `linux/fuse.h`, protocol 7.31 to 7.45: what ContigFS takes and answers. Fields are in the byte order of
+//! The messages of `linux/fuse.h`, protocol 7.37 to 7.45: what ContigFS takes and answers. Fields are in the byte order of
 //! the machine.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
@@ -7,8 +7,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 pub(super) const MAJOR: u32 = 7;
 /// Minor version that this speaks; the kernel falls back to it if it speaks a newer one.
 pub(super) const MINOR: u32 = 45;
-/// Oldest minor version of the kernel (Linux 5.4) that this is meant for.
-pub(super) const MINOR_MIN: u32 = 31;
+/// Oldest minor version of the kernel (Linux 6.1): all since have the long form of `SETXATTR`.
+pub(super) const MINOR_MIN: u32 = 37;
 
 /// What the kernel asks for (`enum fuse_opcode`).
 pub(super) mod opcode {
