@@ -3,11 +3,13 @@
 
 mod common;
 
-use std::fs;
+use std::fs::{self, OpenOptions};
+use std::io::Write;
 use std::path::Path;
 use std::process::Command;
 
 use common::{Image, can_mount, can_serve, tool};
+use tools::control::{FLAG_TRUNCATE, Op, Request};
 
 fn fsx(target_options: &[&str], configuration: &str) {
     if !can_mount() {
@@ -139,5 +141,36 @@ fn a_tree_reads_back() {
 
     let target = image.serve(&mount);
     compare();
+    assert!(target.stop().success());
+}
+
+/// What is appended lands behind the end that a remote peer has made, shorter or longer, of which the kernel does not know;
+/// nothing is overwritten, and no hole is left.
+#[test]
+fn appends_go_to_the_end_that_a_peer_made() {
+    if !can_serve() || !can_mount() {
+        return;
+    }
+    let image = Image::new("64MiB");
+    let dir = image.beside("mnt");
+    fs::create_dir(&dir).unwrap();
+    let target = image.serve(&["--mount", dir.to_str().unwrap()]);
+    let path = dir.join("log");
+    fs::write(&path, [1; 10_000]).unwrap();
+    let mut log = OpenOptions::new().append(true).open(&path).unwrap();
+    let mut session = target.session();
+    for length in [5, 20_000] {
+        let request = Request {
+            flags: FLAG_TRUNCATE,
+            length,
+            ..Request::new(Op::Open, "/log")
+        };
+        session.open(request).unwrap();
+        log.write_all(b"first").unwrap();
+        log.write_all(b"second").unwrap();
+        let expected = [&vec![0; length as usize][..], b"firstsecond"].concat();
+        assert!(fs::read(&path).unwrap() == expected);
+    }
+    drop((log, session));
     assert!(target.stop().success());
 }

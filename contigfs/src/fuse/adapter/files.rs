@@ -95,6 +95,16 @@ impl<S: BlockStore + 'static> Adapter<S> {
             // pages, which cannot be recalled then, and need not be.
             let past_cache = self.open_flags & OPEN_DIRECT_IO != 0;
             let admits = || !(past_cache && self.cache.has_copies(ino));
+            let offset = match past_cache && what.flags as i32 & libc::O_APPEND != 0 {
+                true => match self.end_of(ino) {
+                    Ok(end) => end,
+                    Err(error) => {
+                        reply.error(error);
+                        return Ok(());
+                    }
+                },
+                false => offset,
+            };
             match self.fs.write_if(ino, offset, data, options, &admits) {
                 Ok(Some(n)) => Ok(n),
                 Ok(None) => {
@@ -106,6 +116,13 @@ impl<S: BlockStore + 'static> Adapter<S> {
         };
         reply.with(result, written);
         Ok(())
+    }
+
+    /// Where an append goes. The kernel sends the end that it knows of, which a remote peer may have moved without it; and
+    /// it lets nobody else on the mount write until this is answered. (It appends also what a caller of `pwritev2` wants
+    /// elsewhere by `RWF_NOAPPEND`, because nothing tells the two apart.)
+    fn end_of(&self, ino: InodeNo) -> Result<u64, FsError> {
+        Ok(self.fs.attr(ino)?.size)
     }
 
     /// Pages of mappings that were stored to. What was stored past them meanwhile is left alone.
