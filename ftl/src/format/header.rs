@@ -46,6 +46,14 @@ const _: () = assert!(size_of::<RawHeader>() == FIXED_BYTES);
 pub struct HeaderNo(pub u64);
 
 impl HeaderNo {
+    /// No log on media comes so far, and one that says so leaves no room to go on: numbers have 48 bits.
+    const NEVER: u64 = 1 << 47;
+
+    /// Whether a log can have come so far.
+    pub(crate) const fn is_possible(self) -> bool {
+        self.0 < Self::NEVER
+    }
+
     /// The number after this one.
     pub const fn next(self) -> Self {
         Self(self.0 + 1)
@@ -136,6 +144,14 @@ impl Header {
         self.records.iter().filter(data).count()
     }
 
+    /// Whether a volume with room for `capacity` grains can have written it: what it reserves is counted grain by grain.
+    pub(crate) fn fits(&self, capacity: u64) -> bool {
+        self.records.iter().all(|record| match record.kind {
+            RecordKind::Zero { count } => u64::from(count) <= capacity,
+            _ => true,
+        })
+    }
+
     /// Places its records take.
     pub fn slots(&self) -> usize {
         self.records.iter().map(|r| r.kind.slots()).sum()
@@ -171,7 +187,7 @@ impl Header {
             _ => return Err(HeaderFlaw::Nonsense),
         };
         let (no, epoch) = (raw.no.get(), raw.epoch.get());
-        if no == 0 || no >= 1 << 48 || epoch > no || raw.durable.get() >= no {
+        if no == 0 || !HeaderNo(no).is_possible() || epoch > no || raw.durable.get() >= no {
             return Err(HeaderFlaw::Nonsense);
         }
         let mut raws = rest[..count * RECORD_BYTES].chunks_exact(RECORD_BYTES);
@@ -419,5 +435,20 @@ mod tests {
             assert_eq!(found, right, "byte {at}");
         }
         assert_eq!(Header::parse(&[0; GRAIN_BYTES]), Err(HeaderFlaw::Blank));
+    }
+
+    /// A header that reserves more than the volume has is none of it; one that comes from where no log gets leaves no
+    /// numbers for those behind it.
+    #[test]
+    fn crafted() {
+        let mut header = example();
+        let reserves = |count| Record {
+            kind: RecordKind::Zero { count },
+            ..header.records[0]
+        };
+        header.records = vec![reserves(1000)];
+        assert!(header.fits(1000) && !header.fits(999));
+        header.no = HeaderNo(HeaderNo::NEVER);
+        assert_eq!(Header::parse(&header.emit()), Err(HeaderFlaw::Nonsense));
     }
 }

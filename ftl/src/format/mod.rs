@@ -25,6 +25,10 @@ pub use superblock::{SESSIONS_MAX, SessionEnd, Sessions, Superblock, SuperblockF
 
 use crate::addr::GRAIN_BYTES;
 
+/// What counts sessions, checkpoints and the like never comes so far; media that say so are crafted, and leave no room to
+/// count on.
+const COUNTER_END: u64 = 1 << 60;
+
 /// One grain of bytes.
 pub(crate) type GrainBytes = [u8; GRAIN_BYTES];
 

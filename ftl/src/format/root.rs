@@ -2,7 +2,7 @@
 //!
 //! Four slots are used in turn. A root is written when everything it names is durable.
 
-use super::{GrainBytes, HeaderNo, crc_without};
+use super::{COUNTER_END, GrainBytes, HeaderNo, crc_without};
 use crate::addr::{GRAIN_BYTES, Lba, Pba};
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -155,15 +155,19 @@ impl Root {
             dump: raw.flags.get() & FLAG_DUMP != 0,
             pieces: pieces.collect(),
         };
-        let small = |p: &Piece| p.position < 1 << 60;
-        if !root.pieces.iter().all(small) {
+        let small = |n: u64| n < COUNTER_END;
+        let counters = [root.number, root.session, root.mapped];
+        let possible = root.pieces.iter().all(|p| small(p.position))
+            && counters.into_iter().all(small)
+            && root.last.is_possible();
+        let ordered = |w: &[Piece]| w[0].end() <= w[1].position;
+        if !possible || !root.pieces.windows(2).all(ordered) {
             return None;
         }
-        let ordered = root.pieces.windows(2).all(|w| w[0].end() <= w[1].position);
         let own = root.pieces.last().is_some_and(|p| p.number == root.number);
         let fits = root.head() - root.tail() <= area_grains;
         let sane = root.replay_from <= root.last && root.pieces.iter().all(|p| p.lo <= p.hi);
-        (ordered && own && fits && sane).then_some(root)
+        (own && fits && sane).then_some(root)
     }
 
     /// Writes the grain.
@@ -276,6 +280,30 @@ mod tests {
             let mut bad = good.clone();
             bad[at] ^= 0x10;
             assert_eq!(Root::parse(&bad, 24), None, "byte {at}");
+        }
+    }
+
+    /// A root whose checksum fits and that says what can not be: numbers without room behind them, pieces that lie in
+    /// each other or behind the end of the ring.
+    #[test]
+    fn crafted() {
+        let crafted = |change: &dyn Fn(&mut Root)| {
+            let mut root = example();
+            change(&mut root);
+            Root::parse(&root.emit(), 24)
+        };
+        assert!(crafted(&|_| {}).is_some());
+        let changes: [&dyn Fn(&mut Root); 7] = [
+            &|root| root.session = u64::MAX,
+            &|root| root.mapped = COUNTER_END,
+            &|root| root.last = HeaderNo(u64::MAX),
+            &|root| root.pieces[0].position = u64::MAX,
+            &|root| root.pieces[0].position = 15,
+            &|root| root.pieces[1].position = 9,
+            &|root| (root.number, root.pieces[1].number) = (u64::MAX, u64::MAX),
+        ];
+        for (n, change) in changes.into_iter().enumerate() {
+            assert_eq!(crafted(change), None, "change {n}");
         }
     }
 }

@@ -4,7 +4,7 @@
 //! the other one up to date the same way: at every moment one copy is intact, and after the second write the loss
 //! of either is harmless.
 
-use super::{GrainBytes, HeaderNo, crc_without};
+use super::{COUNTER_END, GrainBytes, HeaderNo, crc_without};
 use crate::addr::GRAIN_BYTES;
 use crate::geometry::{FIRST_SEGMENT_GRAIN, Geometry};
 use crate::places::DEVICES_MAX;
@@ -221,6 +221,19 @@ impl Superblock {
             first: HeaderNo(s.first.get()),
             end: HeaderNo(s.end.get()),
         });
+        let sessions = Sessions {
+            base_session: raw.base_session.get(),
+            base_end: HeaderNo(raw.base_end.get()),
+            ends: ends.collect(),
+        };
+        let counters = [&raw.generation, &raw.session, &raw.roots_from];
+        let ascend = |w: &[SessionEnd]| w[0].end <= w[1].end;
+        if counters.into_iter().any(|n| n.get() >= COUNTER_END)
+            || !sessions.last().is_possible()
+            || !sessions.ends.windows(2).all(ascend)
+        {
+            return Err(SuperblockFlaw::Nonsense("counters"));
+        }
         Ok(Self {
             uuid: raw.uuid,
             generation: raw.generation.get(),
@@ -231,11 +244,7 @@ impl Superblock {
             created_ns: raw.created_ns.get(),
             roots_from: raw.roots_from.get(),
             failed,
-            sessions: Sessions {
-                base_session: raw.base_session.get(),
-                base_end: HeaderNo(raw.base_end.get()),
-                ends: ends.collect(),
-            },
+            sessions,
         })
     }
 
@@ -369,6 +378,31 @@ mod tests {
         for unknown in [0, 3] {
             let flaw = SuperblockFlaw::Version(u32::from(unknown));
             assert_eq!(with_version(unknown), Err(flaw));
+        }
+    }
+
+    /// Counters that leave no room to count on are refused, however well the checksum fits.
+    #[test]
+    fn crafted_counters() {
+        let changes: [fn(&mut Superblock); 5] = [
+            |s| s.generation = u64::MAX,
+            |s| s.session = COUNTER_END,
+            |s| s.roots_from = u64::MAX - 1,
+            |s| s.sessions.ends[0].end = HeaderNo(u64::MAX),
+            |s| {
+                s.sessions.ends.clear();
+                s.sessions.base_end = HeaderNo(1 << 48);
+            },
+        ];
+        for (n, change) in changes.into_iter().enumerate() {
+            let mut crafted = example();
+            change(&mut crafted);
+            let flaw = Superblock::parse(&crafted.emit());
+            assert_eq!(
+                flaw,
+                Err(SuperblockFlaw::Nonsense("counters")),
+                "change {n}"
+            );
         }
     }
 

@@ -9,6 +9,12 @@ use crate::format::{
 };
 use std::collections::HashSet;
 
+/// No segment and no zero record has so many grains; beyond there is no room to count on.
+const LIVE_END: u32 = 1 << 31;
+const ZEROS_END: u64 = 1 << 56;
+/// Zero records on their way, beside those that the capacity bounds.
+const ZERO_IDS_MORE: u64 = 1 << 16;
+
 /// A checkpoint, ready to be replayed on.
 #[derive(Debug)]
 pub(crate) struct Saved {
@@ -80,19 +86,26 @@ pub(crate) fn load(
     let records = entries::<SavedRecord>(&mut pages, root.record_pages)?;
     let geometry = &superblock.geometry;
     let sane = segments.len() == geometry.segment_count as usize
-        && segments
-            .iter()
-            .all(|s| s.used <= geometry.segment_grains && s.epoch <= root.last)
-        && records
-            .iter()
-            .all(|r| r.home.segment.0 < geometry.segment_count);
+        && segments.iter().all(|s| {
+            s.used <= geometry.segment_grains && s.epoch <= root.last && s.live < LIVE_END
+        })
+        && records.iter().all(|r| {
+            let live = match r.what {
+                SavedKind::Zero { live, .. } => live,
+                SavedKind::Trim(_) | SavedKind::Rename(_) => 0,
+            };
+            r.home.segment.0 < geometry.segment_count && live < ZEROS_END
+        });
     let mut ids = HashSet::new();
     let zeros = records.iter().filter_map(|r| match r.what {
         SavedKind::Zero { id, .. } => Some(id),
         SavedKind::Trim(_) | SavedKind::Rename(_) => None,
     });
     let unique = zeros.into_iter().all(|id| ids.insert(id));
-    if !sane || !unique {
+    // Each stands for a grain at least, and numbers are used again.
+    let ids_end = geometry.capacity_grains + ZERO_IDS_MORE;
+    let few = ids.iter().all(|id| u64::from(id.0) < ids_end);
+    if !sane || !unique || !few {
         return None;
     }
     Some(Saved {
