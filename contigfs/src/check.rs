@@ -119,12 +119,17 @@ pub enum Problem {
         /// The directory.
         ino: InodeNo,
     },
+    /// An inode is to be freed by the next mount, and has names, or is the root directory.
+    NamedOrphan {
+        /// The inode.
+        ino: InodeNo,
+    },
     /// An inode has no name and is no orphan.
     Unreachable {
         /// The inode.
         ino: InodeNo,
     },
-    /// A directory has mapped grains behind its size, or its last grain is empty.
+    /// A directory has mapped grains behind its size, or a grain that is empty.
     DirectorySize {
         /// The directory.
         ino: InodeNo,
@@ -204,6 +209,9 @@ impl fmt::Display for Problem {
                 )
             }
             Self::Parent { ino } => write!(f, "directory {ino}: wrong parent, or several names"),
+            Self::NamedOrphan { ino } => {
+                write!(f, "inode {ino}: marked to be freed, but it has a name")
+            }
             Self::Unreachable { ino } => write!(f, "inode {ino}: without a name"),
             Self::DirectorySize { ino } => {
                 write!(f, "directory {ino}: size does not fit its content")
@@ -542,6 +550,7 @@ impl<'a, S: BlockStore> Checker<'a, S> {
             self.problem(Problem::DirectorySize { ino: dir });
         }
         let mut names: HashSet<Vec<u8>> = HashSet::new();
+        let mut has_empty = false;
         let mut next = range.start;
         let end = range.start.offset(grains);
         while next < end {
@@ -555,12 +564,17 @@ impl<'a, S: BlockStore> Checker<'a, S> {
             parse_grain(dir, 0, &grain, |_, entry| {
                 entries.push((entry.ino, entry.kind, entry.name.to_vec()));
             })?;
+            // One that loses its last entry is unmapped.
+            has_empty |= entries.is_empty();
             for (ino, kind, name) in entries {
                 if !names.insert(name) {
                     self.problem(Problem::NameTwice { dir, ino });
                 }
                 self.note_entry(dir, ino, kind);
             }
+        }
+        if has_empty {
+            self.problem(Problem::DirectorySize { ino: dir });
         }
         Ok(())
     }
@@ -586,11 +600,8 @@ impl<'a, S: BlockStore> Checker<'a, S> {
             .map(|(&ino, &record)| (ino, record))
             .collect();
         inodes.sort_unstable_by_key(|(ino, _)| *ino);
-        let root_is_directory = self
-            .inodes
-            .get(&InodeNo::ROOT)
-            .is_some_and(|record| record.kind == FileKind::Directory);
-        if !root_is_directory {
+        let root = self.inodes.get(&InodeNo::ROOT);
+        if !root.is_some_and(InodeRecord::is_of_root) {
             self.problem(Problem::Record {
                 ino: InodeNo::ROOT,
                 error: FsError::NotDirectory,
@@ -606,13 +617,15 @@ impl<'a, S: BlockStore> Checker<'a, S> {
                 ),
                 None => (0, 0, None),
             };
-            if record.orphan {
+            let is_root = ino == InodeNo::ROOT;
+            if record.orphan && (names > 0 || is_root) {
+                self.problem(Problem::NamedOrphan { ino });
+            } else if record.orphan {
                 self.report.orphans += 1;
             }
             if record.relocation.is_some() {
                 self.report.relocating += 1;
             }
-            let is_root = ino == InodeNo::ROOT;
             if names == 0 && !record.orphan && !is_root {
                 self.problem(Problem::Unreachable { ino });
                 continue;

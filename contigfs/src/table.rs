@@ -8,7 +8,7 @@
 //! - T1. A number is handed out only while neither its record nor a memory of it (the kernel's) exists.
 //! - T2. Nothing is handed out from a grain that is about to be trimmed (`closing`): the trim would take the record.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::format::{COLD_PER_GRAIN, HOT_PER_GRAIN, INODES_MAX};
 use crate::inode::InodeNo;
@@ -21,9 +21,12 @@ const COLD_MASK: u128 = (1 << COLD_PER_GRAIN) - 1;
 /// Allocation state of the inode table.
 #[derive(Debug, Default)]
 pub(crate) struct Table {
-    grains: Vec<Grain>,
-    /// Grains with a free number.
-    roomy: BTreeSet<usize>,
+    /// Grains that hold something, or did: a table that says that it is long takes no memory for that.
+    grains: BTreeMap<u64, Grain>,
+    /// Those of them with a free number.
+    roomy: BTreeSet<u64>,
+    /// All grains before this one are in `grains`.
+    untouched: u64,
     live: u64,
 }
 
@@ -53,11 +56,8 @@ impl Grain {
     }
 }
 
-fn place(ino: InodeNo) -> (usize, u32) {
-    (
-        (ino.0 / HOT_PER_GRAIN) as usize,
-        (ino.0 % HOT_PER_GRAIN) as u32,
-    )
+fn place(ino: InodeNo) -> (u64, u32) {
+    (ino.0 / HOT_PER_GRAIN, (ino.0 % HOT_PER_GRAIN) as u32)
 }
 
 const fn cold_mask(bit: u32) -> u128 {
@@ -74,41 +74,44 @@ impl Table {
     /// Notes a record found on media.
     pub(crate) fn note(&mut self, ino: InodeNo) {
         let (grain, bit) = place(ino);
-        self.extend_to(grain);
-        self.grains[grain].live |= 1 << bit;
-        self.live += 1;
-        self.update_roomy(grain);
+        let known = self.touch(grain).live & 1 << bit != 0;
+        assert!(!known, "{ino:?} is noted twice");
+        self.take(grain, bit);
     }
 
-    /// Notes that the table has at least this many grains.
-    pub(crate) fn extend_to(&mut self, last: usize) {
-        while self.grains.len() <= last {
-            self.roomy.insert(self.grains.len());
-            self.grains.push(Grain::default());
+    /// The grain, which from now on is in memory.
+    fn touch(&mut self, grain: u64) -> &mut Grain {
+        self.grains.entry(grain).or_default();
+        while self.grains.contains_key(&self.untouched) {
+            self.untouched += 1;
         }
+        self.grain(grain)
+    }
+
+    fn grain(&mut self, grain: u64) -> &mut Grain {
+        self.grains.get_mut(&grain).expect("it holds something")
+    }
+
+    fn take(&mut self, grain: u64, bit: u32) {
+        self.grain(grain).live |= 1 << bit;
+        self.live += 1;
+        self.update_roomy(grain);
     }
 
     /// Hands out the lowest free number.
     pub(crate) fn allocate(&mut self) -> Option<InodeNo> {
-        let grain = match self.roomy.first() {
-            Some(&grain) => grain,
-            None if self.grains.len() as u64 * HOT_PER_GRAIN < INODES_MAX => {
-                self.extend_to(self.grains.len());
-                self.grains.len() - 1
-            }
-            None => return None,
-        };
-        let bit = self.grains[grain].free().trailing_zeros();
-        self.grains[grain].live |= 1 << bit;
-        self.live += 1;
-        self.update_roomy(grain);
-        Some(InodeNo(grain as u64 * HOT_PER_GRAIN + u64::from(bit)))
+        let untouched = Some(self.untouched).filter(|grain| grain * HOT_PER_GRAIN < INODES_MAX);
+        let roomy = self.roomy.first().copied();
+        let grain = roomy.into_iter().chain(untouched).min()?;
+        let bit = self.touch(grain).free().trailing_zeros();
+        self.take(grain, bit);
+        Some(InodeNo(grain * HOT_PER_GRAIN + u64::from(bit)))
     }
 
     /// Takes back a number whose record was never written.
     pub(crate) fn give_back(&mut self, ino: InodeNo) {
         let (grain, bit) = place(ino);
-        self.grains[grain].live &= !(1 << bit);
+        self.grain(grain).live &= !(1 << bit);
         self.live -= 1;
         self.update_roomy(grain);
     }
@@ -116,7 +119,7 @@ impl Table {
     /// Plans the end of a record; must be followed by [`finish_free`](Self::finish_free).
     pub(crate) fn plan_free(&mut self, ino: InodeNo) -> FreePlan {
         let (grain, bit) = place(ino);
-        let g = &mut self.grains[grain];
+        let g = self.grain(grain);
         assert!(g.live & (1 << bit) != 0, "{ino:?} is freed twice");
         let plan = FreePlan {
             trim_hot: g.live == 1 << bit && g.closing == 0,
@@ -134,10 +137,9 @@ impl Table {
     /// Ends what [`plan_free`](Self::plan_free) began. `hold` keeps the number until [`forget`](Self::forget).
     pub(crate) fn finish_free(&mut self, ino: InodeNo, plan: FreePlan, freed: bool, hold: bool) {
         let (grain, bit) = place(ino);
-        let g = &mut self.grains[grain];
+        let g = self.grain(grain);
         if freed {
             g.live &= !(1 << bit);
-            self.live -= 1;
             if hold {
                 g.held |= 1 << bit;
             }
@@ -147,18 +149,19 @@ impl Table {
         } else if plan.trim_cold {
             g.closing &= !cold_mask(bit);
         }
+        self.live -= u64::from(freed);
         self.update_roomy(grain);
     }
 
     /// The number of a freed inode may be used again.
     pub(crate) fn forget(&mut self, ino: InodeNo) {
         let (grain, bit) = place(ino);
-        self.grains[grain].held &= !(1 << bit);
+        self.grain(grain).held &= !(1 << bit);
         self.update_roomy(grain);
     }
 
-    fn update_roomy(&mut self, grain: usize) {
-        if self.grains[grain].free() == 0 {
+    fn update_roomy(&mut self, grain: u64) {
+        if self.grain(grain).free() == 0 {
             self.roomy.remove(&grain);
         } else {
             self.roomy.insert(grain);
@@ -241,5 +244,19 @@ mod tests {
         assert_eq!(table.allocate(), Some(InodeNo(129)));
         table.forget(InodeNo(128));
         assert_eq!(table.allocate(), Some(InodeNo(128)));
+    }
+
+    /// Records may be anywhere in a table: those far behind take no more memory than those in front, and the gaps are
+    /// filled first.
+    #[test]
+    fn gaps_take_no_memory() {
+        let mut table = Table::default();
+        table.note(InodeNo(INODES_MAX - 1));
+        table.note(InodeNo(130));
+        assert_eq!(table.grains.len(), 2);
+        let given: Vec<_> = (0..258).map_while(|_| table.allocate()).collect();
+        assert_eq!(given.last(), Some(&InodeNo(258)));
+        assert!(!given.contains(&InodeNo(130)));
+        assert_eq!(table.grains.len(), 4);
     }
 }

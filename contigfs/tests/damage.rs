@@ -6,8 +6,8 @@ mod support;
 use std::sync::Arc;
 
 use contigfs::{
-    BlockStore, ByteAddr, Fs, InodeNo, MemStore, NewNode, SetAttr, WriteOptions, XattrMode, check,
-    check_with_data,
+    BlockStore, ByteAddr, Care, Fs, InodeNo, MemStore, NewNode, SetAttr, WriteOptions, XattrMode,
+    check, check_with_data, repair,
 };
 use ftl::{Lba, LbaRange};
 use support::oracle::DEFAULT;
@@ -239,6 +239,131 @@ fn the_root_record_has_a_copy() {
     let store = Arc::new(MemStore::new(100));
     assert!(Fs::mount(Arc::clone(&store)).is_err());
     assert!(!check(&store).is_clean());
+}
+
+/// Changes a hot record, and its checksum with it.
+fn craft_record(store: &MemStore, ino: InodeNo, change: impl FnOnce(&mut [u8])) {
+    let at = ByteAddr::new(TABLES[0], ino.0 * 32);
+    let mut record = [0; 32];
+    store.read(at, &mut record).unwrap();
+    change(&mut record[..28]);
+    let crc = crc32fast::hash(&[&ino.0.to_le_bytes(), &record[..28]].concat());
+    record[28..].copy_from_slice(&crc.to_le_bytes());
+    store.write(at, &record).unwrap();
+}
+
+/// Without a record for it, the number of the root directory is not free: it has a place, and a record that is made up.
+#[test]
+fn the_number_of_the_root_is_never_free() {
+    let store = Arc::new(prepare());
+    let table = LbaRange::new(TABLES[0], 1);
+    let mut grain = vec![0; 4096];
+    store
+        .read(ByteAddr::new(table.start, 0), &mut grain)
+        .unwrap();
+    grain[32..64].fill(0);
+    store.write(ByteAddr::new(table.start, 0), &grain).unwrap();
+    let fs = Fs::mount(Arc::clone(&store)).unwrap();
+    for n in 0..3 {
+        let new = fs.create(ROOT, name(&format!("new{n}")), &NewNode::file());
+        assert_ne!(new.unwrap().ino, ROOT);
+    }
+    assert_eq!(names(&fs, ROOT).unwrap().len(), 6);
+}
+
+/// A root directory that is marked to be freed is not, nor is one that claims to be a file believed.
+#[test]
+fn the_root_stays_a_directory() {
+    for (byte, value) in [(27, 1), (25, 0x81)] {
+        let store = Arc::new(prepare());
+        craft_record(&store, ROOT, |record| record[byte] = value);
+        assert!(!check(&store).is_clean());
+        let fs = Fs::mount(Arc::clone(&store)).unwrap();
+        fs.open(ROOT).unwrap();
+        fs.close(ROOT).unwrap();
+        fs.create(ROOT, name("new"), &NewNode::file()).unwrap();
+        assert_eq!(names(&fs, ROOT).unwrap().len(), 4);
+        drop(fs);
+        repair(&store, Care::Full).unwrap();
+        assert!(check(&store).is_clean());
+        let fs = Fs::mount(Arc::clone(&store)).unwrap();
+        assert_eq!(names(&fs, ROOT).unwrap().len(), 4);
+    }
+}
+
+/// A table that claims to be as long as can be takes neither memory nor time for that.
+#[test]
+fn a_long_table_is_not_a_large_one() {
+    let store = Arc::new(prepare());
+    store
+        .write(
+            ByteAddr::new(TABLES[0].offset((1 << 25) - 1), 0),
+            &[1; 4096],
+        )
+        .unwrap();
+    // The record of the table itself; now the last grain that is mapped counts.
+    store.poke(ByteAddr::new(TABLES[0], 3), |byte| byte ^ 1);
+    check(&store);
+    let fs = Fs::mount(Arc::clone(&store)).unwrap();
+    fs.create(ROOT, name("new"), &NewNode::file()).unwrap();
+}
+
+/// An entry that leads to its own directory is an error: looking for it, removing and renaming it all end.
+#[test]
+fn a_directory_in_itself() {
+    let store = Arc::new(prepare());
+    let fs = Fs::mount(Arc::clone(&store)).unwrap();
+    let dir = fs.lookup_path("/d").unwrap();
+    drop(fs);
+    // In the root directory, the entry of `d`, which is the first.
+    let at = ByteAddr::new(Lba(1 << 32), 0);
+    let mut entry = [0; 32];
+    store.read(at, &mut entry).unwrap();
+    assert_eq!(entry[..8], dir.0.to_le_bytes());
+    entry[..8].copy_from_slice(&ROOT.0.to_le_bytes());
+    let sealed = [&ROOT.0.to_le_bytes(), &entry[..12], &entry[16..17]].concat();
+    entry[12..16].copy_from_slice(&crc32fast::hash(&sealed).to_le_bytes());
+    store.write(at, &entry).unwrap();
+    assert!(!check(&store).is_clean());
+    let fs = Fs::mount(Arc::clone(&store)).unwrap();
+    let (d, e) = (name("d"), name("e"));
+    let replace = contigfs::RenameMode::Replace;
+    assert_eq!(fs.lookup(ROOT, d).unwrap_err().errno(), libc_eio());
+    assert_eq!(fs.rmdir(ROOT, d).unwrap_err().errno(), libc_eio());
+    let renamed = fs.rename(ROOT, d, ROOT, e, replace);
+    assert_eq!(renamed.unwrap_err().errno(), libc_eio());
+    let replaced = fs.rename(ROOT, name("empty"), ROOT, d, replace);
+    assert_eq!(replaced.unwrap_err().errno(), libc_eio());
+}
+
+/// A file that has its names and is marked to be freed all the same is found, and kept by a repair.
+#[test]
+fn a_named_orphan_is_kept() {
+    let store = Arc::new(prepare());
+    let fs = Fs::mount(Arc::clone(&store)).unwrap();
+    let ino = fs.lookup_path("/d/b").unwrap();
+    drop(fs);
+    craft_record(&store, ino, |record| record[27] |= 1);
+    let found = check(&store).problems;
+    assert_eq!(found, [contigfs::Problem::NamedOrphan { ino }]);
+    let report = repair(&store, Care::Safe).unwrap();
+    assert_eq!(report.repaired, found);
+    assert!(check(&store).is_clean());
+    let fs = Fs::mount(Arc::clone(&store)).unwrap();
+    assert!(fs.lookup_path("/d/b").is_ok());
+}
+
+/// A grain of a directory without entries is found and given back; else the directory would end before it one day.
+#[test]
+fn an_empty_grain_of_a_directory_goes() {
+    let store = Arc::new(prepare());
+    let second = Lba((1 << 32) + 1);
+    store.write(ByteAddr::new(second, 0), &[0; 4096]).unwrap();
+    let found = check(&store).problems;
+    assert_eq!(found, [contigfs::Problem::DirectorySize { ino: ROOT }]);
+    repair(&store, Care::Safe).unwrap();
+    assert!(check(&store).is_clean());
+    assert_eq!(store.next_mapped(LbaRange::new(second, 1)), None);
 }
 
 /// `EIO`, without a dependency for one number.

@@ -5,7 +5,7 @@ use zerocopy::little_endian::{I64, U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::relocation::{RawRelocation, Relocation};
-use super::{HOT_RANGE, INODES_MAX};
+use super::{HOT_RANGE, INODES_MAX, ROOT_DIR_RANGE};
 use crate::buddy::Order;
 use crate::error::Corruption;
 use crate::inode::{FileKind, InodeNo};
@@ -200,6 +200,11 @@ impl InodeRecord {
         }))
     }
 
+    /// Whether it can be that of the root directory, which has one place.
+    pub(crate) fn is_of_root(&self) -> bool {
+        self.kind == FileKind::Directory && self.range == Some(ROOT_DIR_RANGE)
+    }
+
     /// The hot record of `ino`.
     pub(crate) fn emit_hot(&self, ino: InodeNo) -> [u8; HOT_BYTES] {
         emit_hot(
@@ -266,6 +271,11 @@ pub(crate) struct HotRecord {
 }
 
 impl HotRecord {
+    /// As [`InodeRecord::is_of_root`].
+    pub(crate) fn is_of_root(&self) -> bool {
+        self.kind == FileKind::Directory && self.range == Some(ROOT_DIR_RANGE)
+    }
+
     /// Judges the hot record of `ino`; `None` when the inode is free.
     pub(crate) fn parse(ino: InodeNo, hot: &[u8; HOT_BYTES]) -> Result<Option<Self>, Corruption> {
         let wrong = |what| Corruption::Inode { ino, what };

@@ -25,7 +25,7 @@ impl<S: BlockStore> Fs<S> {
         if slot.kind == FileKind::Directory {
             return Err(FsError::IsDirectory);
         }
-        let inode = self.child(parent, slot.ino)?;
+        let inode = self.child(parent, slot)?;
         let _child_content = exclusive(&inode.content);
         let _changes = lock_changes([&dir, &inode]);
         let now = self.now();
@@ -51,7 +51,7 @@ impl<S: BlockStore> Fs<S> {
         if slot.kind != FileKind::Directory {
             return Err(FsError::NotDirectory);
         }
-        let inode = self.child(parent, slot.ino)?;
+        let inode = self.child(parent, slot)?;
         let child_content = self.write_dir_index(&inode)?;
         if !index_of(&child_content).is_empty() {
             return Err(FsError::NotEmpty);

@@ -49,12 +49,14 @@ impl<S: BlockStore> Fs<S> {
             return Err(FsError::NameTooLong);
         }
         let index = self.read_dir_index(&dir)?;
-        let ino = match name {
-            b"." => parent,
-            b".." => dir.state().record.parent.ok_or(FsError::NotFound)?,
-            _ => index_of(&index).get(name).ok_or(FsError::NotFound)?.ino,
+        let inode = match name {
+            b"." => Arc::clone(&dir),
+            b".." => self.inode(dir.state().record.parent.ok_or(FsError::NotFound)?)?,
+            _ => {
+                let slot = index_of(&index).get(name).ok_or(FsError::NotFound)?;
+                self.child(parent, slot)?
+            }
         };
-        let inode = self.child(parent, ino)?;
         if remember == Remember::Yes {
             inode.state().lookups += 1;
         }
@@ -93,17 +95,25 @@ impl<S: BlockStore> Fs<S> {
         Ok(at)
     }
 
-    /// The inode of an entry of `dir`: there must be one.
-    pub(super) fn child(&self, dir: InodeNo, ino: InodeNo) -> Result<Arc<Inode>, FsError> {
-        self.inode(ino).map_err(|error| match error {
-            FsError::NotFound => Corruption::Entry {
-                dir,
-                unit: 0,
-                what: "leads to an inode that does not exist",
-            }
-            .into(),
+    /// The inode of an entry of `dir`: there must be one, of the kind that the entry says, and another than `dir`, which
+    /// is locked.
+    pub(super) fn child(&self, dir: InodeNo, slot: Slot) -> Result<Arc<Inode>, FsError> {
+        let wrong = |what| Corruption::Entry {
+            dir,
+            unit: slot.unit,
+            what,
+        };
+        if slot.ino == dir {
+            return Err(wrong("leads to its own directory").into());
+        }
+        let inode = self.inode(slot.ino).map_err(|error| match error {
+            FsError::NotFound => wrong("leads to an inode that does not exist").into(),
             other => other,
-        })
+        })?;
+        if inode.kind != slot.kind {
+            return Err(wrong("leads to an inode of another kind").into());
+        }
+        Ok(inode)
     }
 
     /// Locks a live directory for looking up.

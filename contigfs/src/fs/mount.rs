@@ -130,6 +130,14 @@ impl<S: BlockStore> Fs<S> {
         }
         let record = match self.read_record(ino) {
             Err(error) if ino == InodeNo::ROOT => self.make_up_root(error),
+            Ok(record) if ino == InodeNo::ROOT && !record.is_of_root() => {
+                self.make_up_root(FsError::NotDirectory)
+            }
+            // Nothing frees it.
+            Ok(record) if ino == InodeNo::ROOT => InodeRecord {
+                orphan: false,
+                ..record
+            },
             result => result?,
         };
         Ok(Inode::new(ino, record, Tail::Unknown, None))
@@ -268,8 +276,10 @@ fn scan(
     );
     // Only a volume from before there were attributes may have a file there: it keeps it, and gets no attributes.
     let reserved_first = features.contains(Features::XATTRS) && buddy.reserve(XATTR_SPACE);
-    table.extend_to(grains as usize - 1);
     table.note(InodeNo::TABLE);
+    // There is always one: see `make_up_root`.
+    table.note(InodeNo::ROOT);
+    let mut has_root = false;
     let mut next = 0;
     while next < grains {
         let rest = LbaRange::new(HOT_RANGE.start.offset(next), grains - next);
@@ -291,13 +301,18 @@ fn scan(
                 .and_then(|()| Ok(HotRecord::parse(ino, hot)?));
             let found = match parsed {
                 Ok(None) => continue,
+                Ok(Some(record)) if ino == InodeNo::ROOT && !record.is_of_root() => None,
                 Ok(Some(record)) => record
                     .range
                     .is_none_or(|range| forgetful || buddy.reserve(range))
                     .then_some(record),
                 Err(_) => None,
             };
-            table.note(ino);
+            if ino == InodeNo::ROOT {
+                has_root = found.is_some();
+            } else {
+                table.note(ino);
+            }
             let Some(record) = found else {
                 bad.insert(ino);
                 continue;
@@ -309,16 +324,17 @@ fn scan(
                 }
                 relocating.push(ino);
             }
-            if record.orphan {
+            if record.orphan && ino != InodeNo::ROOT {
                 orphans.push(ino);
             }
         }
     }
-    let degraded = !bad.is_empty();
+    bad.remove(&InodeNo::ROOT);
+    let degraded = !bad.is_empty() || !has_root;
     let nothing_unknown = !degraded || store.next_mapped(XATTR_SPACE.lbas()).is_none();
     let has_xattr_space = reserved_first || nothing_unknown && buddy.reserve(XATTR_SPACE);
-    if bad.remove(&InodeNo::ROOT) {
-        // Its place is known and its content speaks for itself: see `load_root`.
+    if !has_root {
+        // Its place is known and its content speaks for itself.
         buddy.reserve(ROOT_DIR_RANGE);
     }
     Ok(Scan {

@@ -89,7 +89,7 @@ impl<S: BlockStore> Fs<S> {
         let index = index_of_mut(&mut content);
         let (name, slot) = find_old_name(index, name)?;
         let new_name = check_new_name(new_name)?;
-        let old = self.child(parent, slot.ino)?;
+        let old = self.child(parent, slot)?;
         let Some(target) = index.get(new_name) else {
             if mode == RenameMode::Exchange {
                 return Err(FsError::NotFound);
@@ -109,7 +109,7 @@ impl<S: BlockStore> Fs<S> {
         if self.settled(slot, target, mode)? {
             return Ok(());
         }
-        let new = self.child(parent, target.ino)?;
+        let new = self.child(parent, target)?;
         let now = self.now();
         let mut plan = DirPlan::default();
         if mode == RenameMode::Exchange {
@@ -184,9 +184,9 @@ impl<S: BlockStore> Fs<S> {
         {
             return Ok(());
         }
-        let old = self.child(parent, slot.ino)?;
+        let old = self.child(parent, slot)?;
         let new = target
-            .map(|target| self.child(new_parent, target.ino))
+            .map(|target| self.child(new_parent, target))
             .transpose()?;
         let _target_content = match &new {
             Some(new) if mode == RenameMode::Replace => Some(self.lock_replaced(new)?),

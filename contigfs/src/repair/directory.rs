@@ -107,6 +107,20 @@ impl<S: BlockStore> Surgeon<'_, S> {
     fn fit_size(&self, dir: InodeNo) -> Result<(), FsError> {
         let mut record = self.record(dir)?;
         let range = record.range.ok_or(FsError::NotDirectory)?.lbas();
+        let mut next = range.start;
+        while let Some(lba) = (self.store).next_mapped(LbaRange::new(next, range.end().0 - next.0))
+        {
+            let grain = DirGrain::read(self.store, dir, lba)?;
+            if grain.whole && grain.entries.is_empty() {
+                let mut batch = AtomicBatch::new();
+                grain.write(dir, &mut batch);
+                self.commit(batch)?;
+            }
+            next = lba.offset(1);
+            if next == range.end() {
+                break;
+            }
+        }
         record.size = self.grains_used(range) * GRAIN_BYTES as u64;
         let mut batch = AtomicBatch::new();
         put_record(dir, &record, &mut batch);

@@ -21,15 +21,11 @@ impl<S: BlockStore> Surgeon<'_, S> {
     pub(super) fn named_orphans(&self) -> Result<Done, FsError> {
         let mut done = Done::default();
         for problem in self.problems() {
-            let Problem::LinkCount { ino, counted, .. } = problem else {
+            let Problem::NamedOrphan { ino } = problem else {
                 continue;
             };
             let mut record = self.record(ino)?;
-            if !record.orphan {
-                continue;
-            }
             record.orphan = false;
-            record.nlink = u32::try_from(counted).unwrap_or(u32::MAX);
             done.note(problem, self.put(ino, &record))?;
         }
         Ok(done)

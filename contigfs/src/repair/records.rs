@@ -102,9 +102,9 @@ impl<S: BlockStore> Surgeon<'_, S> {
     fn made_up(&self, ino: InodeNo) -> Option<InodeRecord> {
         let hot = read_hot(self.store, ino).ok()?;
         let hot = match HotRecord::parse(ino, &hot) {
-            Ok(Some(hot)) if !hot.relocating => hot,
+            Ok(Some(hot)) if !hot.relocating && (ino != InodeNo::ROOT || hot.is_of_root()) => hot,
             // Its place is always the same, and its content speaks for itself.
-            Ok(None) | Err(_) if ino == InodeNo::ROOT => self.hot_root(),
+            _ if ino == InodeNo::ROOT => self.hot_root(),
             _ => return None,
         };
         let links = match hot.kind {
