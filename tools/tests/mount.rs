@@ -1,5 +1,4 @@
-//! The mount of a real target under real programs: fsx, and a tree copied, compared, and compared again after a
-//! restart.
+//! The mount of a real target under real programs: a tree copied, compared, and compared again after a restart.
 
 mod common;
 
@@ -8,72 +7,8 @@ use std::io::Write;
 use std::path::Path;
 use std::process::Command;
 
-use common::{Image, can_mount, can_serve, tool};
+use common::{Image, can_mount, can_serve};
 use tools::control::{FLAG_TRUNCATE, Op, Request};
-
-fn fsx(target_options: &[&str], configuration: &str) {
-    if !can_mount() {
-        return;
-    }
-    let Some(fsx) = tool("fsx") else { return };
-    let image = Image::new("128MiB");
-    let dir = image.beside("mnt");
-    fs::create_dir(&dir).unwrap();
-    let config = image.beside("fsx.toml");
-    fs::write(&config, configuration).unwrap();
-    let mut options = vec!["--mount", dir.to_str().unwrap()];
-    options.extend(target_options);
-    let target = image.serve(&options);
-    let output = Command::new(fsx)
-        .args(["-N", "100000", "-S", "20261121", "-f"])
-        .arg(&config)
-        .arg(dir.join("file"))
-        .output()
-        .unwrap();
-    assert!(
-        output.status.success(),
-        "{}{}",
-        String::from_utf8_lossy(&output.stdout),
-        String::from_utf8_lossy(&output.stderr)
-    );
-    assert!(target.stop().success());
-}
-
-/// 100,000 operations of reading, writing and truncating.
-#[test]
-fn fsx_without_mmap() {
-    if !can_serve() {
-        return;
-    }
-    fsx(
-        &[],
-        "[weights]\nmapread = 0.0\nmapwrite = 0.0\nfsync = 0.1\nfdatasync = 0.1\n",
-    );
-}
-
-/// The same with shared mappings, which the kernel keeps pages for.
-#[test]
-fn fsx_with_mmap() {
-    if !can_serve() {
-        return;
-    }
-    fsx(
-        &[],
-        "[weights]\nmapread = 10.0\nmapwrite = 10.0\nfsync = 0.1\nfdatasync = 0.1\n",
-    );
-}
-
-/// The same with so little memory that pages come and go all the time.
-#[test]
-fn fsx_with_a_tiny_pool() {
-    if !can_serve() {
-        return;
-    }
-    fsx(
-        &["--pool", "1MiB"],
-        "[weights]\nmapread = 5.0\nmapwrite = 5.0\n",
-    );
-}
 
 fn run(program: &str, arguments: &[&Path]) {
     let output = Command::new(program).args(arguments).output().unwrap();

@@ -45,6 +45,16 @@ pub fn can_mount() -> bool {
     }
 }
 
+/// What the environment chooses instead of `default`.
+pub fn chosen(key: &str, default: u64) -> u64 {
+    match std::env::var(key) {
+        Ok(text) => text
+            .parse()
+            .unwrap_or_else(|_| panic!("{key} has to be a number")),
+        Err(_) => default,
+    }
+}
+
 /// A program of the test tools, or none when the test has been skipped.
 pub fn tool(name: &str) -> Option<PathBuf> {
     let tools = std::env::var_os("FLASHNET_TOOLS").map(PathBuf::from);

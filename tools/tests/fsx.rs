@@ -1,0 +1,99 @@
+//! I9 as fsx sees it, on the mount of a real target: random operations on one file, each read compared with what was
+//! written. One test for each way of doing I/O; `direct.rs` has the one that fsx can not do.
+//!
+//! `FSX_OPERATIONS` and `FSX_SEED` choose more or others; a million of each takes hours on two cores:
+//!
+//! ```text
+//! FSX_OPERATIONS=1000000 cargo test --release -p tools --test fsx --test direct
+//! ```
+
+mod common;
+
+use std::fs;
+use std::process::Command;
+
+use common::{Image, can_mount, can_serve, chosen, tool};
+
+/// Runs fsx with `operations`, unless the environment says otherwise.
+fn fsx(operations: u64, target_options: &[&str], weights: &str) {
+    if !can_serve() || !can_mount() {
+        return;
+    }
+    let Some(fsx) = tool("fsx") else { return };
+    let image = Image::new("128MiB");
+    let dir = image.beside("mnt");
+    fs::create_dir(&dir).unwrap();
+    let config = image.beside("fsx.toml");
+    // `posix_fallocate` of nothing is an error everywhere, which fsx does not know.
+    fs::write(&config, format!("[opsize]\nmin = 1\n[weights]\n{weights}")).unwrap();
+    let mut options = vec!["--mount", dir.to_str().unwrap()];
+    options.extend(target_options);
+    let target = image.serve(&options);
+    let output = Command::new(fsx)
+        .args(["-N", &chosen("FSX_OPERATIONS", operations).to_string()])
+        .args(["-S", &chosen("FSX_SEED", 20_261_121).to_string()])
+        .arg("-P")
+        .arg(image.path().parent().unwrap())
+        .arg("-f")
+        .arg(&config)
+        .arg(dir.join("file"))
+        .output()
+        .unwrap();
+    assert!(
+        output.status.success(),
+        "{}{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
+    assert!(target.stop().success());
+}
+
+/// Reading, writing and truncating.
+#[test]
+fn buffered() {
+    fsx(
+        100_000,
+        &[],
+        "mapread = 0.0\nmapwrite = 0.0\nclose_open = 0.1\nfsync = 0.1\nfdatasync = 0.1\nsendfile = 1.0\n",
+    );
+}
+
+/// The same with shared mappings, which the kernel keeps pages for.
+#[test]
+fn mapped() {
+    fsx(
+        100_000,
+        &[],
+        "mapread = 10.0\nmapwrite = 10.0\nfsync = 0.1\nfdatasync = 0.1\n",
+    );
+}
+
+/// The same with so little memory that pages come and go all the time.
+#[test]
+fn with_a_tiny_pool() {
+    fsx(
+        100_000,
+        &["--pool", "1MiB"],
+        "mapread = 5.0\nmapwrite = 5.0\n",
+    );
+}
+
+/// Space that is reserved and given back.
+#[test]
+fn fallocated() {
+    fsx(
+        5_000,
+        &[],
+        "mapread = 1.0\nmapwrite = 1.0\nposix_fallocate = 5.0\npunch_hole = 5.0\nfsync = 0.1\n",
+    );
+}
+
+/// Copies within the file, by clone where grains fit.
+#[test]
+fn copied() {
+    fsx(
+        5_000,
+        &[],
+        "mapread = 1.0\nmapwrite = 1.0\npunch_hole = 1.0\ncopy_file_range = 10.0\nfsync = 0.1\n",
+    );
+}
