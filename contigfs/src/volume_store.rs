@@ -13,6 +13,8 @@ impl From<VolumeError> for StoreError {
             VolumeError::Failed(_)
             | VolumeError::Shutdown
             | VolumeError::OutOfRange
+            | VolumeError::Unreadable { .. }
+            | VolumeError::Resize(_)
             | VolumeError::Overlap => Self::Failed,
         }
     }

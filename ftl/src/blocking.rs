@@ -3,11 +3,11 @@
 //! Whoever has to wait drives the device: submits what the engine wants, waits for a completion, hands out answers.
 //! Threads take turns at that. A volume is the only driver of its engine.
 
-use crate::addr::{GRAIN_BYTES, Lba, LbaRange};
+use crate::addr::{GRAIN_BYTES, Lba, LbaRange, SegmentId};
 use crate::batch::AtomicBatch;
 use crate::device::{Device, MediaError};
 use crate::engine::{Ftl, Get};
-use crate::error::{CommitError, DurableError, GetError, OpenError};
+use crate::error::{CommitError, DurableError, GetError, OpenError, ResizeError};
 use crate::ids::{Intent, Port, Time, Token};
 use crate::open::OpenOptions;
 use crate::page::PageRef;
@@ -31,6 +31,15 @@ pub enum VolumeError {
         /// The grain.
         lba: Lba,
     },
+    /// What lies in a segment can not be read.
+    #[error("what lies in {segment} can not be read, so it can not be relocated")]
+    Unreadable {
+        /// The segment.
+        segment: SegmentId,
+    },
+    /// The size can not be had.
+    #[error(transparent)]
+    Resize(#[from] ResizeError),
     /// A grain can not be read.
     #[error("{lba} can not be read: {error}")]
     Media {
@@ -79,6 +88,7 @@ impl From<DurableError> for VolumeError {
                 lba,
                 error: MediaError::Gone,
             },
+            DurableError::Unreadable { segment } => Self::Unreadable { segment },
             DurableError::Failed(error) => Self::Failed(error),
             DurableError::Shutdown => Self::Shutdown,
         }
@@ -343,6 +353,14 @@ impl<D: Device> Volume<D> {
     pub fn mapped_count(&self, range: LbaRange) -> u64 {
         let _ = self.load(range);
         self.ftl.mapped_count(range)
+    }
+
+    /// Gives the volume the size of a device of so many grains; durable on return. See [`Ftl::resize`].
+    pub fn resize(&self, device_grains: u64) -> Result<(), VolumeError> {
+        self.load(LbaRange::ALL)?;
+        let token = self.token();
+        self.ftl.resize(PORT, device_grains, token)?;
+        self.wait_durable(token)
     }
 
     /// Capacity and use.

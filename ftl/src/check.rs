@@ -161,6 +161,7 @@ pub(crate) fn chain(
             && header.segment == segment
             && header.position == position
             && header.session <= superblock.session
+            && superblock.fresh.admits(segment, header.no)
             && header.session == first.session
             && header.epoch == first.no;
         if !belongs {

@@ -8,7 +8,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 
 /// Every place there is.
-pub const ALL: [&str; 22] = [
+pub const ALL: [&str; 25] = [
     "seal",
     "gc.victim",
     "gc.assembled",
@@ -28,6 +28,9 @@ pub const ALL: [&str; 22] = [
     "shutdown.clean",
     "loss",
     "loss.record",
+    "resize.left",
+    "resize.copy",
+    "resize.switched",
     "recover.decided",
     "recover.session",
     "recover.cut",

@@ -4,7 +4,7 @@ use crate::addr::{Lba, LbaRange};
 use crate::batch::AtomicBatch;
 use crate::core::{Core, Cx, PendingCommit};
 use crate::device::{Action, ActionId, MediaError, Member, MemberState};
-use crate::error::{CommitError, GetError};
+use crate::error::{CommitError, GetError, ResizeError};
 use crate::fault::MediaFault;
 use crate::format::Superblock;
 use crate::geometry::Geometry;
@@ -235,7 +235,7 @@ impl Ftl {
     /// Most grains the patches of one batch may touch on this volume.
     pub fn batch_grains_max(&self) -> usize {
         AtomicBatch::GRAINS_MAX
-            .min(self.shared.geometry.write_out_data_max())
+            .min(self.shared.write_out_data_max)
             .min(self.shared.pool.frames() / 4)
     }
 
@@ -276,16 +276,37 @@ impl Ftl {
 
     /// Capacity and use; too much use at most, as long as not all of the map is in memory.
     pub fn space(&self) -> Space {
-        let mapped = self.core(Shared::BACKGROUND, |core, _| core.mapped());
-        Space {
-            capacity: self.info.geometry.capacity_grains,
-            mapped,
+        self.core(Shared::BACKGROUND, |core, _| Space {
+            capacity: core.geometry().capacity_grains,
+            mapped: core.mapped(),
+        })
+    }
+
+    /// What the volume is, with the sizes it has now.
+    pub fn info(&self) -> VolumeInfo {
+        VolumeInfo {
+            geometry: self.core(Shared::BACKGROUND, |core, _| core.geometry()),
+            ..self.info
         }
     }
 
-    /// What the volume is.
-    pub fn info(&self) -> VolumeInfo {
-        self.info
+    /// Gives the volume the size of a device of so many grains, which the device must have already: more of it while
+    /// everything goes on, or less, when what is on it fits. [`Event::Durable`] when that is so; an error there leaves the
+    /// volume as it was, unless it has failed. See `docs/resize.md`.
+    ///
+    /// # Errors
+    /// [`ResizeError`], and nothing has been changed.
+    pub fn resize(&self, port: Port, device_grains: u64, token: Token) -> Result<(), ResizeError> {
+        self.core(port, |core, cx| core.resize(cx, device_grains, token))
+    }
+
+    /// Grains of the smallest device that the volume can be shrunk to as it is now. All of the map must be in memory (see
+    /// [`Ftl::load`]), else it may be too large.
+    ///
+    /// # Errors
+    /// [`ResizeError::Array`]
+    pub fn device_grains_min(&self) -> Result<u64, ResizeError> {
+        self.core(Shared::BACKGROUND, |core, _| core.device_grains_min())
     }
 
     /// Counters.
@@ -316,8 +337,8 @@ impl Ftl {
         let Some(members) = &self.shared.members else {
             return Vec::new();
         };
-        let places = &self.shared.geometry.places;
         self.core(Shared::BACKGROUND, |core, _| {
+            let places = core.geometry().places;
             let list = members.list().iter().enumerate();
             let device = |(index, member): (usize, &Member)| DeviceUse {
                 name: member.name().to_owned(),

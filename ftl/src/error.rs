@@ -1,6 +1,6 @@
 //! Errors, one small enum per operation that can fail; each says who must act.
 
-use crate::addr::Lba;
+use crate::addr::{Lba, SegmentId};
 use crate::device::MediaError;
 
 /// Why a page can not be had.
@@ -60,6 +60,12 @@ pub enum DurableError {
     Lost {
         /// A grain of which the last write is lost.
         lba: Lba,
+    },
+    /// Of a volume that was to become smaller: what lies in a segment that is to go can not be read.
+    #[error("what lies in {segment} can not be read, so it can not be relocated")]
+    Unreadable {
+        /// The segment.
+        segment: SegmentId,
     },
     /// A write or flush failed: nothing that was not acknowledged before is known to be durable.
     #[error("volume failed: {0}")]
@@ -156,4 +162,38 @@ pub enum OpenError {
     /// No memory for the page pool.
     #[error("no memory for the page pool: {0}")]
     Memory(std::io::Error),
+}
+
+/// Why a volume can not get another size; nothing has been changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ResizeError {
+    /// The sizes of the devices of an array are fixed.
+    #[error("a volume on several devices can not be resized")]
+    Array,
+    /// Not enough room for the fewest segments a volume needs.
+    #[error("a volume needs {needed} grains at least")]
+    TooSmall {
+        /// What it takes.
+        needed: u64,
+    },
+    /// What is on it does not fit.
+    #[error("{mapped} grains are in use, {capacity} would fit")]
+    Full {
+        /// Grains that are mapped.
+        mapped: u64,
+        /// Grains that could be, in that size.
+        capacity: u64,
+    },
+    /// There is none that is larger or smaller in all respects, or it would be too large.
+    #[error("no layout of a volume fits this size")]
+    Layout,
+    /// It has grown several times, and each time only a part of the new segments has been used.
+    #[error("the volume has grown too often for what has been written since: write more first")]
+    TooOften,
+    /// The size is being changed already.
+    #[error("the volume is being resized")]
+    Busy,
+    /// The volume has failed or is being shut down.
+    #[error("the volume takes no changes any more")]
+    Closed,
 }

@@ -1,7 +1,7 @@
 //! Sizes of a volume, derived once and checked once.
 
 use crate::addr::{GRAIN_BYTES, Pba, SegmentId};
-use crate::error::FormatError;
+use crate::error::{FormatError, ResizeError};
 use crate::format::RECORDS_MAX;
 use crate::map::PBA_BITS;
 use crate::places::{DEVICES_MAX, Places};
@@ -79,8 +79,7 @@ impl Geometry {
             return Err(FormatError::SegmentSize);
         }
         let area_grains = match area {
-            None if device_grains < 4096 && !is_array => 0,
-            None => (device_grains / 64).max(64),
+            None => default_area(device_grains, is_array),
             Some(0) if !is_array => 0,
             Some(grains) => grains.max(AREA_GRAINS_MIN),
         };
@@ -123,6 +122,69 @@ impl Geometry {
         }
         geometry.capacity_grains = wanted;
         Ok(geometry)
+    }
+
+    /// The layout of this volume on a device of another size: what formatting would choose, with the same segments and
+    /// the same share hidden. See `docs/resize.md`.
+    pub fn resized(&self, device_grains: u64) -> Result<Self, ResizeError> {
+        if self.places.count() > 1 {
+            return Err(ResizeError::Array);
+        }
+        let segment_bytes = u64::from(self.segment_grains) * GRAIN_BYTES as u64;
+        let old = self.device_grains;
+        let area = match default_area(old, false) == self.area_grains {
+            true => default_area(device_grains, false),
+            false => in_proportion(self.area_grains, device_grains, old),
+        };
+        let derive = |grains, percent, capacity, area| {
+            Self::derive(
+                &[grains],
+                Some(segment_bytes),
+                percent,
+                capacity,
+                Some(area),
+            )
+        };
+        let gives_capacity = |percent: &u8| {
+            derive(old, *percent, None, self.area_grains)
+                .is_ok_and(|g| g.capacity_grains == self.capacity_grains)
+        };
+        let percents = [USUAL_PERCENT].into_iter().chain((0..100).rev());
+        let resized = match percents.into_iter().find(gives_capacity) {
+            Some(percent) => derive(device_grains, percent, None, area),
+            None => derive(device_grains, 0, None, area).and_then(|most| {
+                let capacity = in_proportion(self.capacity_grains, device_grains, old);
+                let capacity = capacity.clamp(1, most.capacity_grains);
+                derive(device_grains, 0, Some(capacity), area)
+            }),
+        };
+        let resized = resized.map_err(|error| match error {
+            FormatError::TooSmall { needed, .. } => ResizeError::TooSmall { needed },
+            _ => ResizeError::Layout,
+        })?;
+        // What is read from the media later is judged like this, too.
+        resized.sane().map_err(|_| ResizeError::Layout)?;
+        Ok(resized)
+    }
+
+    /// The smallest device that this volume can be shrunk to with `mapped` grains in it.
+    pub fn smallest_for(&self, mapped: u64) -> Result<u64, ResizeError> {
+        if self.places.count() > 1 {
+            return Err(ResizeError::Array);
+        }
+        let fits = |grains| {
+            self.resized(grains)
+                .is_ok_and(|g| g.capacity_grains >= mapped)
+        };
+        let (mut too_small, mut enough) = (0, self.device_grains);
+        while enough - too_small > 1 {
+            let middle = too_small + (enough - too_small) / 2;
+            match fits(middle) {
+                true => enough = middle,
+                false => too_small = middle,
+            }
+        }
+        Ok(enough)
     }
 
     /// Grains of a device that are in no segment for sure.
@@ -279,6 +341,22 @@ impl Geometry {
     }
 }
 
+/// The share that is hidden unless somebody asks for another one.
+pub(crate) const USUAL_PERCENT: u8 = 20;
+
+/// Grains for checkpoints when nobody asks for another number.
+fn default_area(device_grains: u64, is_array: bool) -> u64 {
+    match device_grains < 4096 && !is_array {
+        true => 0,
+        false => (device_grains / 64).max(64),
+    }
+}
+
+/// `part` of `old` as a part of `new`.
+fn in_proportion(part: u64, new: u64, old: u64) -> u64 {
+    (u128::from(part) * u128::from(new) / u128::from(old.max(1))) as u64
+}
+
 /// A 2048th of the device, as a power of two between 512 KiB and 512 MiB, but at least 64 segments when the device is
 /// that small.
 fn default_segment_grains(device_grains: u64) -> u64 {
@@ -309,6 +387,35 @@ mod tests {
         let tiny = Geometry::derive(&[16 + 8 * 16], Some(16 * 4096), 20, None, None).expect("tiny");
         assert_eq!(tiny.capacity_grains, tiny.capacity_max());
         assert!(tiny.sane().is_ok());
+    }
+
+    /// Another size is what formatting would have made of it; back again it is as it was (resize.md).
+    #[test]
+    fn other_sizes() {
+        // Of a smaller share than the reserves take nobody can tell afterwards how small it was.
+        for percent in [20, 27, 35] {
+            for (old, new) in [(5000, 40_000), (100_000, 333_333), (1 << 22, 3 << 22)] {
+                let segment = Some(16 * 4096);
+                let layout = |size| Geometry::derive(&[size], segment, percent, None, None);
+                let (from, to) = (layout(old).expect("old"), layout(new).expect("new"));
+                assert_eq!(from.resized(new), Ok(to), "{percent} % of {old} to {new}");
+                assert_eq!(to.resized(old), Ok(from), "{percent} % of {new} to {old}");
+                let least = to.smallest_for(to.capacity_grains / 3).expect("a size");
+                let capacity = |size| to.resized(size).map(|g| g.capacity_grains);
+                assert!(capacity(least).expect("fits") >= to.capacity_grains / 3);
+                assert!(capacity(least - 1).is_ok_and(|c| c < to.capacity_grains / 3));
+            }
+        }
+        // Numbers that no share explains grow in proportion, and what was left out stays out.
+        let odd = Geometry::derive(&[1 << 14], Some(16 * 4096), 20, Some(1234), Some(0));
+        let odd = odd.expect("an odd one");
+        let twice = odd.resized(1 << 15).expect("twice as large");
+        assert_eq!((twice.capacity_grains, twice.area_grains), (2468, 0));
+        assert_eq!(twice.segment_count, (1 << 11) - 1);
+        assert_eq!(odd.resized(100), Err(ResizeError::TooSmall { needed: 144 }));
+        let array = Geometry::derive(&[1000, 1000], Some(16 * 4096), 20, None, None);
+        let array = array.expect("an array");
+        assert_eq!(array.resized(5000), Err(ResizeError::Array));
     }
 
     /// What can not work is refused with the reason.

@@ -58,7 +58,8 @@
 //! | `blocking` | [`Volume`], for programs that just want to read and write |
 //!
 //! The format and the argument why it survives crashes are in `docs/format.md`, `docs/checkpoint.md` and
-//! `docs/remap.md`; several devices as one volume are the subject of `docs/array.md`.
+//! `docs/remap.md`; several devices as one volume are the subject of `docs/array.md`, and other sizes that of
+//! `docs/resize.md`.
 
 #![deny(unsafe_code)]
 
@@ -108,7 +109,7 @@ pub use device::{
     MediaError, MediaOp, MemDevice, Member, MemberState, Members, OverlayDevice, SimDevice,
 };
 pub use engine::{DeviceUse, Ftl, Get, VolumeInfo};
-pub use error::{CommitError, DurableError, FormatError, GetError, OpenError};
+pub use error::{CommitError, DurableError, FormatError, GetError, OpenError, ResizeError};
 pub use fault::MediaFault;
 pub use geometry::Geometry;
 pub use ids::{GrainState, Intent, Port, Time, Token};

@@ -6,7 +6,7 @@ use crate::core::{CLONE_URGES, Core};
 use crate::device::{Device, MediaError, Members};
 use crate::engine::{Ftl, VolumeInfo};
 use crate::error::{FormatError, OpenError};
-use crate::format::{LABEL_GRAINS, Label, LabelledDevice, Sessions, Superblock};
+use crate::format::{Fresh, LABEL_GRAINS, Label, LabelledDevice, Sessions, Superblock};
 use crate::geometry::Geometry;
 use crate::ids::{Port, Time};
 use crate::map::MapTable;
@@ -194,6 +194,7 @@ impl Ftl {
             created_ns: options.created_ns,
             roots_from: 0,
             failed: 0,
+            fresh: Fresh::default(),
             sessions: Sessions::default(),
         };
         // Headers of an earlier volume carry another UUID and are not ours.
@@ -241,7 +242,7 @@ impl Ftl {
         let shared = Shared {
             pool,
             map,
-            geometry,
+            write_out_data_max: geometry.write_out_data_max(),
             counters: Counters::default(),
             ports: (0..options.ports)
                 .map(|p| PortQueue::new(Port(p)))

@@ -48,11 +48,15 @@ pub enum Bug {
     AliasesForgotten,
     /// What is relocated keeps the version it had before it was cloned.
     CloneOldVersion,
+    /// A volume that grows forgets that headers of an earlier life may lie in its new segments.
+    FreshForgotten,
+    /// A volume that shrinks ends before segments in which something is live.
+    CutEarly,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 22] = [
+    pub const ALL: [Self; 24] = [
         Self::MappingBeforeData,
         Self::AckBeforeFlush,
         Self::BatchNotAtomic,
@@ -75,5 +79,7 @@ impl Bug {
         Self::CloneBeforePage,
         Self::AliasesForgotten,
         Self::CloneOldVersion,
+        Self::FreshForgotten,
+        Self::CutEarly,
     ];
 }

@@ -1,9 +1,9 @@
 //! Segments: the unit in which the log is appended and reclaimed.
 //!
 //! ```text
-//!   Discarding
-//!       ▲
-//!       ▼
+//!   Discarding                                                                Cut, if the volume is to end before it
+//!       ▲                                                                          ▲
+//!       ▼                                                                          │
 //!   Free ──open──► Open ──close──► Closed ──nothing live──► Pending ──recorded, no readers──► Free
 //! ```
 //!
@@ -39,6 +39,8 @@ pub(crate) enum SegmentUse {
     Pending(Option<HeaderNo>),
     /// Free, and being discarded: may not be opened yet.
     Discarding,
+    /// Free for the last time: the volume is about to end before it.
+    Cut,
     /// Its headers can not be read: what is live stays, the rest is lost space.
     Retired,
     /// Its device is lost.
@@ -103,6 +105,10 @@ pub(crate) struct Segment {
 pub(crate) struct Segments {
     places: Places,
     list: Vec<Segment>,
+    /// The volume is to end before this one; all of them stay if it is the one behind the last.
+    end: SegmentId,
+    /// That is decided: nothing behind it is opened any more, whatever happens.
+    ends: bool,
     /// By device.
     free: Vec<VecDeque<SegmentId>>,
     /// Free segments that have been written since they were discarded, the last one freed at the end; some may have been
@@ -129,27 +135,11 @@ pub(crate) struct Segments {
 
 impl Segments {
     pub(crate) fn new(places: &Places) -> Self {
-        let blank = Segment {
-            usage: SegmentUse::Free,
-            epoch: HeaderNo(0),
-            stale: HeaderNo(0),
-            used: 0,
-            live: 0,
-            records: 0,
-            readers: 0,
-            writing: 0,
-            bound: false,
-            stream: StreamId(0),
-            opened: 0,
-            opened_at: 0,
-            draining: false,
-            queued: false,
-            failures: 0,
-            changed: false,
-        };
         Self {
             places: *places,
-            list: vec![blank; places.segment_count() as usize],
+            list: vec![Segment::BLANK; places.segment_count() as usize],
+            end: SegmentId(places.segment_count()),
+            ends: false,
             free: vec![VecDeque::new(); places.count()],
             stale: VecDeque::new(),
             discarding: false,
@@ -200,8 +190,12 @@ impl Segments {
     pub(crate) fn opened_on(&self, device: usize) -> u64 {
         self.opened[device]
     }
+    /// Those that will be free; what is about to be cut off will not.
     pub(crate) fn pending_count(&self) -> usize {
-        self.pending.len()
+        match self.are_leaving() {
+            false => self.pending.len(),
+            true => self.pending.iter().filter(|&&id| id < self.end).count(),
+        }
     }
     /// Recovery is over and no segment is open: sets the number of streams, and files what there is.
     pub(crate) fn start(&mut self, streams: usize, grains: u32) {
@@ -219,7 +213,9 @@ impl Segments {
         for id in self.changed.drain(..) {
             let segment = &mut self.list[id.0 as usize];
             segment.changed = false;
-            self.candidates.file(id, segment.candidate(id, grains));
+            let stays = id < self.end;
+            let candidate = segment.candidate(id, grains).filter(|_| stays);
+            self.candidates.file(id, candidate);
         }
         &self.candidates
     }
@@ -266,7 +262,8 @@ impl Segments {
         let mut all = (0..self.list.len() as u32).map(SegmentId);
         all.all(|id| {
             let segment = self.get(id);
-            segment.changed || self.candidates.get(id) == segment.candidate(id, grains)
+            let candidate = segment.candidate(id, grains).filter(|_| id < self.end);
+            segment.changed || self.candidates.get(id) == candidate
         })
     }
 
@@ -329,11 +326,16 @@ impl Segments {
     /// A segment has been discarded, and is free again.
     pub(crate) fn end_discard(&mut self, id: SegmentId) {
         self.discarding = false;
+        let stays = id < self.end;
         let segment = self.get_mut(id);
         if segment.usage == SegmentUse::Lost {
             return;
         }
         assert_eq!(segment.usage, SegmentUse::Discarding, "being discarded");
+        if !stays {
+            segment.usage = SegmentUse::Cut;
+            return;
+        }
         segment.usage = SegmentUse::Free;
         self.free[self.places.device_of_segment(id)].push_back(id);
     }
@@ -415,6 +417,14 @@ impl Segments {
         self.free[least].pop_front()
     }
 
+    /// When nothing is free among what stays, collection there needs somewhere to begin. What is opened here has to be
+    /// emptied again.
+    fn take_cut(&mut self) -> Option<SegmentId> {
+        let is_cut = |&(_, s): &(SegmentId, &Segment)| s.usage == SegmentUse::Cut;
+        let cut = self.leaving().find(is_cut).filter(|_| !self.ends)?;
+        Some(cut.0)
+    }
+
     /// Opens a free segment for `stream` if more than `keep` are free.
     pub(crate) fn open_next(
         &mut self,
@@ -423,10 +433,10 @@ impl Segments {
         now: u64,
     ) -> Option<SegmentId> {
         assert!(self.open(stream).is_none(), "one open segment per stream");
-        if self.free_count() <= keep {
-            return None;
-        }
-        let id = self.take_free()?;
+        let id = match self.free_count() > keep {
+            true => self.take_free()?,
+            false => self.take_cut()?,
+        };
         let segment = self.get_mut(id);
         segment.usage = SegmentUse::Open(stream);
         segment.stale = segment.epoch;
@@ -494,13 +504,17 @@ impl Segments {
         let before = self.pending.len();
         let (list, free, places) = (&mut self.list, &mut self.free, &self.places);
         let stale = &mut self.stale;
-        let unsettled = &mut self.unsettled;
+        let (unsettled, end) = (&mut self.unsettled, self.end);
         self.pending.retain(|&id| {
             let segment = &mut list[id.0 as usize];
             let due = matches!(segment.usage, SegmentUse::Pending(Some(at)) if at <= recorded);
             if due && segment.readers == 0 {
-                segment.usage = SegmentUse::Free;
                 segment.used = 0;
+                if id >= end {
+                    segment.usage = SegmentUse::Cut;
+                    return false;
+                }
+                segment.usage = SegmentUse::Free;
                 free[places.device_of_segment(id)].push_back(id);
                 if !std::mem::replace(&mut segment.queued, true) {
                     stale.push_back(id);
@@ -511,6 +525,110 @@ impl Segments {
             true
         });
         before - self.pending.len()
+    }
+
+    /// The volume is to end before `end`: from now on nothing behind it is opened, unless nothing else is free.
+    pub(crate) fn leave(&mut self, end: SegmentId) {
+        self.end = end;
+        for free in &mut self.free {
+            free.retain(|&id| id < end);
+        }
+        for id in (end.0..self.list.len() as u32).map(SegmentId) {
+            let segment = self.get_mut(id);
+            if segment.usage == SegmentUse::Free {
+                segment.usage = SegmentUse::Cut;
+            }
+        }
+    }
+
+    /// Closes what is open among those that are to be cut off.
+    pub(crate) fn close_leaving(&mut self) -> Vec<SegmentId> {
+        let end = self.end;
+        let open = self.open.iter().enumerate();
+        let streams: Vec<StreamId> = open
+            .filter(|(_, (open, _))| open.is_some_and(|id| id >= end))
+            .map(|(stream, _)| StreamId(stream as u8))
+            .collect();
+        let closed = streams.into_iter().filter_map(|stream| self.close(stream));
+        closed.collect()
+    }
+
+    /// What has left will not be opened again.
+    pub(crate) fn end(&mut self) {
+        self.ends = true;
+    }
+
+    /// Nothing is to be cut off after all.
+    pub(crate) fn stay(&mut self) {
+        self.ends = false;
+        let begin = std::mem::replace(&mut self.end, SegmentId(self.list.len() as u32));
+        for id in (begin.0..self.end.0).map(SegmentId) {
+            let segment = self.get_mut(id);
+            if segment.usage == SegmentUse::Cut {
+                segment.usage = SegmentUse::Free;
+                self.free[self.places.device_of_segment(id)].push_back(id);
+            }
+        }
+    }
+
+    /// Whether anything waits to become free.
+    pub(crate) fn has_pending(&self) -> bool {
+        !self.pending.is_empty()
+    }
+
+    /// Whether some are to be cut off.
+    pub(crate) fn are_leaving(&self) -> bool {
+        (self.end.0 as usize) < self.list.len()
+    }
+
+    fn leaving(&self) -> impl Iterator<Item = (SegmentId, &Segment)> {
+        let ids = (self.end.0..self.list.len() as u32).map(SegmentId);
+        ids.map(|id| (id, self.get(id)))
+    }
+
+    /// Whether nothing is needed any more of those that are to be cut off.
+    pub(crate) fn have_left(&self) -> bool {
+        self.leaving().all(|(_, s)| s.usage == SegmentUse::Cut)
+    }
+
+    /// One of them that has not been relocated yet.
+    pub(crate) fn next_leaving(&self) -> Option<SegmentId> {
+        let can = |&(_, s): &(SegmentId, &Segment)| {
+            s.usage == SegmentUse::Closed && s.writing == 0 && !s.draining
+        };
+        self.leaving().find(can).map(|(id, _)| id)
+    }
+
+    /// One of them that can not be relocated.
+    pub(crate) fn stuck_leaving(&self) -> Option<SegmentId> {
+        let mut leaving = self.leaving();
+        leaving
+            .find(|(_, s)| s.usage == SegmentUse::Retired)
+            .map(|(id, _)| id)
+    }
+
+    /// The volume has another size now: more segments, never written in this life, or fewer.
+    pub(crate) fn resize(&mut self, places: &Places) {
+        let (before, now) = (self.list.len() as u32, places.segment_count());
+        self.places = *places;
+        self.end = SegmentId(now);
+        self.ends = false;
+        self.list.resize(now as usize, Segment::BLANK);
+        self.stale.retain(|id| id.0 < now);
+        self.changed.retain(|id| id.0 < now);
+        self.candidates.resize(now as usize);
+        // In the order of the others that never were opened, but before those that will have to be discarded.
+        let never = |&id: &SegmentId| self.list[id.0 as usize].epoch == HeaderNo(0);
+        let ahead = self.free[0].iter().take_while(|id| never(id)).count();
+        let behind = self.free[0].split_off(ahead);
+        self.free[0].extend((before..now.max(before)).map(SegmentId));
+        self.free[0].extend(behind);
+    }
+
+    /// Whether all that a scan can find in a segment is its present life.
+    pub(crate) fn is_opened(&self, id: SegmentId, durable: HeaderNo) -> bool {
+        let epoch = self.get(id).epoch;
+        epoch != HeaderNo(0) && epoch <= durable
     }
 
     /// Whether a segment has been given up, and no write-out is in flight.
@@ -549,6 +667,26 @@ impl Segments {
 }
 
 impl Segment {
+    /// Never written.
+    const BLANK: Self = Self {
+        usage: SegmentUse::Free,
+        epoch: HeaderNo(0),
+        stale: HeaderNo(0),
+        used: 0,
+        live: 0,
+        records: 0,
+        readers: 0,
+        writing: 0,
+        bound: false,
+        stream: StreamId(0),
+        opened: 0,
+        opened_at: 0,
+        draining: false,
+        queued: false,
+        failures: 0,
+        changed: false,
+    };
+
     /// Grains that relocating what is needed here takes.
     pub(crate) fn cost(&self) -> u32 {
         self.live + self.records.div_ceil(RECORDS_MAX as u32)

@@ -6,7 +6,6 @@
 use crate::addr::Lba;
 use crate::core::{Core, Cx};
 use crate::device::Members;
-use crate::geometry::Geometry;
 use crate::ids::Port;
 use crate::map::{Entry, FrameId, MapTable, Unpinned};
 use crate::page::Pool;
@@ -23,7 +22,8 @@ pub(crate) const NEVER: u64 = u64::MAX;
 pub(crate) struct Shared {
     pub(crate) pool: Pool,
     pub(crate) map: MapTable,
-    pub(crate) geometry: Geometry,
+    /// Data grains of a write-out at most.
+    pub(crate) write_out_data_max: usize,
     pub(crate) counters: Counters,
     pub(crate) ports: Vec<PortQueue>,
     pub(crate) core: Mutex<Core>,

@@ -97,7 +97,11 @@ impl Core {
             let here = records.get(&index).copied().unwrap_or(0);
             assert_eq!(segment.records, here, "records of segment {index}");
             free += usize::from(segment.usage == SegmentUse::Free);
-            if matches!(segment.usage, SegmentUse::Free | SegmentUse::Pending(_)) {
+            let is_let_go = matches!(
+                segment.usage,
+                SegmentUse::Free | SegmentUse::Pending(_) | SegmentUse::Cut
+            );
+            if is_let_go {
                 assert_eq!(
                     (segment.live, segment.records),
                     (0, 0),

@@ -138,6 +138,7 @@ impl Core {
             && self.failed.is_none()
             && self.checkpointer.is_idle()
             && !self.checkpointer.abandoned
+            && !self.is_layout_changing()
             && self.cold.is_warm()
             && self.group.is_empty()
             && self.are_renamings_behind(cx)
@@ -213,6 +214,42 @@ impl Core {
             return false;
         }
         true
+    }
+
+    /// Takes a checkpoint now, due or not. False: not at this moment.
+    pub(super) fn capture_at_once(&mut self, cx: Cx<'_>) -> bool {
+        let can = self.can_capture(cx);
+        if can {
+            self.capture(cx, false);
+        }
+        can
+    }
+
+    /// Whether the volume takes checkpoints while it is in use.
+    pub(super) fn takes_checkpoints(&self) -> bool {
+        self.geometry.area_grains > 0 && self.checkpointer.headers_due > 0
+    }
+
+    /// Whether no checkpoint is being taken, and no write of one that was given up is in flight.
+    pub(super) fn is_checkpoint_over(&self) -> bool {
+        self.checkpointer.is_idle() && !self.checkpointer.abandoned
+    }
+
+    /// The highest number of a root.
+    pub(super) fn last_root_number(&self) -> u64 {
+        self.checkpointer.number
+    }
+
+    /// The superblock says that roots below `from` do not count, and the ring is another one: the next checkpoint begins
+    /// from nothing.
+    pub(super) fn forget_roots(&mut self, from: u64) {
+        let this = &mut self.checkpointer;
+        this.number = this.number.max(from);
+        this.root = None;
+        this.previous = None;
+        this.not_before = HeaderNo(0);
+        // The first one names every grain.
+        this.changes = Changes::new(self.geometry.area_grains == 0);
     }
 
     /// Whether no checkpoint is being taken.

@@ -70,6 +70,10 @@ impl Loader {
 }
 
 impl Core {
+    pub(super) fn loader_is_idle(&self) -> bool {
+        self.loader.is_idle()
+    }
+
     /// Brings the map of a range into memory.
     pub(crate) fn load(&mut self, cx: Cx<'_>, range: LbaRange, token: Token) {
         let port = cx.port;

@@ -360,7 +360,7 @@ impl Core {
     /// Grains that may be mapped, and read, on the devices that are left.
     pub(super) fn capacity_now(&self) -> u64 {
         if self.loss.mask == 0 {
-            return self.geometry.capacity_grains;
+            return self.capacity_to_come();
         }
         let live = |device: &usize| self.loss.mask >> device & 1 == 0;
         let devices = (0..self.geometry.places.count()).filter(live);

@@ -24,6 +24,7 @@ mod loss;
 mod pages;
 mod pending;
 mod remap;
+mod resize;
 mod shutdown;
 mod stages;
 mod sync;
@@ -59,6 +60,7 @@ use gc::Collector;
 use group::Group;
 use load::Loader;
 use loss::Loss;
+use resize::Resize;
 use shutdown::Phase;
 use stages::Stages;
 use sync::SyncWaiter;
@@ -113,6 +115,7 @@ pub(crate) struct Core {
     flush_wanted: HeaderNo,
     pub(crate) media_faults: MediaFaults,
     loss: Loss,
+    resize: Option<Resize>,
     failed: Option<MediaError>,
     phase: Phase,
     wakes: Vec<Port>,
@@ -184,6 +187,7 @@ impl Core {
             flush_wanted: HeaderNo(0),
             media_faults: MediaFaults::default(),
             loss,
+            resize: None,
             failed: None,
             phase: Phase::Running,
             wakes: Vec::new(),
@@ -221,6 +225,7 @@ impl Core {
             let mut progress = self.run_commits(cx);
             progress |= self.assemble_user(cx);
             progress |= self.release_segments(cx);
+            progress |= self.close_leaving();
             progress |= self.collect(cx);
             progress |= self.serve_frame_waiters(cx);
             if !progress {
@@ -232,6 +237,7 @@ impl Core {
         self.run_loader(cx);
         self.make_way(cx);
         self.run_healing(cx);
+        self.run_resize(cx);
         self.run_checkpoint(cx);
         self.start_flush(cx);
         self.run_discard(cx);

@@ -97,6 +97,7 @@ impl Core {
             && self.formings.pages == 0
             && self.syncs.is_empty()
             && self.loss.is_whole()
+            && !self.is_switching()
         {
             self.phase = Phase::Settling { asker };
             self.drop_victim();
@@ -129,6 +130,7 @@ impl Core {
             };
             self.superblock.sessions.push(end, |_| true);
             self.superblock.clean = true;
+            self.forget_fresh();
             self.phase = Phase::Writing { asker, steps: 0 };
             self.write_superblock(cx);
         }
@@ -157,6 +159,10 @@ impl Core {
 
     /// A step of writing the superblock has ended.
     pub(crate) fn superblock_done(&mut self, cx: Cx<'_>, result: Result<(), MediaError>) {
+        if self.is_switching() {
+            self.switch_done(cx, result);
+            return;
+        }
         let Phase::Writing { asker, steps } = self.phase else {
             self.record_done(cx, result);
             return;

@@ -21,7 +21,9 @@ pub(crate) use map_page::{
 };
 pub use record::{Record, RecordKind, Version};
 pub(crate) use root::{PIECES_MAX, Piece, ROOT_SLOTS, Root, root_slot};
-pub use superblock::{SESSIONS_MAX, SessionEnd, Sessions, Superblock, SuperblockFlaw};
+pub use superblock::{
+    FRESH_MAX, Fresh, FreshFrom, SESSIONS_MAX, SessionEnd, Sessions, Superblock, SuperblockFlaw,
+};
 
 use crate::addr::GRAIN_BYTES;
 

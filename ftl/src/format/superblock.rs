@@ -5,17 +5,19 @@
 //! of either is harmless.
 
 use super::{COUNTER_END, GrainBytes, HeaderNo, crc_without};
-use crate::addr::GRAIN_BYTES;
+use crate::addr::{GRAIN_BYTES, SegmentId};
 use crate::geometry::{FIRST_SEGMENT_GRAIN, Geometry};
 use crate::places::DEVICES_MAX;
 use zerocopy::little_endian::{U16, U32, U64};
-use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"FLASHNET");
 const CRC_AT: usize = 8;
 /// 2: the log may carry remaps and clones, and a volume may lie on several devices. An engine that knows only 1 would take
 /// the first of them for the end of the log, and one device of an array for a volume.
 const VERSION: u32 = 2;
+/// The same with fresh segments, in which an engine that does not know them would find old headers.
+const VERSION_FRESH: u32 = 3;
 /// What is written as [`VERSION`] and was written as this one, on one device, says the same.
 const VERSION_OLDEST: u32 = 1;
 const FLAG_CLEAN: u32 = 1;
@@ -50,12 +52,23 @@ struct RawSuperblock {
     base_end: U64,
     session_count: U16,
     failed: U16,
-    reserved: [u8; 92],
+    unused: U32,
+    fresh: [RawFresh; FRESH_MAX],
+    reserved: [u8; 40],
     sessions: [RawSession; SESSIONS_MAX],
     grains: [U64; DEVICES_MAX],
     tail: [u8; GRAIN_BYTES - 256 - SESSIONS_MAX * 24 - DEVICES_MAX * 8],
 }
 const _: () = assert!(size_of::<RawSuperblock>() == GRAIN_BYTES);
+
+/// Little-endian.
+#[repr(C)]
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned, Clone, Copy)]
+struct RawFresh {
+    from: U32,
+    reserved: U32,
+    above: U64,
+}
 
 /// Little-endian.
 #[repr(C)]
@@ -144,8 +157,96 @@ pub struct Superblock {
     pub roots_from: u64,
     /// Devices of an array that have failed, one bit each: what is on them is out of date.
     pub failed: u16,
+    /// Segments that have joined the volume late.
+    pub fresh: Fresh,
     /// The sessions before the present one.
     pub sessions: Sessions,
+}
+
+/// Most entries of [`Fresh`].
+pub const FRESH_MAX: usize = 3;
+
+/// Segments from this one on, up to the next entry, in which old headers do not count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FreshFrom {
+    /// The first of them.
+    pub from: SegmentId,
+    /// Headers up to this one do not count.
+    pub above: HeaderNo,
+}
+
+/// Segments that a growing volume got: what an earlier, larger life of it has left there does not count. See
+/// `docs/resize.md`, Z2.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Fresh {
+    /// Ascending, by segment and by number; [`FRESH_MAX`] at most.
+    pub entries: Vec<FreshFrom>,
+}
+
+impl Fresh {
+    /// Whether a header in this segment may count as far as this goes.
+    pub fn admits(&self, segment: SegmentId, no: HeaderNo) -> bool {
+        let covers = |entry: &&FreshFrom| entry.from <= segment;
+        let entry = self.entries.iter().rev().find(covers);
+        entry.is_none_or(|entry| no > entry.above)
+    }
+
+    /// The volume grows: segments from `from` on are new, and `last` is the last number there is. `is_opened` says of the
+    /// segments before whether their present life is all that can be found. False: there is no room for that.
+    pub(crate) fn grow(
+        &mut self,
+        from: SegmentId,
+        last: HeaderNo,
+        is_opened: impl Fn(SegmentId) -> bool,
+    ) -> bool {
+        self.forget(from, &is_opened);
+        let mut entries = self.entries.clone();
+        entries.push(FreshFrom { from, above: last });
+        // What has not been written since yet may as well have joined now.
+        while let [.., before, newest] = &mut entries[..]
+            && !(before.from.0..newest.from.0)
+                .map(SegmentId)
+                .any(&is_opened)
+        {
+            before.above = last;
+            entries.pop();
+        }
+        if entries.len() > FRESH_MAX {
+            return false;
+        }
+        self.entries = entries;
+        true
+    }
+
+    /// Drops what is needed no more in a volume whose segments end before `end`.
+    pub(crate) fn forget(&mut self, end: SegmentId, is_opened: impl Fn(SegmentId) -> bool) {
+        self.entries.retain(|entry| entry.from < end);
+        let mut behind = end;
+        let mut needed = Vec::new();
+        for entry in self.entries.drain(..).rev() {
+            let mut segments = (entry.from.0..behind.0).map(SegmentId);
+            // An entry that goes leaves its segments to the one before it, which says less of them: that is enough.
+            if !segments.all(&is_opened) {
+                needed.push(entry);
+            }
+            behind = entry.from;
+        }
+        needed.reverse();
+        self.entries = needed;
+    }
+
+    fn parse(raw: &[RawFresh; FRESH_MAX]) -> Option<Self> {
+        let used = raw.iter().take_while(|entry| entry.from.get() != 0);
+        let entries: Vec<FreshFrom> = used
+            .map(|entry| FreshFrom {
+                from: SegmentId(entry.from.get()),
+                above: HeaderNo(entry.above.get()),
+            })
+            .collect();
+        let ascend =
+            |pair: &[FreshFrom]| pair[0].from < pair[1].from && pair[0].above <= pair[1].above;
+        entries.windows(2).all(ascend).then_some(Self { entries })
+    }
 }
 
 /// Why a grain is no superblock.
@@ -179,12 +280,13 @@ impl Superblock {
             return Err(SuperblockFlaw::Checksum);
         }
         let version = raw.version.get();
-        if !(VERSION_OLDEST..=VERSION).contains(&version) {
+        if !(VERSION_OLDEST..=VERSION_FRESH).contains(&version) {
             return Err(SuperblockFlaw::Version(version));
         }
         let devices = usize::from(raw.device_count.get());
         let fits = match version {
             VERSION => (1..=DEVICES_MAX).contains(&devices),
+            // Neither what is that old nor what has grown is an array.
             _ => devices == 1,
         };
         if raw.device_index.get() != 0 || !fits {
@@ -212,6 +314,11 @@ impl Superblock {
         if u32::from(failed) >> devices != 0 || failed.count_ones() as usize >= devices {
             return Err(SuperblockFlaw::Nonsense("failed devices"));
         }
+        let fresh = match version {
+            VERSION_FRESH => Fresh::parse(&raw.fresh),
+            _ => Some(Fresh::default()),
+        };
+        let fresh = fresh.ok_or(SuperblockFlaw::Nonsense("fresh segments"))?;
         let count = usize::from(raw.session_count.get());
         if count > SESSIONS_MAX {
             return Err(SuperblockFlaw::Nonsense("session table"));
@@ -244,6 +351,7 @@ impl Superblock {
             created_ns: raw.created_ns.get(),
             roots_from: raw.roots_from.get(),
             failed,
+            fresh,
             sessions,
         })
     }
@@ -264,6 +372,12 @@ impl Superblock {
                 end: s.end.0.into(),
             };
         }
+        assert!(self.fresh.entries.len() <= FRESH_MAX, "fresh segments");
+        let mut fresh = [RawFresh::new_zeroed(); FRESH_MAX];
+        for (to, entry) in fresh.iter_mut().zip(&self.fresh.entries) {
+            to.from = entry.from.0.into();
+            to.above = entry.above.0.into();
+        }
         let places = &self.geometry.places;
         let is_array = places.count() > 1;
         let mut grains = [U64::ZERO; DEVICES_MAX];
@@ -275,7 +389,11 @@ impl Superblock {
         let raw = RawSuperblock {
             magic: MAGIC.into(),
             crc: 0.into(),
-            version: VERSION.into(),
+            version: match self.fresh.entries.is_empty() {
+                true => VERSION,
+                false => VERSION_FRESH,
+            }
+            .into(),
             uuid: self.uuid,
             generation: self.generation.into(),
             session: self.session.into(),
@@ -296,7 +414,9 @@ impl Superblock {
             base_end: self.sessions.base_end.0.into(),
             session_count: (self.sessions.ends.len() as u16).into(),
             failed: self.failed.into(),
-            reserved: [0; 92],
+            unused: 0.into(),
+            fresh,
+            reserved: [0; 40],
             sessions,
             grains,
             tail: [0; GRAIN_BYTES - 256 - SESSIONS_MAX * 24 - DEVICES_MAX * 8],
@@ -325,6 +445,7 @@ mod tests {
             created_ns: 9,
             roots_from: 4,
             failed: 0,
+            fresh: Fresh::default(),
             sessions: Sessions {
                 base_session: 0,
                 base_end: HeaderNo(0),
@@ -372,10 +493,10 @@ mod tests {
             bytes[CRC_AT..CRC_AT + 4].copy_from_slice(&crc.to_le_bytes());
             Superblock::parse(&bytes)
         };
-        for known in [1, 2] {
+        for known in [1, 2, 3] {
             assert_eq!(with_version(known), Ok(example()));
         }
-        for unknown in [0, 3] {
+        for unknown in [0, 4] {
             let flaw = SuperblockFlaw::Version(u32::from(unknown));
             assert_eq!(with_version(unknown), Err(flaw));
         }
@@ -430,6 +551,70 @@ mod tests {
         assert_eq!(&single[162..164], [0, 0]);
         assert_eq!(&single[3856..], [0; 240]);
         assert_eq!(Superblock::parse(&bytes), Ok(array()));
+    }
+
+    fn grown() -> Superblock {
+        let entry = |from, above| FreshFrom {
+            from: SegmentId(from),
+            above: HeaderNo(above),
+        };
+        Superblock {
+            fresh: Fresh {
+                entries: vec![entry(3, 0x44), entry(200, 0x55)],
+            },
+            ..example()
+        }
+    }
+
+    /// What a volume has besides that has grown, and that an engine without a notion of it refuses.
+    #[test]
+    fn golden_bytes_of_a_grown_volume() {
+        let bytes = grown().emit();
+        assert_eq!(&bytes[12..16], [3, 0, 0, 0]);
+        assert_eq!(&bytes[164..168], [0; 4]);
+        assert_eq!(
+            &bytes[168..184],
+            [3, 0, 0, 0, 0, 0, 0, 0, 0x44, 0, 0, 0, 0, 0, 0, 0]
+        );
+        assert_eq!(
+            &bytes[184..200],
+            [200, 0, 0, 0, 0, 0, 0, 0, 0x55, 0, 0, 0, 0, 0, 0, 0]
+        );
+        assert_eq!(&bytes[200..256], [0; 56]);
+        assert_eq!(Superblock::parse(&bytes), Ok(grown()));
+        assert_eq!(&example().emit()[164..256], [0; 92]);
+    }
+
+    /// Old headers are kept out of segments as long as they may be found there, and nothing else is (resize.md, Z2).
+    #[test]
+    fn fresh_segments() {
+        let (no, id) = (HeaderNo, SegmentId);
+        let mut fresh = Fresh::default();
+        assert!(fresh.admits(id(9), no(1)));
+        assert!(fresh.grow(id(10), no(50), |_| true));
+        assert!(fresh.admits(id(9), no(50)));
+        assert!(!fresh.admits(id(10), no(50)) && fresh.admits(id(10), no(51)));
+        // None of them has been opened: they count as those that join now.
+        assert!(fresh.grow(id(20), no(70), |s| s.0 < 10));
+        assert_eq!(fresh.entries.len(), 1);
+        assert!(!fresh.admits(id(10), no(70)) && !fresh.admits(id(25), no(70)));
+        // Some have been opened, and their headers count.
+        assert!(fresh.grow(id(30), no(90), |s| s.0 < 15));
+        assert!(fresh.admits(id(10), no(71)) && !fresh.admits(id(29), no(70)));
+        assert!(!fresh.admits(id(30), no(90)) && fresh.admits(id(30), no(91)));
+        // All before have been opened.
+        assert!(fresh.grow(id(40), no(95), |s| s.0 < 35));
+        assert_eq!(fresh.entries.len(), 2);
+        assert!(fresh.admits(id(10), no(1)) && !fresh.admits(id(39), no(90)));
+        // Opened in no order at all: more than there is room for.
+        assert!(fresh.grow(id(50), no(97), |s| s.0 % 2 == 0));
+        let before = fresh.clone();
+        assert!(!fresh.grow(id(60), no(99), |s| s.0 % 2 == 0));
+        assert_eq!(fresh, before);
+        fresh.forget(id(45), |_| false);
+        assert!(fresh.admits(id(29), no(1)) && !fresh.admits(id(44), no(95)));
+        fresh.forget(id(30), |_| false);
+        assert_eq!(fresh, Fresh::default());
     }
 
     /// What is written is read back, and any single damaged byte is noticed (I7).

@@ -51,6 +51,14 @@ impl Candidates {
         }
     }
 
+    /// There are more segments now, or fewer; those that are gone are no candidates.
+    pub(crate) fn resize(&mut self, segments: usize) {
+        for gone in segments..self.filed.len() {
+            self.file(SegmentId(gone as u32), None);
+        }
+        self.filed.resize(segments, None);
+    }
+
     /// Says what a segment is now: a candidate or none.
     pub(crate) fn file(&mut self, id: SegmentId, now: Option<Candidate>) {
         let known = self.filed[id.0 as usize];

@@ -290,6 +290,7 @@ fn from_scan(
         volume: superblock.volume_tag(),
         session: superblock.session,
         sessions: &superblock.sessions,
+        fresh: &superblock.fresh,
         planted,
         lost: 0,
         tail: None,
@@ -327,6 +328,7 @@ fn from_root(
         volume: superblock.volume_tag(),
         session: superblock.session,
         sessions: &superblock.sessions,
+        fresh: &superblock.fresh,
         planted: how.planted,
         lost: io.lost_mask(),
         tail: Some(Behind {

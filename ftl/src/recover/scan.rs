@@ -8,7 +8,7 @@
 use super::ahead::ReadAhead;
 use super::io::MediaIo;
 use crate::addr::{Pba, SegmentId};
-use crate::format::{Header, HeaderFlaw, HeaderNo, SavedSegment, Sessions};
+use crate::format::{Fresh, Header, HeaderFlaw, HeaderNo, SavedSegment, Sessions};
 use crate::geometry::Geometry;
 use crate::planted::Bug;
 use std::collections::{BTreeMap, HashSet};
@@ -45,6 +45,7 @@ pub(crate) struct Scope<'a> {
     pub(crate) volume: u64,
     pub(crate) session: u64,
     pub(crate) sessions: &'a Sessions,
+    pub(crate) fresh: &'a Fresh,
     pub(crate) planted: Option<Bug>,
     /// Devices that are not there, one bit each.
     pub(crate) lost: u16,
@@ -191,7 +192,7 @@ fn walk(io: &mut MediaIo<'_>, scope: &Scope<'_>, scan: &mut Scan, walks: &mut [W
         if header.volume != scope.volume || header.segment != id || header.position != position {
             continue;
         }
-        if header.session > scope.session {
+        if header.session > scope.session || !scope.fresh.admits(id, header.no) {
             continue;
         }
         let life = (header.epoch, header.session);

@@ -443,6 +443,83 @@ fn lives_of(
     Ok(())
 }
 
+/// A volume that changes its size again and again, each time with another power cut or shutdown between; `sizes` are the
+/// segments that it is to have. It grows while it is used, and shrinks while it is not.
+pub(crate) fn run_resizes(
+    options: &Options,
+    effort: Effort,
+    seed: u64,
+    sizes: &[u64],
+    ops: usize,
+) -> (Tally, Result<(), Violation>) {
+    let mut examiner = Examiner::new(options, effort, seed);
+    ftl::crash_point::watch();
+    ftl::crash_point::take();
+    let result = resizes_of(options, &mut examiner, seed, sizes, ops);
+    (examiner.tally, result)
+}
+
+fn resizes_of(
+    options: &Options,
+    examiner: &mut Examiner,
+    seed: u64,
+    sizes: &[u64],
+    ops: usize,
+) -> Result<(), Violation> {
+    let mut rng = SimRng::new(seed);
+    let mut world = World::create(options, rng.bits())?;
+    world.run(ops, &mut unobserved)?;
+    for &segments in sizes {
+        ftl::crash_point::take();
+        let now = world.ftl.info().geometry;
+        let per_segment = options.segment_grains + options.area / options.segments;
+        let grains = 16 + segments * per_segment + options.area % options.segments;
+        let grows = segments > u64::from(now.segment_count);
+        if grows {
+            world.resize(grains)?;
+            world.run(ops, &mut |view| examiner.observe(view))?;
+        } else {
+            // What is in its way goes, until the rest fits.
+            world.load()?;
+            while !world.resize(grains)? {
+                world.forget_some(&mut unobserved)?;
+            }
+        }
+        world.settle(&mut |view| examiner.observe(view))?;
+        world.ftl.self_check();
+        let geometry = world.ftl.info().geometry;
+        if u64::from(geometry.segment_count) != segments {
+            return Err(Violation(format!(
+                "{segments} segments asked for: {geometry:?}"
+            )));
+        }
+        // In the new size life goes on.
+        world.run(ops, &mut |view| examiner.observe(view))?;
+        let image = if rng.one_in(3) {
+            world.shutdown(&mut |view| examiner.observe(view))?;
+            let point = world.device.crash_point();
+            point.images(CrashPlan::sampled(1), rng.bits()).next()
+        } else {
+            let point = world.device.crash_point();
+            let images = point.images(CrashPlan::FULL, rng.bits());
+            let nth = rng.below(images.len() as u64) as usize;
+            point.images(CrashPlan::FULL, rng.bits()).nth(nth)
+        };
+        let image = image.expect("at least one image");
+        note_engine(&mut examiner.tally, &world);
+        let mut device = options.rig(image.bytes.clone(), rng.bits())?;
+        let (found, _) = recover(&mut device, options, &examiner.universe)?;
+        world.oracle.judge(&found)?;
+        let device = options.rig(image.bytes, rng.bits())?;
+        world = World::open(device, Oracle::new(&found), options, rng.fork())?;
+        let again = world.ftl.info().geometry;
+        if again != geometry {
+            return Err(Violation(format!("{geometry:?} has become {again:?}")));
+        }
+    }
+    Ok(())
+}
+
 fn note_engine(tally: &mut Tally, world: &World) {
     let stats = world.ftl.stats();
     tally.victims += stats.victims;

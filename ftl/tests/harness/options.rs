@@ -45,6 +45,8 @@ pub(crate) struct Options {
     pub(crate) rebuild: bool,
     /// Free segments are discarded.
     pub(crate) discard: bool,
+    /// Grains of the device behind the volume, with something in them.
+    pub(crate) spare: u64,
     /// Segments of each device of an array; none: one device with all of them.
     pub(crate) array: Vec<u64>,
     pub(crate) bug: Option<Bug>,
@@ -74,6 +76,7 @@ impl Options {
             sweep: None,
             rebuild: false,
             discard: false,
+            spare: 0,
             array: Vec::new(),
             bug: None,
         }
@@ -83,10 +86,15 @@ impl Options {
         (16 + self.segments * self.segment_grains + self.area) as usize * GRAIN_BYTES
     }
 
+    /// Grains of a volume on one device, as it is formatted.
+    pub(crate) fn volume_grains(&self) -> u64 {
+        (self.device_bytes() / GRAIN_BYTES) as u64
+    }
+
     /// Grains of each device.
     pub(crate) fn sizes(&self) -> Vec<u64> {
         if self.array.is_empty() {
-            return vec![(self.device_bytes() / GRAIN_BYTES) as u64];
+            return vec![self.volume_grains() + self.spare];
         }
         let devices = self.array.iter().enumerate();
         let size = |(index, segments): (usize, &u64)| {

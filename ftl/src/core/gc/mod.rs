@@ -95,6 +95,16 @@ impl Collector {
         self.victim.is_none()
     }
 
+    /// Whether nothing of any victim is on its way.
+    pub(super) fn is_at_rest(&self) -> bool {
+        self.victim.is_none() && self.draining.is_empty()
+    }
+
+    pub(super) fn is_reading(&self) -> bool {
+        let scan = self.victim.as_ref().map(|victim| victim.scan);
+        matches!(scan, Some(Scan::Reading(_)))
+    }
+
     fn entry(&mut self, life: Life) -> Option<&mut Draining> {
         self.draining.iter_mut().rev().find(|d| d.life == life)
     }
@@ -151,7 +161,8 @@ impl Core {
     }
 
     fn start_victim(&mut self, cx: Cx<'_>) -> bool {
-        let Some(id) = self.choose_victim(cx) else {
+        let id = self.choose_victim(cx).or_else(|| self.choose_leaving());
+        let Some(id) = id else {
             return false;
         };
         count(&cx.sh.counters.victims, 1);
@@ -222,8 +233,13 @@ impl Core {
         progress
     }
 
-    /// Sends out what the oldest victim waits for when somebody waits for its segment.
+    /// Sends out what the oldest victim waits for when somebody waits for its segment, and what any waits for when some
+    /// are to be cut off.
     fn push_wanted(&mut self, cx: Cx<'_>) -> bool {
+        if self.segments.are_leaving() {
+            let lives: Vec<Life> = self.collector.draining.iter().map(|d| d.life).collect();
+            return lives.into_iter().any(|life| self.emit_what_holds(cx, life));
+        }
         let wanted = self.space_wanted && self.segments.pending_count() == 0;
         let oldest = self.collector.draining.first().map(|d| d.life);
         oldest.is_some_and(|life| wanted && self.emit_what_holds(cx, life))
@@ -320,7 +336,7 @@ impl Core {
 
     /// Whether there is room to write what drains and `live` grains of another victim, with a segment left over: the
     /// last one may be needed for the header that lets pending segments go.
-    fn has_room_for(&self, live: u32) -> bool {
+    pub(super) fn has_room_for(&self, live: u32) -> bool {
         let joined: u32 = self.collector.draining.iter().map(|d| d.joined).sum();
         if self.collector.draining.is_empty() {
             return self.segments.free_count() >= RESERVED_SEGMENTS

@@ -32,7 +32,9 @@ impl Core {
         if self.failed.is_some() || self.phase.is_sealed() || !self.loss.is_whole() {
             return;
         }
-        if !self.space_wanted && self.segments.free_count() > RESERVED_SEGMENTS + 4 {
+        let leaving = self.segments.are_leaving();
+        let is_short = self.segments.free_count() <= RESERVED_SEGMENTS + 4;
+        if !self.space_wanted && !leaving && !is_short {
             return;
         }
         let Some(target) = self.segments.pending_next() else {
@@ -43,7 +45,7 @@ impl Core {
         } else if self.log.recorded() < target {
             // Unless somebody waits, the next write-out will record it.
             if self.log.last_carries() < target {
-                if !self.space_wanted {
+                if !self.space_wanted && !leaving {
                     return;
                 }
                 self.nudge(cx);

@@ -23,7 +23,7 @@ pub enum MemberState {
 pub struct Member {
     name: String,
     uuid: [u8; 16],
-    grains: u64,
+    grains: AtomicU64,
     state: AtomicU8,
     /// Writes that have completed, and how many of them a good flush has covered.
     written: AtomicU64,
@@ -34,7 +34,7 @@ impl fmt::Debug for Member {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Member")
             .field("name", &self.name)
-            .field("grains", &self.grains)
+            .field("grains", &self.grains())
             .field("state", &self.state())
             .finish_non_exhaustive()
     }
@@ -45,7 +45,7 @@ impl Member {
         Self {
             name,
             uuid,
-            grains,
+            grains: AtomicU64::new(grains),
             state: AtomicU8::new(state as u8),
             // What was written before anybody counted may be in a cache too.
             written: AtomicU64::new(1),
@@ -65,7 +65,12 @@ impl Member {
 
     /// Grains of it that the volume uses.
     pub fn grains(&self) -> u64 {
-        self.grains
+        self.grains.load(Ordering::Acquire)
+    }
+
+    /// A device that is a volume by itself has another size.
+    pub(super) fn set_grains(&self, grains: u64) {
+        self.grains.store(grains, Ordering::Release);
     }
 
     /// Where it is in its life.
@@ -106,7 +111,7 @@ impl Members {
 
     /// Grains of each.
     pub(crate) fn sizes(&self) -> Vec<u64> {
-        self.list.iter().map(|m| m.grains).collect()
+        self.list.iter().map(Member::grains).collect()
     }
 
     /// From now on what belongs on several devices is repeated there.

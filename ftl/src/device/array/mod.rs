@@ -12,7 +12,7 @@ pub use assemble::AssemblyError;
 pub use members::{Member, MemberState, Members};
 pub use splitter::{Part, PartId, Splitter};
 
-use super::{Action, ActionId, Device, MediaError, check};
+use super::{Action, ActionId, Device, FileDevice, MediaError, check};
 use crate::GRAIN_BYTES;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -89,6 +89,22 @@ impl<D: Device> ArrayDevice<D> {
             }
         }
         any
+    }
+}
+
+impl ArrayDevice<FileDevice> {
+    /// Looks again how large the device is, if there is only one: those of an array have the size they had when it was
+    /// formatted.
+    ///
+    /// # Errors
+    /// When the system does not tell; the size stays what it was.
+    pub fn measure_again(&mut self) -> std::io::Result<()> {
+        if let [Some(device)] = &mut self.devices[..] {
+            device.measure_again()?;
+            let grains = device.len_bytes() / GRAIN_BYTES as u64;
+            self.members.list()[0].set_grains(grains);
+        }
+        Ok(())
     }
 }
 

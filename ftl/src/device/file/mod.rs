@@ -11,10 +11,12 @@
 
 mod blocking;
 mod discard;
+mod enlarge;
 mod error;
 mod ring;
 mod transfer;
 
+pub use enlarge::{EnlargeError, enlarge};
 pub use error::{DeviceOpenError, Step};
 
 use std::fs::{File, OpenOptions};
@@ -165,6 +167,18 @@ impl FileDevice {
                 len_bytes,
             }),
         })
+    }
+
+    /// Looks again how large the device is, which may have been made larger meanwhile.
+    ///
+    /// # Errors
+    /// When the system does not tell; the size stays what it was.
+    pub fn measure_again(&mut self) -> io::Result<()> {
+        let bytes = size_of_device(self.file())?;
+        if let Some(parts) = &mut self.parts {
+            parts.len_bytes = bytes - bytes % GRAIN_BYTES as u64;
+        }
+        Ok(())
     }
 
     /// Does without io_uring from now on, as on systems that have none.

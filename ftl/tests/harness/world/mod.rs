@@ -11,7 +11,7 @@ use std::sync::Arc;
 use ftl::device::sim::{OpKind, SimCounts, SimRng};
 use ftl::{
     Action, ActionId, Device, DurableError, Event, Ftl, GRAIN_BYTES, Get, GetError, GrainState,
-    Intent, Lba, LbaRange, MediaError, MediaOp, PageRef, Port, Time, Token,
+    Intent, Lba, LbaRange, MediaError, MediaOp, PageRef, Port, ResizeError, Time, Token,
 };
 
 use super::memory;
@@ -83,6 +83,8 @@ pub(crate) struct World {
     writing: Counted,
     held: Vec<PageRef>,
     read_back: Option<Result<Vec<u8>, GetError>>,
+    /// The smaller one of two while the volume changes its size, or may have refused something before it has.
+    capacity_least: u64,
     /// The last device errors; with faults injected, operations may fail.
     pub(crate) failures: Failures,
     pub(crate) stats: WorldStats,
@@ -123,11 +125,21 @@ impl World {
     /// Formats a device and opens it.
     pub(crate) fn create(options: &Options, seed: u64) -> Result<Self, Violation> {
         let mut rng = SimRng::new(seed);
-        let mut device = Rig::blank(&options.sizes(), rng.bits());
+        let sizes = match options.spare {
+            0 => options.sizes(),
+            _ => vec![options.volume_grains()],
+        };
+        let mut device = Rig::blank(&sizes, rng.bits());
         let formatted = Ftl::format(&mut device, &options.format());
         formatted
             .map(drop)
             .map_err(|error| Violation(format!("format: {error}")))?;
+        if options.spare > 0 {
+            let mut image = device.image();
+            let bytes = (0..options.spare * GRAIN_BYTES as u64).map(|at| at as u8 | 1);
+            image.extend(bytes);
+            device = options.rig(image, rng.bits())?;
+        }
         let content = options
             .universe()
             .into_iter()
@@ -164,6 +176,7 @@ impl World {
             writing: Counted::default(),
             held: Vec::new(),
             read_back: None,
+            capacity_least: u64::MAX,
             failures: Failures::default(),
             stats: WorldStats::default(),
         })
@@ -189,6 +202,7 @@ impl World {
         self.held.clear();
         for _ in 0..ROUNDS_MAX {
             if self.promises.is_empty() && self.asked.is_empty() {
+                self.capacity_least = u64::MAX;
                 return self.compare_space();
             }
             self.turn(true, observer)?;
@@ -217,6 +231,38 @@ impl World {
     pub(crate) fn sync_all(&mut self, observer: &mut Observer) -> Result<(), Violation> {
         self.start_sync(LbaRange::ALL);
         self.settle(observer)
+    }
+
+    /// Brings all of the map into memory.
+    pub(crate) fn load(&mut self) -> Result<(), Violation> {
+        let token = self.promise(Promise::default(), Vec::new());
+        self.ftl.load(Port(0), LbaRange::ALL, token);
+        self.settle(&mut unobserved)
+    }
+
+    /// Begins to give the volume another size; false if what is on it does not fit.
+    pub(crate) fn resize(&mut self, grains: u64) -> Result<bool, Violation> {
+        let to = self.ftl.info().geometry.resized(grains);
+        let to = to.map_err(|error| Violation(format!("resize: {error}")))?;
+        let token = self.promise(Promise::default(), Vec::new());
+        let port = self.random_port();
+        match self.ftl.resize(port, grains, token) {
+            Ok(()) => {
+                let least = self.ftl.space().capacity.min(to.capacity_grains);
+                self.capacity_least = self.capacity_least.min(least);
+                Ok(true)
+            }
+            Err(ResizeError::Full { .. }) => {
+                self.promises.remove(&token.0);
+                Ok(false)
+            }
+            Err(error) => violation(format!("resize: {error}")),
+        }
+    }
+
+    /// Grains that may be mapped.
+    fn capacity(&self) -> u64 {
+        self.ftl.space().capacity.min(self.capacity_least)
     }
 
     /// Shuts the volume down.
@@ -328,7 +374,7 @@ impl World {
         // A write that came while a batch waited for its pages may have taken the last grain. What the oracle counts
         // includes the batch; what is locked may be a trim that waits behind it.
         let mapped = self.oracle.mapped() + self.writing.len() + self.locked.len();
-        if error == DurableError::NoSpace && mapped > self.ftl.space().capacity {
+        if error == DurableError::NoSpace && mapped > self.capacity() {
             self.stats.no_space += 1;
             self.oracle.revert(promise);
             return Ok(());
@@ -339,7 +385,7 @@ impl World {
         self.failures.durables += 1;
         match error {
             DurableError::Failed(_) => self.failures.volume_failed = true,
-            DurableError::Shutdown => {}
+            DurableError::Shutdown | DurableError::Unreadable { .. } => {}
             // It took effect, and may have been lost since.
             DurableError::Lost { .. } => self.failures.lost += 1,
             // Only commits are refused like this, and without any effect.

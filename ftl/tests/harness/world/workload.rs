@@ -122,7 +122,7 @@ impl World {
                     return violation("a read found no space");
                 };
                 let mapped = self.oracle.mapped() + self.writing.len() + self.locked.len();
-                let capacity = self.ftl.space().capacity;
+                let capacity = self.capacity();
                 if !self.is_in_doubt()
                     && (self.oracle.current(lba).is_mapped() || mapped < capacity)
                 {
@@ -216,6 +216,13 @@ impl World {
 
     pub(super) fn sync_promise(&self, range: LbaRange) -> Promise {
         self.oracle.sync(range, |lba| self.locked.contains(lba))
+    }
+
+    /// Trims something, and waits until that is over.
+    pub(crate) fn forget_some(&mut self, observer: &mut super::Observer) -> Result<(), Violation> {
+        self.held.clear();
+        self.trim()?;
+        self.settle(observer)
     }
 
     fn trim(&mut self) -> Result<(), Violation> {
@@ -319,7 +326,7 @@ impl World {
         };
         let (named, gone) = (mapped(&grains[..count as usize]), mapped(&targets));
         let others = self.writing.len() + self.locked.len();
-        if self.oracle.mapped() + others + named - gone > self.ftl.space().capacity {
+        if self.oracle.mapped() + others + named - gone > self.capacity() {
             return Ok(());
         }
         if !self.rng.one_in(4) {
@@ -439,8 +446,7 @@ impl World {
             .chain(zeroed)
             .filter(|lba| !self.oracle.current(*lba).is_mapped())
             .count() as u64;
-        self.oracle.mapped() + self.writing.len() + self.locked.len() + new
-            > self.ftl.space().capacity
+        self.oracle.mapped() + self.writing.len() + self.locked.len() + new > self.capacity()
     }
 
     /// Keeps pages pinned for a while, or lets them go.
