@@ -56,6 +56,48 @@ pub enum StoreError {
     BatchTooLarge,
 }
 
+/// What a volume that has grown had before, and what it has now, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Grown {
+    /// Of the device, before.
+    pub device_before: u64,
+    /// Of the device.
+    pub device: u64,
+    /// For files, before.
+    pub capacity_before: u64,
+    /// For files.
+    pub capacity: u64,
+}
+
+/// Why a volume in use can not grow; it is as it was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum GrowError {
+    /// The store has no size to be changed.
+    #[error("this store can not be made larger")]
+    NotSupported,
+    /// What is asked for is less than what it has.
+    #[error("the volume has {has} bytes: it can only be made smaller when it is not in use")]
+    Smaller {
+        /// Bytes of the device that the volume has.
+        has: u64,
+    },
+    /// There is no more of the device.
+    #[error("the device has only {bytes} bytes")]
+    DeviceSmaller {
+        /// Its size.
+        bytes: u64,
+    },
+    /// The system does not let the image file become larger: this `errno`.
+    #[error("the image can not be made larger: {}", std::io::Error::from_raw_os_error(*.0))]
+    Device(i32),
+    /// No volume has this size.
+    #[error(transparent)]
+    Refused(#[from] ftl::ResizeError),
+    /// The volume has failed, or is being shut down.
+    #[error("the volume has failed, or is being closed")]
+    Failed,
+}
+
 /// A sparse space of grains, shared by all threads of the file system.
 ///
 /// Grains that are not mapped read as zeros. Writes to disjoint bytes may run at the same time, also inside one grain.
@@ -77,6 +119,14 @@ pub trait BlockStore: Send + Sync {
 
     /// Capacity and use.
     fn space(&self) -> Space;
+
+    /// Makes the volume larger while it is in use: `bytes` of its device, or all that there are.
+    ///
+    /// # Errors
+    /// [`GrowError`]
+    fn grow(&self, _bytes: Option<u64>) -> Result<Grown, GrowError> {
+        Err(GrowError::NotSupported)
+    }
 
     /// Number of mapped grains in the range. Stores that can count faster than one grain at a time override it.
     fn mapped_count(&self, range: LbaRange) -> u64 {
@@ -124,6 +174,10 @@ macro_rules! forward {
 
             fn mapped_count(&self, range: LbaRange) -> u64 {
                 (**self).mapped_count(range)
+            }
+
+            fn grow(&self, bytes: Option<u64>) -> Result<Grown, GrowError> {
+                (**self).grow(bytes)
             }
         }
     };

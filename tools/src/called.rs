@@ -19,6 +19,8 @@ pub enum Called {
     Fsck,
     /// `mount.contigfs`, by mount(8)
     Mount,
+    /// `resize.contigfs`
+    Resize,
     /// `umount.fuse.contigfs`, by umount(8), which goes by the type in the mount table
     Umount,
 }
@@ -33,6 +35,7 @@ impl Called {
             Some("mkfs.contigfs") => Self::Mkfs,
             Some("fsck.contigfs") => Self::Fsck,
             Some("mount.contigfs") => Self::Mount,
+            Some("resize.contigfs") => Self::Resize,
             Some("umount.contigfs" | "umount.fuse.contigfs") => Self::Umount,
             _ => Self::Flashnet,
         }
@@ -45,6 +48,7 @@ impl Called {
             Self::Mkfs => Some("mkfs"),
             Self::Fsck => Some("fsck"),
             Self::Mount => Some("mount"),
+            Self::Resize => Some("resize"),
             Self::Umount => Some("umount"),
         }
     }
@@ -56,6 +60,7 @@ impl Called {
             Self::Mkfs => "mkfs.contigfs",
             Self::Fsck => "fsck.contigfs",
             Self::Mount => "mount.contigfs",
+            Self::Resize => "resize.contigfs",
             Self::Umount => "umount.contigfs",
         }
     }
@@ -63,7 +68,7 @@ impl Called {
     /// Exit status when the arguments make no sense.
     pub fn wrong_usage(self) -> u8 {
         match self {
-            Self::Flashnet | Self::Mkfs => 2,
+            Self::Flashnet | Self::Mkfs | Self::Resize => 2,
             Self::Mount | Self::Umount => 1,
             Self::Fsck => 16,
         }
@@ -103,7 +108,7 @@ impl Called {
             // fsck(8): "filesystem errors left uncorrected", "operational error".
             Self::Fsck if error.is::<Damaged>() => 4,
             Self::Fsck => 8,
-            Self::Flashnet | Self::Mkfs => 1,
+            Self::Flashnet | Self::Mkfs | Self::Resize => 1,
             // mount(8): "mount failure".
             Self::Mount | Self::Umount => 32,
         }
@@ -119,6 +124,7 @@ mod tests {
         let by = |name: &str| Called::by(Some(Path::new(name)));
         assert_eq!(by("/sbin/mount.contigfs"), Called::Mount);
         assert_eq!(by("umount.fuse.contigfs"), Called::Umount);
+        assert_eq!(by("resize.contigfs"), Called::Resize);
         assert_eq!(by("target/debug/flashnet"), Called::Flashnet);
         assert_eq!(Called::by(None), Called::Flashnet);
     }

@@ -1,7 +1,7 @@
 //! The `flashnet` program.
 //!
-//! Exit status: 0 done, 1 failed, 2 wrong usage. Called as `mkfs.contigfs`, `fsck.contigfs`, `mount.contigfs` or
-//! `umount.fuse.contigfs`, it is that command, with the exit status that mount(8) and fsck(8) expect.
+//! Exit status: 0 done, 1 failed, 2 wrong usage. Called as `mkfs.contigfs`, `fsck.contigfs`, `resize.contigfs`,
+//! `mount.contigfs` or `umount.fuse.contigfs`, it is that command, with the exit status that mount(8) and fsck(8) expect.
 
 use std::path::Path;
 use std::process::ExitCode;

@@ -63,6 +63,11 @@ pub enum Command {
         after_help = "Example: flashnet fsck volume.img\n         flashnet fsck -y volume.img"
     )]
     Fsck(Fsck),
+    /// Make a volume larger, mounted or not, or smaller, which it must not be in use for.
+    #[command(
+        after_help = "Example: lvextend -L 200G vg/flash && flashnet resize /mnt/flash\n         flashnet resize --truncate volume.img 2GiB"
+    )]
+    Resize(Resize),
     /// Show what is on the media of a volume that is not in use.
     #[command(after_help = "Example: flashnet inspect volume.img --map 0+16")]
     Inspect(device::Inspect),
@@ -261,6 +266,29 @@ pub struct Fsck {
     /// Device or image file; all of them in any order, also with commas between them, if the volume lies on several.
     #[arg(required = true, value_name = "DEV")]
     pub devices: Vec<PathBuf>,
+}
+
+/// Options of `resize`.
+#[derive(Clone, Debug, Args)]
+pub struct Resize {
+    /// Device or image file, or the directory that the volume is mounted on.
+    #[arg(value_name = "DEV|DIR")]
+    pub place: PathBuf,
+    /// New size of the device that the volume uses; an image file that is shorter is made longer [default: all of the
+    /// device].
+    pub size: Option<ByteSize>,
+    /// Make it as small as what is on it allows.
+    #[arg(short = 'M', long, conflicts_with = "size")]
+    pub minimum: bool,
+    /// Only print the smallest size, in bytes.
+    #[arg(short = 'P', long, conflicts_with_all = ["size", "minimum", "truncate"])]
+    pub print_minimum: bool,
+    /// Change nothing: say what would become of it.
+    #[arg(short = 'n', long)]
+    pub dry_run: bool,
+    /// Cut an image file to the new size, once the volume ends there.
+    #[arg(long)]
+    pub truncate: bool,
 }
 
 /// Options of `ls` and `stat`.

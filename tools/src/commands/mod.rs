@@ -12,6 +12,7 @@ mod mkfs;
 mod mount;
 mod perf;
 mod remote;
+mod resize;
 mod scrub;
 mod serve;
 mod show;
@@ -44,6 +45,7 @@ pub fn run(cli: &Cli) -> Result<Done> {
         Command::Mount(options) => mount::run(options),
         Command::Umount(options) => umount::run(options),
         Command::Fsck(options) => return fsck::run(options, json),
+        Command::Resize(options) => resize::run(options, json),
         Command::Ls(options) => remote::ls(options, json),
         Command::Stat(options) => remote::stat(options, json),
         Command::Get(options) => remote::get(options, json),

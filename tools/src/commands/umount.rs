@@ -2,7 +2,7 @@
 //! whoever checks or mounts the volume next would find it in use.
 
 use std::ffi::OsString;
-use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -71,18 +71,24 @@ fn is_closed(paths: &[PathBuf]) -> bool {
 }
 
 /// Source of the last mount of a volume on `dir`, as the mount table has it.
-fn source(dir: &Path) -> Result<Option<PathBuf>> {
+pub(super) fn source(dir: &Path) -> Result<Option<PathBuf>> {
+    let mut sources = mounts()?.into_iter().filter(|(on, _)| on == dir);
+    Ok(sources.next_back().map(|(_, source)| source))
+}
+
+/// Directories that volumes are mounted on, and their sources, in the order of the mount table.
+pub(super) fn mounts() -> Result<Vec<(PathBuf, PathBuf)>> {
     let table = std::fs::read(MOUNT_TABLE)
         .with_context(|| format!("cannot read the mount table {MOUNT_TABLE}"))?;
+    let path = |field: &[u8]| PathBuf::from(OsString::from_vec(unescape(field)));
     let lines = table.split(|&byte| byte == b'\n');
-    let mut sources = lines.filter_map(|line| {
+    let mounts = lines.filter_map(|line| {
         let fields: Vec<&[u8]> = line.split(|&byte| byte == b' ').collect();
         let dash = fields.iter().position(|field| *field == b"-")?;
-        let here = unescape(fields.get(4)?) == dir.as_os_str().as_bytes();
         let ours = *fields.get(dash + 1)? == TYPE;
-        (here && ours).then(|| PathBuf::from(OsString::from_vec(unescape(fields[dash + 2]))))
+        ours.then_some((path(fields.get(4)?), path(fields.get(dash + 2)?)))
     });
-    Ok(sources.next_back())
+    Ok(mounts.collect())
 }
 
 /// A field of the mount table, which has blanks and backslashes in octal.

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
+use contigfs::GrowError;
 use ftl::device::array::{PartId, Splitter};
 use ftl::{Action, ActionId, Event as FtlEvent, MediaError, MediaOp, Port};
 use slab::Slab;
@@ -228,6 +229,9 @@ impl Core {
                     Waiting::Durable(waiter) => {
                         let _ = waiter.send(result.map_err(|e| durable_error(&e)));
                     }
+                    Waiting::Resize(waiter) => {
+                        let _ = waiter.send(result.map_err(|_| GrowError::Failed));
+                    }
                     other => unreachable!("{other:?} does not wait for durability"),
                 },
             }
@@ -269,6 +273,13 @@ impl Core {
                 Job::Load(range, waiter) => {
                     let token = pages.wait(Waiting::Durable(waiter));
                     pages.ftl.load(pages.port, range, token);
+                }
+                Job::Resize(grains, waiter) => {
+                    let token = pages.wait(Waiting::Resize(waiter.clone()));
+                    if let Err(error) = pages.ftl.resize(pages.port, grains, token) {
+                        pages.take(token);
+                        let _ = waiter.send(Err(error.into()));
+                    }
                 }
                 Job::Commit(batch, waiter) => {
                     let token = pages.wait(Waiting::Durable(waiter.clone()));

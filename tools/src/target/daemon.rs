@@ -1,12 +1,12 @@
 //! The target as a program: assembles volume, file system, endpoint and mount, runs them, and takes them down in order.
 
-use std::fs;
+use std::fs::{self, File};
 use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 use std::sync::mpsc::sync_channel;
+use std::sync::{Arc, Weak};
 use std::thread::{Builder, JoinHandle};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
@@ -14,7 +14,7 @@ use anyhow::{Context, Result, anyhow};
 use contigfs::Fs;
 use contigfs::fuse::{Mounted, UnmountError, mount_with_cache};
 use ftl::device::FileDevice;
-use ftl::{ArrayDevice, Ftl, GRAIN_BYTES, OpenOptions, Port, Volume};
+use ftl::{ArrayDevice, Device, Ftl, GRAIN_BYTES, OpenOptions, Port, Volume};
 use socket2::{Domain, Protocol, Socket, Type};
 use softrdma::{Buffer, Config, RegionTable};
 use tracing::{info, warn};
@@ -51,6 +51,8 @@ pub struct Target {
     fs: Arc<Fs<TargetStore>>,
     ftl: Arc<Ftl>,
     device: ArrayDevice<FileDevice>,
+    /// For whoever makes the volume larger; gone before the device is closed.
+    file: Option<Arc<File>>,
     lanes: Option<Arc<Lanes>>,
     readahead: Option<Arc<Readahead>>,
     inboxes: Vec<Arc<Inbox<Job>>>,
@@ -90,6 +92,7 @@ impl Target {
         };
         let media = Media::of(&device);
         let ports = (settings.reactors, threads);
+        let file = only_file(&device)?.map(Arc::new);
         let lanes = media
             .only_fd()
             .map(|fd| Lanes::new(&ftl, fd, &inboxes[0], epoch, ports));
@@ -109,6 +112,7 @@ impl Target {
             lanes.clone(),
             threads,
         )
+        .growing_on(file.as_ref().map_or_else(Weak::new, Arc::downgrade))
         .reading_ahead()?;
         let readahead = store.readahead().cloned();
         let fs = Fs::mount(store).context("cannot read the file system of the volume")?;
@@ -134,6 +138,7 @@ impl Target {
             fs,
             ftl,
             device,
+            file,
             lanes,
             readahead,
             inboxes,
@@ -234,6 +239,13 @@ impl Target {
         if let Some(lanes) = &self.lanes {
             lanes.settle();
         }
+        // Whoever is in the middle of using it keeps it for a moment longer.
+        drop(self.file);
+        note(
+            self.device
+                .measure_again()
+                .context("cannot find out how large the device is"),
+        );
         let volume = Volume::new(self.ftl, self.device);
         note(volume.shutdown().context("cannot close the volume"));
         if let Some(path) = &self.ready_file {
@@ -241,6 +253,16 @@ impl Target {
         }
         first_error.map_or(Ok(()), Err)
     }
+}
+
+/// The file or device of a volume that has only one, open once more.
+fn only_file(device: &ArrayDevice<FileDevice>) -> Result<Option<File>> {
+    let files: Vec<_> = device.devices().flatten().collect();
+    let again = match (device.members(), &files[..]) {
+        (None, [file]) => Some(file.file().try_clone()),
+        _ => None,
+    };
+    Ok(again.transpose()?)
 }
 
 fn open_volume(settings: &Settings, lanes: usize) -> Result<(Arc<Ftl>, ArrayDevice<FileDevice>)> {

@@ -3,7 +3,7 @@
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use contigfs::StoreError;
+use contigfs::{GrowError, StoreError};
 use ftl::{Action, AtomicBatch, GetError, Intent, Lba, LbaRange, PageRef, Port};
 use socket2::Socket;
 use softrdma::Ticket;
@@ -43,6 +43,8 @@ pub(super) enum Job {
     Sync(LbaRange, Waiter<Result<(), StoreError>>),
     /// Bring the map of a range into memory.
     Load(LbaRange, Waiter<Result<(), StoreError>>),
+    /// Give the volume the size of a device of so many grains.
+    Resize(u64, Waiter<Result<(), GrowError>>),
     /// Commit a batch.
     Commit(AtomicBatch, Waiter<Result<(), StoreError>>),
     /// Carry out an action that appeared on the port of a lane.

@@ -9,7 +9,7 @@
 use std::sync::Arc;
 
 use contigfs::fuse::Window;
-use contigfs::{InodeNo, StoreError};
+use contigfs::{GrowError, InodeNo, StoreError};
 use ftl::{Ftl, GetError, Lba, LbaRange, PageRef, Port, Token};
 use slab::Slab;
 use softrdma::{BackingId, GetPage, PAGE_BYTES, PageError, PageRange, PageStore, PutPage, Ticket};
@@ -103,6 +103,8 @@ pub(super) enum Waiting {
     Job(Arc<PagesJob>, usize),
     /// Another thread, for durability.
     Durable(Waiter<Result<(), StoreError>>),
+    /// Another thread, for another size.
+    Resize(Waiter<Result<(), GrowError>>),
 }
 
 /// A durability request of a connection that spans several ranges.

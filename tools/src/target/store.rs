@@ -1,13 +1,15 @@
 //! The volume as the file system sees it: resident grains directly, everything else on the lane of the thread that asks, or
 //! through the reactor.
 
+use std::fs::File;
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
-use contigfs::{BlockStore, ByteAddr, StoreError};
+use contigfs::{BlockStore, ByteAddr, GrowError, Grown, StoreError};
+use ftl::device::file::{EnlargeError, enlarge};
 use ftl::{
     AtomicBatch, CommitError, DurableError, Ftl, GRAIN_BYTES, GetError, Intent, Lba, LbaRange,
-    PageRef, Space,
+    PageRef, ResizeError, Space,
 };
 
 use super::job::{Job, PagesJob, waiter};
@@ -26,6 +28,8 @@ pub(super) struct TargetStore {
     /// Pages that requests of threads hold at once.
     shares: Arc<Shares>,
     readahead: Option<Arc<Readahead>>,
+    /// The file or device of a volume that has only one; not there any more once the target closes it.
+    file: Weak<File>,
 }
 
 /// Part of a request that lies in one grain.
@@ -53,7 +57,14 @@ impl TargetStore {
             lanes,
             shares,
             readahead: None,
+            file: Weak::new(),
         }
+    }
+
+    /// The same store, which can grow on this file or device.
+    pub(super) fn growing_on(mut self, file: Weak<File>) -> Self {
+        self.file = file;
+        self
     }
 
     /// The same store, reading ahead of who reads sequentially.
@@ -246,5 +257,36 @@ impl BlockStore for TargetStore {
     fn mapped_count(&self, range: LbaRange) -> u64 {
         self.load(range);
         self.ftl.mapped_count(range)
+    }
+
+    fn grow(&self, bytes: Option<u64>) -> Result<Grown, GrowError> {
+        const GRAIN: u64 = GRAIN_BYTES as u64;
+        let before = self.ftl.info().geometry;
+        if before.places.count() > 1 {
+            return Err(ResizeError::Array.into());
+        }
+        let has = before.device_grains * GRAIN;
+        if bytes.is_some_and(|bytes| bytes / GRAIN < before.device_grains) {
+            return Err(GrowError::Smaller { has });
+        }
+        let file = self.file.upgrade().ok_or(GrowError::Failed)?;
+        let room = enlarge(&file, bytes).map_err(|error| match error {
+            EnlargeError::Smaller { bytes } => GrowError::DeviceSmaller { bytes },
+            EnlargeError::System(error) => {
+                GrowError::Device(error.raw_os_error().unwrap_or(libc::EIO))
+            }
+        })?;
+        drop(file);
+        let (done, answer) = waiter();
+        let job = Job::Resize(room / GRAIN, done);
+        self.send(job).map_err(|_| GrowError::Failed)?;
+        answer.recv().map_err(|_| GrowError::Failed)??;
+        let now = self.ftl.info().geometry;
+        Ok(Grown {
+            device_before: has,
+            device: now.device_grains * GRAIN,
+            capacity_before: before.capacity_grains * GRAIN,
+            capacity: now.capacity_grains * GRAIN,
+        })
     }
 }

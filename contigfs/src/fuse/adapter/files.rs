@@ -225,13 +225,17 @@ impl<S: BlockStore + 'static> Adapter<S> {
 
     pub(super) fn ioctl(&self, mut message: Message<'_>, reply: Reply) -> Served {
         let what: IoctlIn = message.take()?;
-        if what.cmd != ioctl::FITRIM {
-            reply.errno(libc::ENOTTY);
-            return Ok(());
-        }
         let argument = message.bytes(what.in_size)?;
-        let bytes = self.fs.statfs().grains * ftl::GRAIN_BYTES as u64;
-        match ioctl::trim(message.header.uid, bytes, argument) {
+        let (uid, bytes) = (
+            message.header.uid,
+            self.fs.statfs().grains * ftl::GRAIN_BYTES as u64,
+        );
+        let answer = match what.cmd {
+            ioctl::FITRIM => ioctl::trim(uid, bytes, argument).map(Vec::from),
+            ioctl::GROW => ioctl::grow(self.fs.store(), uid, argument).map(Vec::from),
+            _ => Err(libc::ENOTTY),
+        };
+        match answer {
             Ok(answer) => reply.parts(&[IoctlOut::default().as_bytes(), &answer]),
             Err(errno) => reply.errno(errno),
         }
