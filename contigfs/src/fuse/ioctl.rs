@@ -93,11 +93,7 @@ impl GrowRequest {
 /// # Errors
 /// Errno: `EPERM` for everybody but root and who runs the target; `EINVAL` for what is no request. What else is wrong is in
 /// the answer.
-pub(super) fn grow<S: BlockStore>(
-    store: &S,
-    uid: u32,
-    argument: &[u8],
-) -> Result<[u8; 256], i32> {
+pub(super) fn grow<S: BlockStore>(store: &S, uid: u32, argument: &[u8]) -> Result<[u8; 256], i32> {
     if uid != 0 && uid != nix::unistd::geteuid().as_raw() {
         return Err(libc::EPERM);
     }
