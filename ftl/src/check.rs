@@ -156,8 +156,7 @@ pub(crate) fn chain(
             break;
         };
         let first = chain.first().map_or(&header, |(_, first)| first);
-        let belongs = header.fits(superblock.geometry.capacity_grains)
-            && header.volume == superblock.volume_tag()
+        let belongs = header.volume == superblock.volume_tag()
             && header.segment == segment
             && header.position == position
             && header.session <= superblock.session

@@ -2,12 +2,10 @@
 
 use super::change::Change;
 use super::cold::UnitContent;
-use crate::addr::SegmentId;
 use crate::geometry::Geometry;
 use crate::map::{LeafIndex, Location, MapTable, State, ZeroId};
 use crate::records::LiveRecords;
 use crate::segment::Segments;
-use std::collections::HashMap;
 
 /// What is counted about the map, and the map.
 pub(crate) struct Books<'a> {
@@ -34,47 +32,14 @@ impl Books<'_> {
         }
     }
 
-    /// Whether every place makes sense, and the counts are high enough for what is there; what comes from the media may
-    /// not be.
+    /// Whether every place makes sense; what comes from the media may not.
     pub(crate) fn are_sane(&self, content: &UnitContent) -> bool {
-        let mut all = content.before.values().chain(content.after.values());
-        let possible = all.all(|&(at, _)| match at {
+        let all = content.before.values().chain(content.after.values());
+        all.into_iter().all(|&(at, _)| match at {
             Location::Media(pba) => self.geometry.locate(pba).is_some(),
             Location::Zero(id) => self.records.has_zero(id),
             Location::Nowhere => false,
-        });
-        possible && self.are_counted(content)
-    }
-
-    /// Whether the counts include this content.
-    fn are_counted(&self, content: &UnitContent) -> bool {
-        let mut segments: HashMap<SegmentId, u64> = HashMap::new();
-        let mut zeros: HashMap<ZeroId, u64> = HashMap::new();
-        let mut all = 0;
-        let estimated = content.changes.iter().filter_map(|change| match *change {
-            Change::Set { at, .. } => Some((at, 1)),
-            Change::Reserve(range, id) | Change::Rehome(range, id) => {
-                Some((Location::Zero(id), range.count))
-            }
-            Change::Unmap(_) | Change::Rename(_) => None,
-        });
-        let before = content.before.values().map(|&(at, _)| (at, 1));
-        for (at, count) in before.chain(estimated) {
-            all += count;
-            match at {
-                Location::Nowhere => {}
-                Location::Media(pba) => {
-                    *segments.entry(self.geometry.segment_of(pba)).or_default() += count;
-                }
-                Location::Zero(id) => *zeros.entry(id).or_default() += count,
-            }
-        }
-        let live = |id: SegmentId| u64::from(self.segments.get(id).live);
-        all <= *self.mapped
-            && segments.into_iter().all(|(id, count)| count <= live(id))
-            && zeros
-                .into_iter()
-                .all(|(id, count)| self.records.has_zero(id) && count <= self.records.zero(id).live)
+        })
     }
 
     /// Installs what a unit holds and corrects the counts. Returns the places that may have become empty.

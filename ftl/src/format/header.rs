@@ -144,14 +144,6 @@ impl Header {
         self.records.iter().filter(data).count()
     }
 
-    /// Whether a volume with room for `capacity` grains can have written it: what it reserves is counted grain by grain.
-    pub(crate) fn fits(&self, capacity: u64) -> bool {
-        self.records.iter().all(|record| match record.kind {
-            RecordKind::Zero { count } => u64::from(count) <= capacity,
-            _ => true,
-        })
-    }
-
     /// Places its records take.
     pub fn slots(&self) -> usize {
         self.records.iter().map(|r| r.kind.slots()).sum()
@@ -437,17 +429,10 @@ mod tests {
         assert_eq!(Header::parse(&[0; GRAIN_BYTES]), Err(HeaderFlaw::Blank));
     }
 
-    /// A header that reserves more than the volume has is none of it; one that comes from where no log gets leaves no
-    /// numbers for those behind it.
+    /// A header that comes from where no log gets leaves no numbers for those behind it.
     #[test]
     fn crafted() {
         let mut header = example();
-        let reserves = |count| Record {
-            kind: RecordKind::Zero { count },
-            ..header.records[0]
-        };
-        header.records = vec![reserves(1000)];
-        assert!(header.fits(1000) && !header.fits(999));
         header.no = HeaderNo(HeaderNo::NEVER);
         assert_eq!(Header::parse(&header.emit()), Err(HeaderFlaw::Nonsense));
     }

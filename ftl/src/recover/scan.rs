@@ -185,10 +185,6 @@ fn walk(io: &mut MediaIo<'_>, scope: &Scope<'_>, scan: &mut Scan, walks: &mut [W
             }
         };
         let stale_wanted = scope.planted == Some(Bug::StaleHeaderAccepted);
-        if !header.fits(scope.geometry.capacity_grains) {
-            scan.damaged += 1;
-            continue;
-        }
         if header.volume != scope.volume || header.segment != id || header.position != position {
             continue;
         }
