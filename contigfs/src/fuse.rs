@@ -39,6 +39,7 @@ mod session;
 mod wire;
 
 pub use cache::{CacheListener, PageCache, Stale, Unheard, Window};
+pub use helper::unmount_by_helper;
 pub use ioctl::{GROW, GrowRequest};
 pub use mount::{
     MountError, MountOptions, Mounted, UnmountError, available, mount, mount_with_cache,

@@ -120,10 +120,17 @@ fn list(options: &MountOptions, atime: AtimePolicy) -> String {
     list
 }
 
-/// Unmounts.
-pub(super) fn detach(dir: &Path) -> io::Result<()> {
+/// Unmounts for an ordinary user, who can not call umount(2); `lazy`: takes it out of sight now.
+///
+/// # Errors
+/// `NotFound` if there is no helper, `EBUSY`, or what the helper says.
+pub fn unmount_by_helper(dir: &Path, lazy: bool) -> io::Result<()> {
     let output = Command::new(program().ok_or_else(missing)?)
-        .args(["-u", "--"])
+        .args(if lazy {
+            &["-u", "-z", "--"][..]
+        } else {
+            &["-u", "--"]
+        })
         .arg(dir)
         .stdin(Stdio::null())
         .output()?;
@@ -131,11 +138,10 @@ pub(super) fn detach(dir: &Path) -> io::Result<()> {
         return Ok(());
     }
     let text = String::from_utf8_lossy(&output.stderr);
-    let kind = match text.contains("busy") {
-        true => io::ErrorKind::ResourceBusy,
-        false => io::ErrorKind::Other,
-    };
-    Err(io::Error::new(kind, text.trim().to_owned()))
+    Err(match text.contains("busy") {
+        true => io::Error::from_raw_os_error(libc::EBUSY),
+        false => io::Error::other(text.trim().to_owned()),
+    })
 }
 
 #[cfg(test)]

@@ -109,7 +109,7 @@ pub enum MountError {
     )]
     NoHelper,
     /// Not allowed.
-    #[error("not allowed to mount on {path}: {source}")]
+    #[error("not allowed to mount on {path}")]
     Denied {
         /// The mount point.
         path: PathBuf,
@@ -117,7 +117,7 @@ pub enum MountError {
         source: io::Error,
     },
     /// Anything else.
-    #[error("can not mount on {path}: {source}")]
+    #[error("can not mount on {path}")]
     Other {
         /// The mount point.
         path: PathBuf,
@@ -307,7 +307,7 @@ fn try_unmount(path: &Path) -> io::Result<()> {
     loop {
         let result = match nix::mount::umount(path) {
             // An ordinary user.
-            Err(nix::Error::EPERM) => helper::detach(path),
+            Err(nix::Error::EPERM) => helper::unmount_by_helper(path, false),
             result => result.map_err(io::Error::from),
         };
         match result {

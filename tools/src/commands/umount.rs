@@ -31,8 +31,7 @@ pub(super) fn run(options: &cli::mount::Umount) -> Result<()> {
     };
     let flags = if options.lazy { libc::MNT_DETACH } else { 0 }
         | if options.force { libc::MNT_FORCE } else { 0 };
-    let helper: &[&str] = if options.lazy { &["-u", "-z"] } else { &["-u"] };
-    match take_down(&dir, flags, helper) {
+    match take_down(&dir, flags) {
         Err(error) if error.raw_os_error() == Some(libc::EBUSY) => bail!(
             "{} is in use: a process has a file open there or works in it (-l takes it out of sight \
              now, and it is served until the last file is closed)",

@@ -12,7 +12,7 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, anyhow};
 use contigfs::Fs;
-use contigfs::fuse::{Mounted, UnmountError, mount_with_cache};
+use contigfs::fuse::{Mounted, UnmountError, mount_with_cache, unmount_by_helper};
 use ftl::device::FileDevice;
 use ftl::{ArrayDevice, Device, Ftl, GRAIN_BYTES, OpenOptions, Port, Volume};
 use socket2::{Domain, Protocol, Socket, Type};
@@ -416,12 +416,12 @@ fn detach_stale(dir: &Path) {
 
 /// Unmounts `dir` even if it is in use.
 pub fn detach(dir: &Path) -> io::Result<()> {
-    take_down(dir, libc::MNT_DETACH, &["-u", "-z"])
+    take_down(dir, libc::MNT_DETACH)
 }
 
 /// Unmounts what somebody else has mounted on `dir`, with `flags` of umount(2), or with the help that ordinary users
 /// need.
-pub fn take_down(dir: &Path, flags: libc::c_int, helper: &[&str]) -> io::Result<()> {
+pub fn take_down(dir: &Path, flags: libc::c_int) -> io::Result<()> {
     let path = std::ffi::CString::new(dir.as_os_str().as_encoded_bytes())?;
     // SAFETY: a NUL-terminated path that lives over the call.
     if unsafe { libc::umount2(path.as_ptr(), flags) } == 0 {
@@ -431,12 +431,8 @@ pub fn take_down(dir: &Path, flags: libc::c_int, helper: &[&str]) -> io::Result<
     if denied.raw_os_error() != Some(libc::EPERM) {
         return Err(denied);
     }
-    let helped = std::process::Command::new("fusermount3")
-        .args(helper)
-        .arg(dir)
-        .status();
-    match helped {
-        Ok(status) if status.success() => Ok(()),
-        _ => Err(denied),
+    match unmount_by_helper(dir, flags & libc::MNT_DETACH != 0) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Err(denied),
+        helped => helped,
     }
 }
