@@ -8,7 +8,7 @@
 mod common;
 
 use std::fs;
-use std::os::unix::process::ExitStatusExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -49,19 +49,24 @@ fn has_ledger() -> bool {
 }
 
 fn script(scratch: &TempDir, name: &str, arguments: &[&str]) -> Child {
-    Command::new(
-        Path::new(env!("CARGO_MANIFEST_DIR"))
-            .join("scripts")
-            .join(name),
-    )
-    .args(arguments)
-    .env("FLASHNET", FLASHNET)
-    .env("FLASHNET_EXAMPLES", examples())
-    .env("TMPDIR", scratch.path())
-    .stdin(Stdio::null())
-    .stdout(Stdio::piped())
-    .spawn()
-    .expect("the script starts")
+    let scripts = Path::new(env!("CARGO_MANIFEST_DIR")).join("scripts");
+    let mut command = Command::new(scripts.join(name));
+    command
+        .args(arguments)
+        .env("FLASHNET", FLASHNET)
+        .env("FLASHNET_EXAMPLES", examples())
+        .env("TMPDIR", scratch.path())
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped());
+    // SAFETY: signal is async-signal-safe and touches no memory of this process.
+    unsafe {
+        command.pre_exec(|| {
+            // A shell can not trap what was ignored when it began, which is so in the background of another one.
+            libc::signal(libc::SIGINT, libc::SIG_DFL);
+            Ok(())
+        });
+    }
+    command.spawn().expect("the script starts")
 }
 
 /// Runs a script to its end, which has to be a good one, and gives what it printed.
