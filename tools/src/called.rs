@@ -17,7 +17,7 @@ pub enum Called {
     Mkfs,
     /// `fsck.contigfs`, by fsck(8)
     Fsck,
-    /// `mount.contigfs`, by mount(8)
+    /// `mount.contigfs`, by mount(8); `mount.fuse.contigfs` when it goes by the type in the mount table
     Mount,
     /// `resize.contigfs`
     Resize,
@@ -34,7 +34,7 @@ impl Called {
         {
             Some("mkfs.contigfs") => Self::Mkfs,
             Some("fsck.contigfs") => Self::Fsck,
-            Some("mount.contigfs") => Self::Mount,
+            Some("mount.contigfs" | "mount.fuse.contigfs") => Self::Mount,
             Some("resize.contigfs") => Self::Resize,
             Some("umount.contigfs" | "umount.fuse.contigfs") => Self::Umount,
             _ => Self::Flashnet,

@@ -111,7 +111,7 @@ pub enum OptionError {
         why: String,
     },
     /// `remount`.
-    #[error("a mounted volume can not be given other options: unmount it and mount it again")]
+    #[error("there is nothing to be mounted anew: remount is for the command mount")]
     Remount,
 }
 
@@ -150,6 +150,8 @@ pub struct MountOptions {
     pub rings: Option<bool>,
     /// `config=`
     pub config: Option<PathBuf>,
+    /// `remount`
+    pub remount: bool,
 }
 
 impl MountOptions {
@@ -214,7 +216,7 @@ impl MountOptions {
                 })?);
             }
             ("config", Some(value)) => self.config = Some(value.into()),
-            ("remount", None) => return Err(OptionError::Remount),
+            ("remount", None) => self.remount = true,
             ("uid" | "gid" | "listen" | "pool" | "config", None) => {
                 return Err(OptionError::Value {
                     option: option.to_owned(),
@@ -247,6 +249,7 @@ impl MountOptions {
             discard: self.discard.or(below.discard),
             rings: self.rings.or(below.rings),
             config: self.config.or(below.config),
+            remount: self.remount || below.remount,
         }
     }
 }
@@ -258,6 +261,9 @@ impl FromStr for MountOptions {
     fn from_str(text: &str) -> Result<Self, OptionError> {
         let mut options = Self::default();
         options.add(text, false)?;
+        if options.remount {
+            return Err(OptionError::Remount);
+        }
         Ok(options)
     }
 }
@@ -339,7 +345,7 @@ mod tests {
         assert!(said("uid=root").contains("\"uid=root\""));
         assert!(said("listen=here").contains("none"));
         assert!(said("pool").contains("pool=VALUE"));
-        assert!(said("remount,ro").contains("unmount"));
+        assert!(said("remount,ro").contains("remount"));
         let mut sloppy = MountOptions::default();
         assert_eq!(sloppy.add("nonsense,ro", true), Ok(vec!["ro"]));
         assert_eq!(sloppy.read_only, Some(true));

@@ -12,6 +12,7 @@ mod mkfs;
 mod mount;
 mod perf;
 mod remote;
+mod remount;
 mod resize;
 mod scrub;
 mod serve;

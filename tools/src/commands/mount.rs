@@ -8,6 +8,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 
+use super::remount;
 use crate::cli;
 use crate::cli::mount::MountOptions;
 use crate::devices;
@@ -16,8 +17,11 @@ use crate::devices;
 pub(super) fn run(options: &cli::mount::Mount) -> Result<()> {
     let mut said = MountOptions::default();
     let mut known = Vec::new();
+    // Then mount(8) repeats what the mount table says, words of the kernel's own among it.
+    let remount = |list: &String| list.split(',').any(|option| option == "remount");
+    let sloppy = options.sloppy || options.options.iter().any(remount);
     for list in &options.options {
-        known.extend(said.add(list, options.sloppy)?);
+        known.extend(said.add(list, sloppy)?);
     }
     let spec = options.spec.display();
     let dir = absolute(&options.dir)?;
@@ -28,6 +32,9 @@ pub(super) fn run(options: &cli::mount::Mount) -> Result<()> {
     }
     if options.fake {
         return Ok(());
+    }
+    if said.remount {
+        return remount::run(&dir, &said);
     }
     start(&paths, &dir, &known.join(","))
         .with_context(|| format!("cannot mount {spec} on {}", dir.display()))?;
