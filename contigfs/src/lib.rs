@@ -43,7 +43,8 @@ pub use check::{CheckReport, Problem, check, check_with_data};
 pub use error::{Corruption, FsError};
 pub use fs::{
     AtimePolicy, Clock, CopyRange, DirEntry, Extent, ExtentObserver, FallocMode, FormatOptions, Fs,
-    FsOptions, NewNode, RenameMode, SeekTo, StatFs, SyncScope, WriteOptions,
+    FsOptions, MetadataSync, NewNode, RenameMode, SeekTo, StatFs, SyncScope, UnknownMetadataSync,
+    WriteOptions,
 };
 pub use inode::{Attr, FileKind, InodeNo, SetAttr, SetTime};
 pub use mem_store::MemStore;

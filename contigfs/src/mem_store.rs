@@ -2,7 +2,8 @@
 //!
 //! # Fault model
 //! Plain writes that were not synced survive a power cut one grain at a time, in any combination, each grain in any of
-//! the versions it had since it was last durable. Batches and synced writes survive. [`MemStore::cut_power_after`]
+//! the versions it had since it was last durable. Batches and synced writes survive; of relaxed batches since the last
+//! sync or batch a prefix does, and no write that came after one that does not. [`MemStore::cut_power_after`]
 //! stops the store in the middle of an operation: calls after the n-th mutating one fail and change nothing.
 
 use std::collections::BTreeMap;
@@ -28,9 +29,18 @@ struct State {
     /// What differs on media: for each grain written since it was last durable, the versions it had, oldest first;
     /// the first is the durable one. Unmapped is `None`.
     unsynced: BTreeMap<u64, Vec<Option<Grain>>>,
+    /// How it was before each relaxed batch that may be lost.
+    relaxed: Vec<Before>,
     /// Mutating calls until the power fails.
     calls_left: Option<u64>,
     calls: u64,
+}
+
+/// The content before a batch.
+#[derive(Clone, Debug)]
+struct Before {
+    grains: BTreeMap<u64, Grain>,
+    unsynced: BTreeMap<u64, Vec<Option<Grain>>>,
 }
 
 impl MemStore {
@@ -40,6 +50,7 @@ impl MemStore {
             capacity: capacity_grains,
             grains: BTreeMap::new(),
             unsynced: BTreeMap::new(),
+            relaxed: Vec::new(),
             calls_left: None,
             calls: 0,
         })
@@ -70,9 +81,19 @@ impl MemStore {
         self.lock().calls
     }
 
-    /// What a power cut now leaves. `choose(n)` answers a number below `n`: which version of a grain survives.
+    /// What a power cut now leaves. `choose(n)` answers a number below `n`: which version of a grain survives, and before
+    /// that how many relaxed batches.
     pub fn after_power_cut(&self, mut choose: impl FnMut(usize) -> usize) -> Self {
         let mut state = self.lock().clone();
+        let mut relaxed = std::mem::take(&mut state.relaxed);
+        if !relaxed.is_empty() {
+            // How many of them survive.
+            let choice = choose(relaxed.len() + 1);
+            if choice < relaxed.len() {
+                let before = relaxed.swap_remove(choice);
+                (state.grains, state.unsynced) = (before.grains, before.unsynced);
+            }
+        }
         for (lba, mut versions) in std::mem::take(&mut state.unsynced) {
             versions.push(state.grains.get(&lba).cloned());
             let choice = choose(versions.len());
@@ -193,6 +214,84 @@ impl State {
             .extend(unsynced.into_iter().map(|(lba, old)| (renamed(lba), old)));
     }
 
+    /// Applies a batch, or changes nothing.
+    fn carry_out(&mut self, batch: AtomicBatch) -> Result<(), StoreError> {
+        let mut patched: Vec<u64> = batch.patches.iter().map(|patch| patch.0.0).collect();
+        patched.sort_unstable();
+        patched.dedup();
+        let renamed = || batch.remaps.iter().chain(&batch.clones);
+        let ranges = batch.trims.len() + batch.zeros.len() + renamed().count();
+        let moved: u64 = renamed().map(|remap| remap.count).sum();
+        if patched.len() > AtomicBatch::GRAINS_MAX
+            || ranges > AtomicBatch::RANGES_MAX
+            || moved > AtomicBatch::MOVED_MAX
+        {
+            return Err(StoreError::BatchTooLarge);
+        }
+        assert_apart(&batch);
+        let ranges = batch.trims.iter().chain(&batch.zeros);
+        assert!(
+            ranges
+                .clone()
+                .all(|range| !patched.iter().any(|&lba| range.contains(Lba(lba)))),
+            "a batch patches a grain that it trims or reserves"
+        );
+        let mut fresh = patched
+            .iter()
+            .filter(|lba| !self.grains.contains_key(lba))
+            .count() as u64;
+        let mut freed = 0;
+        for range in &batch.trims {
+            freed += self.grains.range(range.start.0..range.end().0).count() as u64;
+        }
+        for remap in renamed() {
+            freed += self.count(remap.target());
+        }
+        for clone in &batch.clones {
+            fresh += self.count(clone.source());
+        }
+        for range in &batch.zeros {
+            let stay = self
+                .grains
+                .range(range.start.0..range.end().0)
+                .filter(|&(&lba, _)| !batch.trims.iter().any(|trim| trim.contains(Lba(lba))));
+            fresh += range.count - stay.count() as u64;
+        }
+        if fresh > 0 && self.grains.len() as u64 + fresh - freed > self.capacity {
+            return Err(StoreError::NoSpace);
+        }
+        for (lba, offset, bytes) in &batch.patches {
+            self.put(lba.0, usize::from(*offset), bytes);
+            self.unsynced.remove(&lba.0);
+        }
+        for range in &batch.trims {
+            let lbas = range.start.0..range.end().0;
+            self.grains
+                .extract_if(lbas.clone(), |_, _| true)
+                .for_each(drop);
+            self.unsynced.extract_if(lbas, |_, _| true).for_each(drop);
+        }
+        for range in &batch.zeros {
+            for lba in range.start.0..range.end().0 {
+                let lost_if_cut = self
+                    .unsynced
+                    .get(&lba)
+                    .is_some_and(|versions| versions[0].is_none());
+                if lost_if_cut && let Some(versions) = self.unsynced.get_mut(&lba) {
+                    versions[0] = Some(None);
+                }
+                self.grains.entry(lba).or_default();
+            }
+        }
+        for &remap in &batch.remaps {
+            self.rename(remap, Rename::Remap);
+        }
+        for &clone in &batch.clones {
+            self.rename(clone, Rename::Clone);
+        }
+        Ok(())
+    }
+
     fn put(&mut self, lba: u64, offset: usize, bytes: &[u8]) {
         let grain = self
             .grains
@@ -233,86 +332,27 @@ impl BlockStore for MemStore {
     fn commit(&self, batch: AtomicBatch) -> Result<(), StoreError> {
         let mut state = self.lock();
         state.spend_call()?;
-        let mut patched: Vec<u64> = batch.patches.iter().map(|patch| patch.0.0).collect();
-        patched.sort_unstable();
-        patched.dedup();
-        let renamed = || batch.remaps.iter().chain(&batch.clones);
-        let ranges = batch.trims.len() + batch.zeros.len() + renamed().count();
-        let moved: u64 = renamed().map(|remap| remap.count).sum();
-        if patched.len() > AtomicBatch::GRAINS_MAX
-            || ranges > AtomicBatch::RANGES_MAX
-            || moved > AtomicBatch::MOVED_MAX
-        {
-            return Err(StoreError::BatchTooLarge);
-        }
-        assert_apart(&batch);
-        let ranges = batch.trims.iter().chain(&batch.zeros);
-        assert!(
-            ranges
-                .clone()
-                .all(|range| !patched.iter().any(|&lba| range.contains(Lba(lba)))),
-            "a batch patches a grain that it trims or reserves"
-        );
-        let mut fresh = patched
-            .iter()
-            .filter(|lba| !state.grains.contains_key(lba))
-            .count() as u64;
-        let mut freed = 0;
-        for range in &batch.trims {
-            freed += state.grains.range(range.start.0..range.end().0).count() as u64;
-        }
-        for remap in renamed() {
-            freed += state.count(remap.target());
-        }
-        for clone in &batch.clones {
-            fresh += state.count(clone.source());
-        }
-        for range in &batch.zeros {
-            let stay = state
-                .grains
-                .range(range.start.0..range.end().0)
-                .filter(|&(&lba, _)| !batch.trims.iter().any(|trim| trim.contains(Lba(lba))));
-            fresh += range.count - stay.count() as u64;
-        }
-        if fresh > 0 && state.grains.len() as u64 + fresh - freed > state.capacity {
-            return Err(StoreError::NoSpace);
-        }
-        for (lba, offset, bytes) in &batch.patches {
-            state.put(lba.0, usize::from(*offset), bytes);
-            state.unsynced.remove(&lba.0);
-        }
-        for range in &batch.trims {
-            let lbas = range.start.0..range.end().0;
-            state
-                .grains
-                .extract_if(lbas.clone(), |_, _| true)
-                .for_each(drop);
-            state.unsynced.extract_if(lbas, |_, _| true).for_each(drop);
-        }
-        for range in &batch.zeros {
-            for lba in range.start.0..range.end().0 {
-                let lost_if_cut = state
-                    .unsynced
-                    .get(&lba)
-                    .is_some_and(|versions| versions[0].is_none());
-                if lost_if_cut && let Some(versions) = state.unsynced.get_mut(&lba) {
-                    versions[0] = Some(None);
-                }
-                state.grains.entry(lba).or_default();
-            }
-        }
-        for &remap in &batch.remaps {
-            state.rename(remap, Rename::Remap);
-        }
-        for &clone in &batch.clones {
-            state.rename(clone, Rename::Clone);
-        }
+        state.carry_out(batch)?;
+        state.relaxed.clear();
+        Ok(())
+    }
+
+    fn commit_relaxed(&self, batch: AtomicBatch) -> Result<(), StoreError> {
+        let mut state = self.lock();
+        state.spend_call()?;
+        let before = Before {
+            grains: state.grains.clone(),
+            unsynced: state.unsynced.clone(),
+        };
+        state.carry_out(batch)?;
+        state.relaxed.push(before);
         Ok(())
     }
 
     fn sync(&self, range: LbaRange) -> Result<(), StoreError> {
         let mut state = self.lock();
         state.spend_call()?;
+        state.relaxed.clear();
         state
             .unsynced
             .extract_if(range.start.0..range.end().0, |_, _| true)

@@ -111,6 +111,13 @@ pub trait BlockStore: Send + Sync {
     /// Applies a batch, atomic and durable on return. Never fails for lack of space unless it maps new grains.
     fn commit(&self, batch: AtomicBatch) -> Result<(), StoreError>;
 
+    /// Applies a batch, atomic and visible on return. It is durable after the next [`sync`](Self::sync) of any range and
+    /// the next [`commit`](Self::commit), and a few seconds later in any case; a crash before leaves a prefix of the batches,
+    /// and no write that came after one that is lost.
+    fn commit_relaxed(&self, batch: AtomicBatch) -> Result<(), StoreError> {
+        self.commit(batch)
+    }
+
     /// Makes every write of the range that has returned durable.
     fn sync(&self, range: LbaRange) -> Result<(), StoreError>;
 
@@ -158,6 +165,10 @@ macro_rules! forward {
 
             fn commit(&self, batch: AtomicBatch) -> Result<(), StoreError> {
                 (**self).commit(batch)
+            }
+
+            fn commit_relaxed(&self, batch: AtomicBatch) -> Result<(), StoreError> {
+                (**self).commit_relaxed(batch)
             }
 
             fn sync(&self, range: LbaRange) -> Result<(), StoreError> {

@@ -33,6 +33,10 @@ impl<D: Device> BlockStore for Volume<D> {
         Ok(self.commit(batch)?)
     }
 
+    fn commit_relaxed(&self, batch: AtomicBatch) -> Result<(), StoreError> {
+        Ok(self.commit_relaxed(batch)?)
+    }
+
     fn sync(&self, range: LbaRange) -> Result<(), StoreError> {
         Ok(self.sync(range)?)
     }

@@ -296,6 +296,14 @@ impl<D: Device> Volume<D> {
         self.wait_durable(token)
     }
 
+    /// Carries out a batch; visible on return, and durable with the next sync of any range: see
+    /// [`Ftl::commit_relaxed`].
+    pub fn commit_relaxed(&self, batch: AtomicBatch) -> Result<(), VolumeError> {
+        let token = self.token();
+        self.ftl.commit_relaxed(PORT, batch, token)?;
+        self.wait_durable(token)
+    }
+
     /// Makes everything written in the range before durable.
     pub fn sync(&self, range: LbaRange) -> Result<(), VolumeError> {
         let token = self.token();

@@ -188,6 +188,21 @@ impl Ftl {
         Ok(())
     }
 
+    /// As [`commit`](Self::commit), but [`Event::Durable`] comes when the batch has taken effect, and is no promise: the
+    /// batch will be durable together with the next sync of any range, or two times `dirty_age_ns` later. What a crash
+    /// before leaves is a prefix of the batches: those that took effect earlier are there if it is.
+    pub fn commit_relaxed(
+        &self,
+        port: Port,
+        batch: AtomicBatch,
+        token: Token,
+    ) -> Result<(), CommitError> {
+        let grains_max = self.batch_grains_max();
+        let commit = PendingCommit::new(port, token, batch, grains_max)?.relaxed();
+        self.core(port, |core, cx| core.commit(cx, commit));
+        Ok(())
+    }
+
     /// Forgets a range (at most 2^32 - 1 grains): it reads as zeros at once, unless a batch submitted before waits for
     /// its pages (then after it, and a write put in between is forgotten too); [`Event::Durable`] when durable.
     /// Who holds a page of it keeps the old view until the put. Needs no space and never fails for want of it.

@@ -48,6 +48,8 @@ pub enum Bug {
     AliasesForgotten,
     /// What is relocated keeps the version it had before it was cloned.
     CloneOldVersion,
+    /// A sync does not wait for the batches that have taken effect before and were answered then.
+    RelaxedForgotten,
     /// A volume that grows forgets that headers of an earlier life may lie in its new segments.
     FreshForgotten,
     /// A volume that shrinks ends before segments in which something is live.
@@ -56,7 +58,7 @@ pub enum Bug {
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 24] = [
+    pub const ALL: [Self; 25] = [
         Self::MappingBeforeData,
         Self::AckBeforeFlush,
         Self::BatchNotAtomic,
@@ -79,6 +81,7 @@ impl Bug {
         Self::CloneBeforePage,
         Self::AliasesForgotten,
         Self::CloneOldVersion,
+        Self::RelaxedForgotten,
         Self::FreshForgotten,
         Self::CutEarly,
     ];

@@ -13,9 +13,10 @@ use std::fmt::Write;
 use std::ops::Range;
 
 use ftl::device::sim::{CrashPlan, SimDevice};
-use ftl::{Ftl, OpenError};
+use ftl::{AtomicBatch, Ftl, GRAIN_BYTES, Lba, LbaRange, OpenError};
 use harness::crash::{Effort, Tally, recover, run_lives, run_scarce_lives};
 use harness::options::Options;
+use harness::world::World;
 
 /// The seeds to run: the usual ones, or those asked for.
 fn seeds(usual: u64) -> Range<u64> {
@@ -259,6 +260,28 @@ fn many_lives() {
     at_least(tally.states, 3_000);
 }
 
+/// I1 in time: a batch that nobody waits for becomes durable by itself, within twice the age of dirty pages.
+#[test]
+fn relaxed_batches_become_durable() {
+    let options = Options::tiny();
+    let universe = options.universe();
+    let age = options.open().dirty_age_ns;
+    let mut world = World::create(&options, 11).expect("a fresh volume");
+    for round in 0..4_u8 {
+        let mut batch = AtomicBatch::new();
+        batch.patch(Lba(universe[0]), 0, vec![round + 1; GRAIN_BYTES]);
+        batch.patch(Lba(universe[1]), 100, vec![round + 1; 32]);
+        batch.trim(LbaRange::new(Lba(universe[3]), 1));
+        world.relaxed(batch, 2 * age).expect("no faults");
+        let point = world.device.crash_point();
+        for image in point.images(CrashPlan::sampled(20), u64::from(round)) {
+            let mut device = options.rig(image.bytes, 1).expect("an image");
+            let (found, _) = recover(&mut device, &options, &universe).expect("a volume");
+            world.oracle.judge(&found).expect("the batch is there");
+        }
+    }
+}
+
 /// Every subset and many tears of every moment, on shorter runs.
 #[test]
 fn all_subsets() {
@@ -268,7 +291,7 @@ fn all_subsets() {
         nested_images: 2,
         ..Effort::USUAL
     };
-    let tally = enumerate(&Options::tiny(), effort, 3, 2, 30);
+    let tally = enumerate(&Options::tiny(), effort, 3, 2, 36);
     at_least(tally.states, 3_000);
 }
 

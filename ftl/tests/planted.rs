@@ -246,6 +246,11 @@ fn reservation_dropped() {
     must_be_caught(Bug::ReservationDropped, options);
 }
 
+#[test]
+fn relaxed_forgotten() {
+    must_be_caught(Bug::RelaxedForgotten, Options::tiny());
+}
+
 /// Crashes do not show this one: it takes a lying device. Whoever compares no checksum returns wrong bytes.
 #[test]
 fn checksum_ignored() {

@@ -283,7 +283,7 @@ impl<S: BlockStore> Fs<S> {
     pub fn fsync(&self, ino: InodeNo, scope: SyncScope) -> Result<(), FsError> {
         let inode = self.inode(ino)?;
         if inode.state().record.range.is_none() {
-            return Ok(());
+            return self.sync_metadata();
         }
         let size = self.sync_at_its_place(&inode, |range, size| {
             LbaRange::new(range.start, size.div_ceil(GRAIN).max(1))
@@ -350,7 +350,7 @@ impl<S: BlockStore> Fs<S> {
         txn.edit(inode, |record| {
             record.size = synced.min(state.size).max(record.size.min(state.size))
         });
-        self.commit(txn)
+        self.commit_durably(txn)
     }
 
     /// Makes everything durable: data, sizes, times. For an orderly shutdown, and for `sync`.
@@ -372,7 +372,7 @@ impl<S: BlockStore> Fs<S> {
                     });
                 }
             }
-            self.commit(txn)?;
+            self.commit_durably(txn)?;
         }
         Ok(())
     }

@@ -31,6 +31,7 @@ mod features;
 mod format;
 mod links;
 mod lookup;
+mod metadata_sync;
 mod mount;
 mod observer;
 mod range;
@@ -65,6 +66,7 @@ pub use create::NewNode;
 pub use data::{SeekTo, SyncScope, WriteOptions};
 pub use extent::Extent;
 pub use format::FormatOptions;
+pub use metadata_sync::{MetadataSync, UnknownMetadataSync};
 pub use mount::FsOptions;
 pub use observer::ExtentObserver;
 pub use readdir::DirEntry;
@@ -112,6 +114,7 @@ pub struct Fs<S> {
     dirty: AtomicU64,
     /// An [`AtimePolicy`].
     atime_policy: AtomicU8,
+    metadata_sync: MetadataSync,
     observer: OnceLock<Box<dyn ExtentObserver>>,
 }
 

@@ -8,6 +8,7 @@ use ftl::{GRAIN_BYTES, LbaRange};
 
 use super::cache::Cache;
 use super::features::FeaturesInUse;
+use super::metadata_sync::MetadataSync;
 use super::range::FILE_ORDER;
 use super::txn::{cold_place, hot_place};
 use super::{Alloc, Clock, Fs, Inode, Tail, Txn};
@@ -43,6 +44,8 @@ pub struct FsOptions {
     /// Binary logarithm of the grains in the range of a new file; at most 50. A file that needs more gets more, at its
     /// place or at another, so a small value costs relocations, and a large one address space.
     pub file_order: u8,
+    /// When changes of metadata are durable.
+    pub metadata_sync: MetadataSync,
     /// Bug to have, in tests.
     #[doc(hidden)]
     pub planted: Option<Bug>,
@@ -53,6 +56,7 @@ impl Default for FsOptions {
         Self {
             clock: Timestamp::now,
             file_order: FILE_ORDER.0,
+            metadata_sync: MetadataSync::default(),
             planted: None,
         }
     }
@@ -98,6 +102,7 @@ impl<S: BlockStore> Fs<S> {
             generation: AtomicU64::new(0),
             dirty: AtomicU64::new(0),
             atime_policy: AtomicU8::default(),
+            metadata_sync: options.metadata_sync,
             observer: OnceLock::new(),
         };
         // A volume that can not be changed any more can still be read, so errors here are not the end.

@@ -14,7 +14,7 @@ use crate::format::{
 };
 use crate::inode::InodeNo;
 use crate::planted::Bug;
-use crate::store::BlockStore;
+use crate::store::{BlockStore, StoreError};
 use crate::table::FreePlan;
 use crate::xattr::XattrSet;
 
@@ -125,8 +125,21 @@ const _: () = assert!(HOT_BYTES * HOT_PER_GRAIN as usize == GRAIN_BYTES);
 const _: () = assert!(COLD_BYTES * COLD_PER_GRAIN as usize == GRAIN_BYTES);
 
 impl<S: BlockStore> Fs<S> {
-    /// Makes a transaction durable, then visible in memory. When it fails, nothing was changed.
-    pub(super) fn commit(&self, mut txn: Txn) -> Result<(), FsError> {
+    /// Carries out a transaction, and makes it visible in memory. When it fails, nothing was changed.
+    pub(super) fn commit(&self, txn: Txn) -> Result<(), FsError> {
+        self.commit_by(txn, |batch| self.carry_out(batch))
+    }
+
+    /// As [`commit`](Self::commit); it is durable on return, and so are all before it.
+    pub(super) fn commit_durably(&self, txn: Txn) -> Result<(), FsError> {
+        self.commit_by(txn, |batch| self.store.commit(batch))
+    }
+
+    fn commit_by(
+        &self,
+        mut txn: Txn,
+        carry_out: impl Fn(AtomicBatch) -> Result<(), StoreError>,
+    ) -> Result<(), FsError> {
         if txn.xattrs.iter().any(|(_, set)| !set.is_empty()) {
             self.use_feature(Features::XATTRS)?;
         }
@@ -147,13 +160,13 @@ impl<S: BlockStore> Fs<S> {
         let grow = self.plan_growth(&txn.edits, &mut txn.batch);
         if self.has_bug(Bug::BatchNotAtomic) {
             while txn.batch.patches.len() > 1 {
-                self.store.commit(AtomicBatch {
+                carry_out(AtomicBatch {
                     patches: txn.batch.patches.drain(..1).collect(),
                     ..AtomicBatch::default()
                 })?;
             }
         }
-        if let Err(error) = self.store.commit(txn.batch) {
+        if let Err(error) = carry_out(txn.batch) {
             for (ino, plan) in frees {
                 self.alloc().table.finish_free(ino, plan, false, false);
             }

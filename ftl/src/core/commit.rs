@@ -272,6 +272,7 @@ impl Core {
             token,
             batch,
             wanted,
+            relaxed,
             ..
         } = commit;
         count(&cx.sh.counters.commits, 1);
@@ -332,12 +333,43 @@ impl Core {
             self.clone_range(cx, clone, &mut copies);
             crash_point!("clone.applied");
         }
-        if self.group.is_empty() {
+        if relaxed {
+            self.relax(cx);
+            self.tell_durable(cx, port, token, Ok(()));
+        } else if self.group.is_empty() {
             self.durable_waiters
                 .push_back((self.log.last(), port, token, false));
         } else {
             self.group.waiters.push((port, token));
         }
+    }
+
+    /// Nobody waits for what has joined the group; the timer sees to it that it goes out.
+    fn relax(&mut self, cx: Cx<'_>) {
+        if !self.group.is_empty() {
+            self.relaxed = true;
+            cx.sh.arm_timer();
+        }
+    }
+
+    /// Whether the forming group is to go out now. A group of relaxed batches alone gathers more of them, unless somebody
+    /// waits for what it holds up.
+    pub(super) fn is_group_due(&self) -> bool {
+        let group = &self.group;
+        if group.is_empty() {
+            return false;
+        }
+        // What is written out may not overtake it.
+        let writes = self.dirty.has_urgent() || self.dirty.background > 0;
+        let holds_up = writes
+            || !self.commits.is_empty()
+            || !self.syncs.is_empty()
+            || !self.frame_waiters.is_empty()
+            || self.segments.wait_for_group() && self.is_tight();
+        let is_odd = !self.phase.is_running() || !self.loss.is_whole() || self.resize.is_some();
+        // A checkpoint and whoever relocates wait for names that change.
+        let renames = group.renamings().next().is_some();
+        !group.waiters.is_empty() || group.wanted || holds_up || is_odd || renames
     }
 
     /// Puts the unmapped grains of a range into the Zero state. A page that is mapped in memory only is reserved

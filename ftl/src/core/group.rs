@@ -23,6 +23,8 @@ pub(super) struct Group {
     /// In the order they took effect.
     pub(super) records: Vec<GroupRecord>,
     pub(super) waiters: Vec<(Port, Token)>,
+    /// Goes out although nobody waits for it: it has been there long enough, or was in the way of pages.
+    pub(super) wanted: bool,
 }
 
 impl Group {

@@ -129,7 +129,7 @@ impl Core {
         self.rescue_pages(cx, device, &lost);
         self.note_orphans(cx, &lost);
         self.abort_checkpoint();
-        let marks = self.sync_marks(LbaRange::ALL);
+        let marks = self.sync_marks(cx, LbaRange::ALL);
         self.loss.healing = Healing::Rescuing(marks);
         // Whoever waits for a header behind what was lost waits for what is written again.
         let waits = |&(no, ..): &(HeaderNo, Port, Token, bool)| first.is_some_and(|f| no >= f);

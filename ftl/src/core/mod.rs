@@ -91,6 +91,8 @@ pub(crate) struct Core {
     dirty: Dirty,
     group: Group,
     groups_done: u64,
+    /// Batches have taken effect that may not be durable, and that nobody waits for.
+    relaxed: bool,
     commits: VecDeque<PendingCommit>,
     /// The batch at the head waits until nobody holds the pages it moves.
     pins_awaited: bool,
@@ -173,6 +175,7 @@ impl Core {
             dirty: Dirty::default(),
             group: Group::default(),
             groups_done: 0,
+            relaxed: false,
             commits: VecDeque::new(),
             pins_awaited: false,
             clones_await: (0, 0),
@@ -222,12 +225,15 @@ impl Core {
     pub(crate) fn pump(&mut self, cx: Cx<'_>) {
         self.drain_inbox(cx);
         loop {
+            let was_due = self.is_group_due();
             let mut progress = self.run_commits(cx);
             progress |= self.assemble_user(cx);
             progress |= self.release_segments(cx);
             progress |= self.close_leaving();
             progress |= self.collect(cx);
             progress |= self.serve_frame_waiters(cx);
+            // Something may have begun to wait for a group that nobody waited for.
+            progress |= !was_due && self.is_group_due();
             if !progress {
                 break;
             }

@@ -513,11 +513,19 @@ impl Core {
     pub(crate) fn aged(&mut self, cx: Cx<'_>) {
         self.drain_inbox(cx);
         self.dirty.background = self.dirty.len();
+        self.group.wanted = !self.group.is_empty();
         self.pump(cx);
         self.formings.want(LbaRange::ALL);
         self.pump(cx);
+        if self.relaxed && self.group.is_empty() {
+            // Plain data wait for a sync, however long; what a batch has changed becomes durable by itself.
+            self.relaxed = false;
+            self.flush_wanted = self.flush_wanted.max(self.log.last());
+            self.start_flush(cx);
+        }
         cx.sh.deadline.store(NEVER, Ordering::SeqCst);
-        if self.dirty_pages() > 0 && self.failed.is_none() {
+        let waits = self.dirty_pages() > 0 || !self.group.is_empty();
+        if waits && self.failed.is_none() {
             cx.sh.arm_timer();
         }
         // A page that turned dirty in between has seen a timer that is gone now.

@@ -34,9 +34,19 @@ pub(crate) struct PendingCommit {
     pub(super) failed: Option<DurableError>,
     /// How often the sources of its clones were made urgent.
     pub(super) urged: u32,
+    /// Answered when it takes effect, not when it is durable.
+    pub(super) relaxed: bool,
 }
 
 impl PendingCommit {
+    /// The same, answered when it takes effect.
+    pub(crate) fn relaxed(self) -> Self {
+        Self {
+            relaxed: true,
+            ..self
+        }
+    }
+
     /// Checks a batch and notes which pages it needs. `grains_max` is the volume's limit.
     pub(crate) fn new(
         port: Port,
@@ -96,6 +106,7 @@ impl PendingCommit {
             wanted,
             failed: None,
             urged: 0,
+            relaxed: false,
         })
     }
 }

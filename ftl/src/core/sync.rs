@@ -41,16 +41,18 @@ impl Core {
             return;
         }
         self.drain_inbox(cx);
-        let marks = self.sync_marks(range);
+        let marks = self.sync_marks(cx, range);
         let port = cx.port;
         self.syncs.push_back(SyncWaiter { port, token, marks });
         cx.sh.owe(port);
     }
 
     /// Wants everything put in `range` to go out; returns what to wait for.
-    pub(super) fn sync_marks(&mut self, range: LbaRange) -> Marks {
+    pub(super) fn sync_marks(&mut self, cx: Cx<'_>, range: LbaRange) -> Marks {
+        let forgotten = cx.sh.has_bug(Bug::RelaxedForgotten) && self.group.waiters.is_empty();
+        let group = !self.group.is_empty() && !forgotten;
         Marks {
-            groups: self.groups_done + u64::from(!self.group.is_empty()),
+            groups: self.groups_done + u64::from(group),
             urgent: self.dirty.urge(range),
             forming: self.formings.want(range),
         }

@@ -97,7 +97,7 @@ impl Core {
             return false;
         }
         let few = self.dirty.has_urgent() && self.dirty.urgent_count() <= URGENT_TOGETHER;
-        let prompt = few || !self.group.is_empty();
+        let prompt = few || self.is_group_due();
         // What forms may not overtake the group.
         if prompt && !self.assemble_prompt(cx) {
             return false;
@@ -141,6 +141,8 @@ impl Core {
             return false;
         };
         let atomic = !self.group.is_empty();
+        let is_awaited =
+            !self.group.waiters.is_empty() || !self.syncs.is_empty() || self.dirty.has_urgent();
         let slots = self.group.slots();
         let pages_max = (room - 1).min(self.geometry.write_out_data_max());
         let single = cx.sh.has_bug(Bug::BatchNotAtomic) && self.group.pages.len() > 1;
@@ -182,6 +184,7 @@ impl Core {
             for (port, token) in self.group.take_waiters() {
                 self.durable_waiters.push_back((no, port, token, false));
             }
+            self.group.wanted = false;
             self.groups_done += 1;
             self.segments.group_assembled(no);
             // The batch's own pins end here; until now they kept the pages from being evicted.
@@ -193,7 +196,7 @@ impl Core {
         }
         if cx.sh.has_bug(Bug::WriteThroughVouchesForAll) {
             self.log.write_through();
-        } else {
+        } else if is_awaited {
             self.log.write_through_if_no_flush();
         }
         count(&cx.sh.counters.user_grains, copied.len() as u64);

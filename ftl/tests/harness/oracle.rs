@@ -114,6 +114,12 @@ pub(crate) struct Promise {
 }
 
 impl Promise {
+    /// What another one says, too.
+    pub(crate) fn add(&mut self, other: Self) {
+        self.versions.extend(other.versions);
+        self.reserved.extend(other.reserved);
+    }
+
     /// Whether it says anything about a grain.
     pub(crate) fn covers(&self, lba: u64) -> bool {
         self.versions

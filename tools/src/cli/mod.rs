@@ -227,6 +227,10 @@ pub struct Serve {
     /// Go on although devices of the volume are missing, for good: what is on them is lost.
     #[arg(long)]
     pub degraded: bool,
+    /// When changes of names and attributes are durable: strict, when the call returns, or relaxed, with the next fsync or a
+    /// few seconds later [default: strict].
+    #[arg(long, value_name = "WHEN")]
+    pub metadata_sync: Option<contigfs::MetadataSync>,
     /// Tell the devices what is free [default: auto, which is yes for block devices; image files would lose the space they
     /// have reserved].
     #[arg(long, value_enum, value_name = "WHEN")]

@@ -7,7 +7,7 @@ use std::str::FromStr;
 
 use bytesize::ByteSize;
 use clap::{Args, ValueEnum};
-use contigfs::AtimePolicy;
+use contigfs::{AtimePolicy, MetadataSync};
 use serde::{Deserialize, Deserializer};
 
 use super::Discard;
@@ -148,6 +148,8 @@ pub struct MountOptions {
     pub discard: Option<Discard>,
     /// `uring`, `nouring`
     pub rings: Option<bool>,
+    /// `metadata_sync=`
+    pub metadata_sync: Option<MetadataSync>,
     /// `config=`
     pub config: Option<PathBuf>,
     /// `remount`
@@ -215,9 +217,10 @@ impl MountOptions {
                     why: "auto, always or never is possible".to_owned(),
                 })?);
             }
+            ("metadata_sync", Some(value)) => self.metadata_sync = Some(parse(option, value)?),
             ("config", Some(value)) => self.config = Some(value.into()),
             ("remount", None) => self.remount = true,
-            ("uid" | "gid" | "listen" | "pool" | "config", None) => {
+            ("uid" | "gid" | "listen" | "pool" | "metadata_sync" | "config", None) => {
                 return Err(OptionError::Value {
                     option: option.to_owned(),
                     why: format!("a value is missing ({option}=VALUE)"),
@@ -248,6 +251,7 @@ impl MountOptions {
             degraded: self.degraded.or(below.degraded),
             discard: self.discard.or(below.discard),
             rings: self.rings.or(below.rings),
+            metadata_sync: self.metadata_sync.or(below.metadata_sync),
             config: self.config.or(below.config),
             remount: self.remount || below.remount,
         }

@@ -288,6 +288,13 @@ impl Core {
                         let _ = waiter.send(Err(commit_error(error)));
                     }
                 }
+                Job::CommitRelaxed(batch, waiter) => {
+                    let token = pages.wait(Waiting::Durable(waiter.clone()));
+                    if let Err(error) = pages.ftl.commit_relaxed(pages.port, batch, token) {
+                        pages.take(token);
+                        let _ = waiter.send(Err(commit_error(error)));
+                    }
+                }
                 Job::Media(port, action) => self.start_media(0, port, action),
                 Job::Listen(socket) => {
                     self.net.ring.accept(socket.as_raw_fd(), 0);

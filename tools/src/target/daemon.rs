@@ -11,8 +11,8 @@ use std::thread::{Builder, JoinHandle};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, anyhow};
-use contigfs::Fs;
 use contigfs::fuse::{Mounted, UnmountError, mount_with_cache, unmount_by_helper};
+use contigfs::{Fs, FsOptions};
 use ftl::device::FileDevice;
 use ftl::{ArrayDevice, Device, Ftl, GRAIN_BYTES, OpenOptions, Port, Volume};
 use socket2::{Domain, Protocol, Socket, Type};
@@ -115,7 +115,12 @@ impl Target {
         .growing_on(file.as_ref().map_or_else(Weak::new, Arc::downgrade))
         .reading_ahead()?;
         let readahead = store.readahead().cloned();
-        let fs = Fs::mount(store).context("cannot read the file system of the volume")?;
+        let options = FsOptions {
+            metadata_sync: settings.metadata_sync,
+            ..FsOptions::default()
+        };
+        let fs =
+            Fs::mount_with(store, &options).context("cannot read the file system of the volume")?;
         fs.set_observer(Box::new(Fence(Arc::clone(&regions))));
         let fs = Arc::new(fs);
         let service = Arc::new(Service {

@@ -47,6 +47,8 @@ pub(super) enum Job {
     Resize(u64, Waiter<Result<(), GrowError>>),
     /// Commit a batch.
     Commit(AtomicBatch, Waiter<Result<(), StoreError>>),
+    /// The same, answered when it has taken effect.
+    CommitRelaxed(AtomicBatch, Waiter<Result<(), StoreError>>),
     /// Carry out an action that appeared on the port of a lane.
     Media(Port, Action),
     /// Accept connections from this listening socket on.

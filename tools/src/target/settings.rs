@@ -1,5 +1,6 @@
 //! Settings of a target: the TOML file and the command line, merged and checked.
 
+use contigfs::MetadataSync;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 
@@ -38,6 +39,8 @@ struct FileSettings {
     gc_policy: Option<GcPolicy>,
     degraded: Option<bool>,
     discard: Option<cli::Discard>,
+    #[serde(default, deserialize_with = "metadata_sync")]
+    metadata_sync: Option<MetadataSync>,
 }
 
 fn size<'de, D: Deserializer<'de>>(from: D) -> Result<Option<ByteSize>, D::Error> {
@@ -46,6 +49,11 @@ fn size<'de, D: Deserializer<'de>>(from: D) -> Result<Option<ByteSize>, D::Error
 }
 
 fn policy<'de, D: Deserializer<'de>>(from: D) -> Result<Option<GcPolicy>, D::Error> {
+    let text = String::deserialize(from)?;
+    text.parse().map(Some).map_err(serde::de::Error::custom)
+}
+
+fn metadata_sync<'de, D: Deserializer<'de>>(from: D) -> Result<Option<MetadataSync>, D::Error> {
     let text = String::deserialize(from)?;
     text.parse().map(Some).map_err(serde::de::Error::custom)
 }
@@ -61,6 +69,8 @@ pub struct Settings {
     pub discard: bool,
     /// Where to mount.
     pub mount: Option<PathBuf>,
+    /// When changes of metadata are durable.
+    pub metadata_sync: MetadataSync,
     /// How to mount.
     pub fuse: contigfs::fuse::MountOptions,
     /// Where to listen, if anywhere.
@@ -168,7 +178,16 @@ impl Settings {
         if !(1..=64).contains(&reactors) {
             bail!("{reactors} reactors: 1 to 64 are possible");
         }
+        let metadata_sync = options
+            .metadata_sync
+            .or(mount_options.metadata_sync)
+            .or(file.metadata_sync)
+            .unwrap_or_default();
+        if metadata_sync == MetadataSync::Relaxed && mount_options.sync == Some(true) {
+            bail!("sync and relaxed metadata contradict each other");
+        }
         Ok(Self {
+            metadata_sync,
             fuse: fuse_options(&mount_options, &devices),
             degraded: options.degraded || mount_options.degraded.or(file.degraded).unwrap_or(false),
             devices,

@@ -233,6 +233,15 @@ impl BlockStore for TargetStore {
         answer.recv().map_err(|_| StoreError::Failed)?
     }
 
+    fn commit_relaxed(&self, batch: AtomicBatch) -> Result<(), StoreError> {
+        if let Some(lane) = self.lanes.as_ref().and_then(|lanes| lanes.enter()) {
+            return lane.durable(|ftl, port, token| ftl.commit_relaxed(port, batch, token));
+        }
+        let (done, answer) = waiter();
+        self.send(Job::CommitRelaxed(batch, done))?;
+        answer.recv().map_err(|_| StoreError::Failed)?
+    }
+
     fn sync(&self, range: LbaRange) -> Result<(), StoreError> {
         if let Some(lane) = self.lanes.as_ref().and_then(|lanes| lanes.enter()) {
             return lane.durable(|ftl, port, token| {

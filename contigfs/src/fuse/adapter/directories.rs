@@ -62,9 +62,9 @@ impl<S: BlockStore + 'static> Adapter<S> {
         Ok(())
     }
 
-    /// Names are durable already, and times but that of the last access.
+    /// Names are durable already, unless that is relaxed, and so are times but that of the last access.
     pub(super) fn fsyncdir(&self, reply: Reply) -> Served {
-        reply.done(Ok(()));
+        reply.done(self.fs.sync_metadata());
         Ok(())
     }
 

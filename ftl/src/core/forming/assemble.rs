@@ -114,6 +114,7 @@ impl Core {
         let going = forming.entries.iter().filter(|e| goes(e)).count();
         let has_pages = part == Part::All && forming.pages > 0;
         // Pages must not overtake trims that have taken effect.
+        self.group.wanted |= has_pages && !self.group.is_empty();
         let room =
             if going == 0 && forming.records.is_empty() || has_pages && !self.group.is_empty() {
                 None

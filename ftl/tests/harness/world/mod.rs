@@ -5,13 +5,14 @@
 
 mod workload;
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use ftl::device::sim::{OpKind, SimCounts, SimRng};
 use ftl::{
-    Action, ActionId, Device, DurableError, Event, Ftl, GRAIN_BYTES, Get, GetError, GrainState,
-    Intent, Lba, LbaRange, MediaError, MediaOp, PageRef, Port, ResizeError, Time, Token,
+    Action, ActionId, AtomicBatch, Device, DurableError, Event, Ftl, GRAIN_BYTES, Get, GetError,
+    GrainState, Intent, Lba, LbaRange, MediaError, MediaOp, PageRef, Port, ResizeError, Time,
+    Token,
 };
 
 use super::memory;
@@ -76,6 +77,10 @@ pub(crate) struct World {
     next_token: u64,
     /// Answers to come: what they promise, and the grains of commits that may not have taken effect yet.
     promises: HashMap<u64, (Promise, Vec<u64>)>,
+    /// Answers to come that promise nothing but to have taken effect.
+    relaxed: HashSet<u64>,
+    /// What the next sync of anything promises besides.
+    unsynced: Promise,
     asked: HashMap<u64, Asked>,
     /// Grains of commits that may not have taken effect yet: the order of changes is open, so they are left alone.
     locked: Counted,
@@ -112,6 +117,7 @@ pub(crate) struct WorldStats {
     pub(crate) acknowledged: u64,
     pub(crate) no_space: u64,
     pub(crate) batches: u64,
+    pub(crate) relaxed: u64,
     pub(crate) trims: u64,
     pub(crate) remaps: u64,
     pub(crate) clones: u64,
@@ -171,6 +177,8 @@ impl World {
             now: Time(1),
             next_token: 0,
             promises: HashMap::new(),
+            relaxed: HashSet::new(),
+            unsynced: Promise::default(),
             asked: HashMap::new(),
             locked: Counted::default(),
             writing: Counted::default(),
@@ -238,6 +246,20 @@ impl World {
         let token = self.promise(Promise::default(), Vec::new());
         self.ftl.load(Port(0), LbaRange::ALL, token);
         self.settle(&mut unobserved)
+    }
+
+    /// Carries out a relaxed batch, then lets `ns` pass in which nobody asks for anything; after that it has to be durable.
+    pub(crate) fn relaxed(&mut self, batch: AtomicBatch, ns: u64) -> Result<(), Violation> {
+        let promise = self.oracle.commit(0, &batch);
+        let token = self.promise(Promise::default(), Vec::new());
+        let submitted = self.ftl.commit_relaxed(Port(0), batch, token);
+        submitted.map_err(|error| Violation(format!("commit refused: {error}")))?;
+        let end = self.now.after_ns(ns);
+        while self.now < end {
+            self.turn(true, &mut unobserved)?;
+        }
+        self.oracle.acknowledge(&promise);
+        Ok(())
     }
 
     /// Begins to give the volume another size; false if what is on it does not fit.
@@ -357,7 +379,11 @@ impl World {
                                 if let Some(lba) = self.traced.filter(|lba| promise.covers(*lba)) {
                                     self.trace(lba, || format!("{token:?} acknowledged"));
                                 }
-                                self.oracle.acknowledge(&promise);
+                                if self.relaxed.remove(&token.0) {
+                                    self.unsynced.add(promise);
+                                } else {
+                                    self.oracle.acknowledge(&promise);
+                                }
                                 self.stats.acknowledged += 1;
                                 observer(&self.view(Moment::Acknowledged))?;
                             }

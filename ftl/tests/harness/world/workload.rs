@@ -215,7 +215,9 @@ impl World {
     }
 
     pub(super) fn sync_promise(&self, range: LbaRange) -> Promise {
-        self.oracle.sync(range, |lba| self.locked.contains(lba))
+        let mut promise = self.oracle.sync(range, |lba| self.locked.contains(lba));
+        promise.add(self.unsynced.clone());
+        promise
     }
 
     /// Trims something, and waits until that is over.
@@ -410,7 +412,14 @@ impl World {
             self.trace(*lba, || format!("commit as {token:?}"));
         }
         let patched = batch.patches.first().map(|patch| patch.0);
-        if let Err(error) = self.ftl.commit(port, batch, token) {
+        let submitted = if self.rng.one_in(3) {
+            self.relaxed.insert(token.0);
+            self.stats.relaxed += 1;
+            self.ftl.commit_relaxed(port, batch, token)
+        } else {
+            self.ftl.commit(port, batch, token)
+        };
+        if let Err(error) = submitted {
             return violation(format!("commit refused: {error}"));
         }
         self.stats.batches += 1;
