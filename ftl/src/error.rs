@@ -197,3 +197,17 @@ pub enum ResizeError {
     #[error("the volume takes no changes any more")]
     Closed,
 }
+
+/// Why grains can not be shared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ShareError {
+    /// As much is shared as may be, or the volume was opened without room for any.
+    #[error("as much is shared as may be at once")]
+    NoRoom,
+    /// Pages of what was shared before have not left their memory yet.
+    #[error("what was shared before is still in use")]
+    Busy,
+    /// The memory can not be had: this `errno`.
+    #[error("the memory can not be shared: {}", std::io::Error::from_raw_os_error(*.0))]
+    Memory(i32),
+}

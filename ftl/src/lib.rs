@@ -59,7 +59,7 @@
 //!
 //! The format and the argument why it survives crashes are in `docs/format.md`, `docs/checkpoint.md` and
 //! `docs/remap.md`; several devices as one volume are the subject of `docs/array.md`, and other sizes that of
-//! `docs/resize.md`.
+//! `docs/resize.md`, and pages that local programs have mapped that of `docs/sharing.md`.
 
 #![deny(unsafe_code)]
 
@@ -109,7 +109,9 @@ pub use device::{
     MediaError, MediaOp, MemDevice, Member, MemberState, Members, OverlayDevice, SimDevice,
 };
 pub use engine::{DeviceUse, Ftl, Get, VolumeInfo};
-pub use error::{CommitError, DurableError, FormatError, GetError, OpenError, ResizeError};
+pub use error::{
+    CommitError, DurableError, FormatError, GetError, OpenError, ResizeError, ShareError,
+};
 pub use fault::MediaFault;
 pub use geometry::Geometry;
 pub use ids::{GrainState, Intent, Port, Time, Token};

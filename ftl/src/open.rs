@@ -60,6 +60,8 @@ impl Default for FormatOptions {
 pub struct OpenOptions {
     /// Pages held in memory, at least 16.
     pub pool_frames: usize,
+    /// Most grains that may be [shared](Ftl::share) at once, beside those of the pool.
+    pub shared_frames: usize,
     /// Number of drivers.
     pub ports: u16,
     /// Time now, on the drivers' clock.
@@ -104,6 +106,7 @@ impl Default for OpenOptions {
     fn default() -> Self {
         Self {
             pool_frames: 4096,
+            shared_frames: 0,
             ports: 1,
             now: Time(0),
             wall_clock_ns: 0,
@@ -223,6 +226,9 @@ impl Ftl {
         if options.pool_frames > 1 << 28 {
             return Err(OpenError::Options("a pool has at most 2^28 frames"));
         }
+        if options.shared_frames > 1 << 28 {
+            return Err(OpenError::Options("at most 2^28 frames are shared"));
+        }
         if options.ports == 0 {
             return Err(OpenError::Options("a volume has at least one port"));
         }
@@ -237,7 +243,8 @@ impl Ftl {
         let geometry = found.superblock.geometry;
         let info = VolumeInfo::of(&found.superblock);
         let placement = options.gc_policy.build(&geometry);
-        let pool = Pool::new(options.pool_frames, &geometry, placement.streams())
+        let frames = (options.pool_frames, options.shared_frames);
+        let pool = Pool::new(frames.0, frames.1, &geometry, placement.streams())
             .map_err(OpenError::Memory)?;
         let shared = Shared {
             pool,
@@ -250,7 +257,7 @@ impl Ftl {
             map_cold: AtomicBool::new(!found.cold.is_warm()),
             core: Mutex::new(Core::new(
                 found,
-                options.pool_frames,
+                frames,
                 placement,
                 options.checkpoint_headers,
                 options.sweep_entries,

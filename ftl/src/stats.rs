@@ -76,6 +76,8 @@ counters! {
     discards,
     /// Pages of the map read.
     map_pages_read,
+    /// Shared pages that were found to have been stored to.
+    stores_found,
     /// Free segments at the time of the call.
     segments_free,
     /// Tombstones at the time of the call.

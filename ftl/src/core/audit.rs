@@ -53,7 +53,14 @@ impl Core {
                 let resident = matches!(state, State::Resident(_));
                 assert_eq!(known.usage == FrameUse::Resident, resident, "{lba}");
                 assert_eq!(frames.insert(frame.0, lba.0), None, "frame named twice");
-                if matches!(state, State::Resident(r) if !r.dirty) && known.writing == 0 {
+                let is_shared = cx.sh.pool.is_shared(frame);
+                if is_shared {
+                    let home = self.sharing.frame_of(lba);
+                    assert!(
+                        home.is_none_or(|home| home == frame),
+                        "{lba} has another place"
+                    );
+                } else if matches!(state, State::Resident(r) if !r.dirty) && known.writing == 0 {
                     assert!(self.candidates.holds(frame), "{lba} is never evicted");
                 }
             }
@@ -115,6 +122,7 @@ impl Core {
         let listed = self
             .frames
             .iter()
+            .take(self.pool_frames)
             .filter(|f| f.usage == FrameUse::Free)
             .count();
         assert_eq!(listed, self.frames_free.len(), "free frames");

@@ -218,7 +218,7 @@ impl Core {
     pub(crate) fn batch_grains_max(&self) -> usize {
         AtomicBatch::GRAINS_MAX
             .min(self.geometry.write_out_data_max())
-            .min(self.frames.len() / 4)
+            .min(self.pool_frames / 4)
     }
 
     /// Whether the volume can hold what the batch leaves behind. What it frees itself counts.

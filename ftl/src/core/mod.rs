@@ -25,6 +25,7 @@ mod pages;
 mod pending;
 mod remap;
 mod resize;
+mod sharing;
 mod shutdown;
 mod stages;
 mod sync;
@@ -61,6 +62,7 @@ use group::Group;
 use load::Loader;
 use loss::Loss;
 use resize::Resize;
+use sharing::Sharing;
 use shutdown::Phase;
 use stages::Stages;
 use sync::SyncWaiter;
@@ -83,7 +85,10 @@ pub(crate) struct Core {
     index: LeafIndex,
     mapped: u64,
 
+    /// Those of the pool, then those that lie in memory of files.
     frames: Vec<Frame>,
+    pool_frames: usize,
+    sharing: Sharing,
     frames_free: Vec<FrameId>,
     candidates: Candidates,
     frame_waiters: VecDeque<Waiter>,
@@ -146,7 +151,7 @@ pub(crate) struct Recovered {
 impl Core {
     pub(crate) fn new(
         mut found: Recovered,
-        frames: usize,
+        (frames, shared): (usize, usize),
         placement: Box<dyn Placement>,
         checkpoint_headers: u64,
         sweep_entries: Option<u64>,
@@ -168,7 +173,9 @@ impl Core {
             records: found.records,
             index: found.index,
             mapped: found.mapped,
-            frames: (0..frames).map(|_| Frame::new()).collect(),
+            frames: (0..frames + shared).map(|_| Frame::new()).collect(),
+            pool_frames: frames,
+            sharing: Sharing::new(frames, shared),
             frames_free: (0..frames as u32).rev().map(FrameId).collect(),
             candidates: Candidates::new(frames),
             frame_waiters: VecDeque::new(),

@@ -108,10 +108,12 @@ impl Core {
             State::Away(location) => location,
         };
         let on_media = matches!(location, Location::Media(_));
-        if intent == Intent::Read && !on_media {
+        let home = self.sharing.frame_of(lba);
+        let is_new = location == Location::Nowhere;
+        // Where the page is shared, a mapping may have stored to it already.
+        if intent == Intent::Read && !on_media && (is_new || home.is_none()) {
             return Acquired::Zeros;
         }
-        let is_new = location == Location::Nowhere;
         // What is lost takes space when it is written again.
         let takes_space = is_new || intent != Intent::Read && self.is_lost_at(location);
         if takes_space && !for_commit && self.mapped_now() >= self.capacity_now() {
@@ -123,7 +125,14 @@ impl Core {
             }
             return Acquired::Failed(GetError::NoSpace);
         }
-        let Some(frame) = self.take_frame(cx) else {
+        if let Some(home) = home
+            && self.frames[home.0 as usize].usage != FrameUse::Free
+        {
+            // Somebody holds what the grain was before.
+            self.frames[home.0 as usize].waiters.push(waiter);
+            return Acquired::Pending;
+        }
+        let Some(frame) = home.or_else(|| self.take_frame(cx)) else {
             // A failed volume cleans no page any more: an error now rather than waiting for ever.
             if let Some(error) = self.failed {
                 return Acquired::Failed(GetError::Failed(error));
@@ -161,24 +170,25 @@ impl Core {
                 Acquired::Pending
             }
             Location::Nowhere | Location::Zero(_) if !for_commit => {
-                cx.sh.pool.arena.zero(slot);
                 known.usage = FrameUse::Resident;
+                // Before anybody finds it.
+                self.begins_as_zeros(cx, frame);
                 entry.replace(State::resident(frame, 1, is_new));
                 if is_new {
                     self.mapped += 1;
                     self.dirty.insert(lba);
                     cx.sh.arm_timer();
                 } else {
-                    self.candidates.push(frame);
+                    self.may_leave(cx, frame);
                 }
                 Acquired::Pinned(leaf, frame)
             }
             _ => {
+                known.usage = FrameUse::Exclusive;
                 // An overwrite that does not fill all of it is given up.
                 if intent != Intent::Overwrite {
-                    cx.sh.pool.arena.zero(slot);
+                    self.begins_as_zeros(cx, frame);
                 }
-                known.usage = FrameUse::Exclusive;
                 entry.replace(State::InFlight(frame));
                 Acquired::Exclusive(frame)
             }
@@ -196,12 +206,19 @@ impl Core {
         let known = &mut self.frames[frame.0 as usize];
         assert_eq!(known.life, life, "a frame lives while it is read");
         if known.usage == FrameUse::Orphan {
+            self.ends_as_page(cx, frame);
             self.free_frame(cx, frame);
             return;
         }
         assert_eq!(known.usage, FrameUse::Reading, "frame being read");
         match result {
-            Ok(()) => self.make_resident(cx, frame, false),
+            Ok(()) => {
+                if cx.sh.pool.is_shared(frame) {
+                    let digest = cx.sh.pool.arena.digest(cx.sh.pool.frame(frame));
+                    cx.sh.pool.seen(frame).store(digest, Ordering::Relaxed);
+                }
+                self.make_resident(cx, frame, false);
+            }
             Err(error) => {
                 let (leaf, lba) = (Arc::clone(known.leaf()), known.lba);
                 leaf.entry(lba).settle(known.media, known.heat);
@@ -209,6 +226,7 @@ impl Core {
                 for waiter in waiters {
                     self.refuse(cx, waiter, error);
                 }
+                self.ends_as_page(cx, frame);
                 self.free_frame(cx, frame);
             }
         }
@@ -230,7 +248,7 @@ impl Core {
             self.dirty.insert(lba);
             cx.sh.arm_timer();
         } else {
-            self.candidates.push(frame);
+            self.may_leave(cx, frame);
         }
         for waiter in waiters.drain(..) {
             match waiter.kind {
@@ -296,6 +314,7 @@ impl Core {
         assert_eq!(known.usage, FrameUse::Exclusive, "exclusive frame");
         let (leaf, lba) = (Arc::clone(known.leaf()), known.lba);
         leaf.entry(lba).settle(known.media, known.heat);
+        self.ends_as_page(cx, frame);
         self.free_frame(cx, frame);
         self.index.prune(&cx.sh.map, lba);
     }
@@ -313,6 +332,7 @@ impl Core {
                 location
             }
             State::InFlight(frame) => {
+                self.ends_as_page(cx, frame);
                 let known = &mut self.frames[frame.0 as usize];
                 known.usage = FrameUse::Orphan;
                 if known.media != Location::Nowhere {
@@ -324,6 +344,7 @@ impl Core {
                 self.mapped -= 1;
                 self.dirty.remove(lba);
                 let grouped = u32::from(self.group.remove_page(lba));
+                self.ends_as_page(cx, frame);
                 let known = &mut self.frames[frame.0 as usize];
                 let location = std::mem::replace(&mut known.media, Location::Nowhere);
                 known.usage = FrameUse::Orphan;
@@ -365,7 +386,9 @@ impl Core {
         known.heat = Heat::UNKNOWN;
         known.life = known.life.wrapping_add(1);
         let waiters = std::mem::take(&mut known.waiters);
-        self.frames_free.push(frame);
+        if !cx.sh.pool.is_shared(frame) {
+            self.frames_free.push(frame);
+        }
         for waiter in waiters {
             self.ask_again(cx, waiter);
         }
@@ -419,7 +442,13 @@ impl Core {
         }
     }
 
+    /// Evicts a page, unless it is shared.
     fn evict(&mut self, cx: Cx<'_>, frame: FrameId, force: bool) -> bool {
+        !cx.sh.pool.is_shared(frame) && self.evict_any(cx, frame, force)
+    }
+
+    /// Evicts a page if it is clean and nobody holds it.
+    pub(super) fn evict_any(&mut self, cx: Cx<'_>, frame: FrameId, force: bool) -> bool {
         let known = &self.frames[frame.0 as usize];
         if known.usage != FrameUse::Resident || known.writing > 0 {
             return false;
@@ -460,7 +489,7 @@ impl Core {
             return;
         }
         if self.frame_waiters.is_empty() || !self.evict(cx, frame, true) {
-            self.candidates.push(frame);
+            self.may_leave(cx, frame);
         }
     }
 
@@ -497,7 +526,7 @@ impl Core {
 
     /// Whether dirty pages are so many that some must go out.
     fn has_many_dirty(&self) -> bool {
-        self.dirty.len() > self.frames.len() / 4
+        self.dirty.len() > self.pool_frames / 4
     }
 
     /// What a completed read may have set going. Reads complete often, so nothing else is looked at.
@@ -570,7 +599,7 @@ impl Core {
         if cx.sh.write_through {
             self.dirty.background = self.dirty.len();
         } else if self.has_many_dirty() {
-            let excess = self.dirty.len() - self.frames.len() / 8;
+            let excess = self.dirty.len() - self.pool_frames / 8;
             self.dirty.background = self.dirty.background.max(excess);
         }
     }

@@ -262,6 +262,11 @@ impl Core {
         }
         let arena = &cx.sh.pool.arena;
         arena.copy_slot(cx.sh.pool.frame(frame), slot);
+        if cx.sh.pool.is_shared(frame) {
+            // Of the copy: what is stored later shows.
+            let digest = arena.digest(slot);
+            cx.sh.pool.seen(frame).store(digest, Ordering::Relaxed);
+        }
         arena.crc(slot)
     }
 

@@ -293,6 +293,20 @@ impl<W: Word> Entry<W> {
         }
     }
 
+    /// Sets the dirty mark of `frame`; false if it was there, or the page is not. Lock held.
+    pub fn soil(&self, frame: FrameId) -> bool {
+        let mut word = self.0.load();
+        loop {
+            if word & TAG != TAG_RESIDENT || word & FRAME != frame.0 as u64 || word & DIRTY != 0 {
+                return false;
+            }
+            match self.0.swap_if(word, word | DIRTY) {
+                Ok(_) => return true,
+                Err(seen) => word = seen,
+            }
+        }
+    }
+
     /// Clears the dirty mark of `frame`; false if it was not there. Done before the bytes are copied, so that a
     /// write put later marks the page again. Lock held.
     pub fn clean(&self, frame: FrameId) -> bool {

@@ -1,7 +1,8 @@
 //! The memory of the pool: one range of addresses, handed out by the grain. The one place that touches raw page memory.
 //!
 //! Its front, the pages, is a memory file that others may map. Behind that lies memory of the engine's own, in huge pages
-//! where the system has them: the kernel has fewer pages to pin and to name to the device for a write of 512 KiB.
+//! where the system has them: the kernel has fewer pages to pin and to name to the device for a write of 512 KiB. Behind
+//! that comes room for memory files of others ([`Arena::lay`]): a slot there has the page of such a file.
 //!
 //! Rules of the memory: a slot belongs to whoever the engine says (a page's pin holders, a write-out being
 //! assembled, a media operation). Holders of one page may copy in and out at the same time, as remote peers do; they
@@ -9,6 +10,7 @@
 //! pointers, and no reference to memory that others may write is ever made. A media operation owns its slots alone
 //! until its completion.
 
+use super::digest::digest;
 use crate::addr::GRAIN_BYTES;
 use crate::device::IoBuf;
 use memmap2::{Advice, MmapOptions, MmapRaw};
@@ -36,12 +38,14 @@ const HUGE_FROM_BYTES: usize = 8 << 20;
 pub(crate) struct Arena {
     map: MmapRaw,
     slots: usize,
+    /// Slots in front of those that memory files of others can be laid under.
+    own: usize,
     fd: File,
 }
 
 impl Arena {
-    /// `shared` slots in a memory file, and `private` ones behind them.
-    pub(crate) fn new(shared: usize, private: usize) -> io::Result<Self> {
+    /// `shared` slots in a memory file, `private` ones behind them, and `room` for memory files of others.
+    pub(crate) fn new(shared: usize, private: usize, room: usize) -> io::Result<Self> {
         // SAFETY: the name is a NUL-terminated literal; the call has no other memory argument.
         let raw = unsafe { libc::memfd_create(c"flashnet-pool".as_ptr(), libc::MFD_CLOEXEC) };
         if raw < 0 {
@@ -51,7 +55,8 @@ impl Arena {
         let fd = File::from(unsafe { OwnedFd::from_raw_fd(raw) });
         let (front, back) = (shared * GRAIN_BYTES, private * GRAIN_BYTES);
         fd.set_len(front as u64)?;
-        let map = MmapOptions::new().len(front + back).map_anon()?;
+        let bytes = front + back + room * GRAIN_BYTES;
+        let map = MmapOptions::new().len(bytes).map_anon()?;
         let map = MmapRaw::from(map);
         if front > 0 {
             // SAFETY: replaces pages of a mapping that is ours alone and that nobody has used yet; it ends with it.
@@ -73,8 +78,49 @@ impl Arena {
             // Without huge pages it works as well.
             let _ = map.advise_range(Advice::HugePage, front, back);
         }
-        let slots = shared + private;
-        Ok(Self { map, slots, fd })
+        let own = shared + private;
+        Ok(Self {
+            map,
+            slots: own + room,
+            own,
+            fd,
+        })
+    }
+
+    /// Lays the `count` pages of a memory file from page `at` on under slots of the room. From now on these pages are the
+    /// slots' memory. The file must be as long, and must not get shorter before the slots are [taken off](Self::take_off).
+    pub(crate) fn lay(&self, slot: Slot, count: usize, file: &File, at: u64) -> io::Result<()> {
+        self.replace(slot, count, Some((file, at * GRAIN_BYTES as u64)))
+    }
+
+    /// Gives slots of the room fresh memory of their own. What still looks at them sees zeros.
+    pub(crate) fn take_off(&self, slot: Slot, count: usize) -> io::Result<()> {
+        self.replace(slot, count, None)
+    }
+
+    fn replace(&self, slot: Slot, count: usize, by: Option<(&File, u64)>) -> io::Result<()> {
+        assert!(slot.0 as usize >= self.own, "memory of the engine's own");
+        let start = self.at(slot, 0, count * GRAIN_BYTES);
+        let (flags, fd, offset) = match by {
+            Some((file, offset)) => (libc::MAP_SHARED, file.as_raw_fd(), offset),
+            None => (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0),
+        };
+        // SAFETY: replaces pages inside of the mapping (checked) that no operation of the engine's own memory uses. They
+        // stay readable and writable throughout, so whoever holds one of them (a page of a file that was cut) may go on.
+        let placed = unsafe {
+            libc::mmap(
+                start.cast(),
+                count * GRAIN_BYTES,
+                libc::PROT_READ | libc::PROT_WRITE,
+                flags | libc::MAP_FIXED,
+                fd,
+                offset as libc::off_t,
+            )
+        };
+        match placed == libc::MAP_FAILED {
+            true => Err(io::Error::last_os_error()),
+            false => Ok(()),
+        }
     }
 
     /// Start and length of the whole mapping.
@@ -146,6 +192,13 @@ impl Arena {
         let from = self.ptr(slot);
         // SAFETY: a whole slot inside the mapping that nobody writes (contract above), so it may be borrowed.
         crc32fast::hash(unsafe { std::slice::from_raw_parts(from, GRAIN_BYTES) })
+    }
+
+    /// A digest of a slot that others may write meanwhile: then it is that of some mix.
+    pub(crate) fn digest(&self, slot: Slot) -> u64 {
+        let mut bytes = [0; GRAIN_BYTES];
+        self.copy_out(slot, 0, &mut bytes);
+        digest(&bytes)
     }
 
     /// The content of a slot that nobody writes now.

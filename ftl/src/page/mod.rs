@@ -3,6 +3,7 @@
 #[allow(unsafe_code)]
 pub(crate) mod arena;
 mod candidates;
+mod digest;
 mod frame;
 mod page_ref;
 mod pool;

@@ -4,11 +4,14 @@
 //! what frees frames never waits for frames (I17).
 
 use super::arena::{Arena, Slot};
+use super::digest::digest;
+use crate::addr::GRAIN_BYTES;
 use crate::device::IoBuf;
 use crate::format::RECORDS_MAX;
 use crate::geometry::Geometry;
 use crate::map::FrameId;
 use std::io;
+use std::sync::atomic::AtomicU64;
 
 /// Pages of a checkpoint written at a time.
 pub(crate) const SAVE_GRAINS: usize = 64;
@@ -28,22 +31,34 @@ pub(crate) const fn forming_stages(streams: usize) -> usize {
 pub(crate) struct Pool {
     pub(crate) arena: Arena,
     frames: usize,
+    /// First slot of the frames that lie in memory of files.
+    room: usize,
+    /// What is known of the content of each of these: see [`Pool::seen`].
+    digests: Vec<AtomicU64>,
+    zero_digest: u64,
     stages: usize,
     stage_grains: usize,
     scan_grains: usize,
 }
 
 impl Pool {
-    pub(crate) fn new(frames: usize, geometry: &Geometry, streams: usize) -> io::Result<Self> {
+    /// Memory for `frames` pages, and room for `shared` more that files bring themselves.
+    pub(crate) fn new(
+        frames: usize,
+        shared: usize,
+        geometry: &Geometry,
+        streams: usize,
+    ) -> io::Result<Self> {
         let stage_grains = 1 + geometry.write_out_data_max();
         let scan_grains = (1 + RECORDS_MAX).min(geometry.segment_grains as usize);
         let stages = PROMPT_STAGES + forming_stages(streams);
+        let private = 2 + stages * stage_grains + scan_grains + SAVE_GRAINS + LOAD_GRAINS;
         Ok(Self {
-            arena: Arena::new(
-                frames,
-                2 + stages * stage_grains + scan_grains + SAVE_GRAINS + LOAD_GRAINS,
-            )?,
+            arena: Arena::new(frames, private, shared)?,
             frames,
+            room: frames + private,
+            zero_digest: digest(&[0; GRAIN_BYTES]),
+            digests: (0..shared).map(|_| AtomicU64::new(0)).collect(),
             stages,
             stage_grains,
             scan_grains,
@@ -54,12 +69,36 @@ impl Pool {
         self.frames
     }
 
+    /// Frames that lie in memory of files: their numbers follow those of the pool.
+    pub(crate) fn shared_frames(&self) -> usize {
+        self.digests.len()
+    }
+
+    /// Whether a frame lies in memory of a file.
+    pub(crate) const fn is_shared(&self, frame: FrameId) -> bool {
+        frame.0 as usize >= self.frames
+    }
+
     pub(crate) fn frame(&self, frame: FrameId) -> Slot {
-        debug_assert!(
-            (frame.0 as usize) < self.frames,
-            "frame outside of the pool"
-        );
-        Slot(frame.0)
+        let frame = frame.0 as usize;
+        match frame.checked_sub(self.frames) {
+            None => Slot(frame as u32),
+            Some(shared) => {
+                debug_assert!(shared < self.digests.len(), "frame outside of the pool");
+                Slot((self.room + shared) as u32)
+            }
+        }
+    }
+
+    /// Digest of what a frame in memory of a file held when that was last read from the media or copied for a write-out:
+    /// if it holds something else, somebody has stored to it. Under the core's lock.
+    pub(crate) fn seen(&self, frame: FrameId) -> &AtomicU64 {
+        &self.digests[frame.0 as usize - self.frames]
+    }
+
+    /// Digest of a page of zeros.
+    pub(crate) const fn zero_digest(&self) -> u64 {
+        self.zero_digest
     }
 
     /// A page that always reads as zeros.
