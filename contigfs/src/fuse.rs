@@ -2,7 +2,8 @@
 //!
 //! Files are opened for direct I/O, so every `read` and `write` reaches the store and is coherent with remote access.
 //! Mappings go through the kernel's page cache: the kernel writes dirty pages back before direct reads and on `msync`, and
-//! [`PageCache`] keeps them coherent with what is stored past it (`docs/coherence.md`). Permissions are checked by the kernel, with the
+//! [`PageCache`] keeps them coherent with what is stored past it; or files share their pages with those who map them
+//! ([`SharePages`]), and there is nothing to be kept (`docs/coherence.md`). Permissions are checked by the kernel, with the
 //! access control lists that it asks for (`FUSE_POSIX_ACL`, which implies `default_permissions`); what new files inherit
 //! is decided here, so the kernel hands the umask on (`FUSE_DONT_MASK`).
 //!
@@ -33,6 +34,7 @@ mod helper;
 mod ioctl;
 mod message;
 mod mount;
+mod passthrough;
 mod reply;
 mod ring;
 mod session;
@@ -44,3 +46,4 @@ pub use ioctl::{GROW, GrowRequest};
 pub use mount::{
     MountError, MountOptions, Mounted, UnmountError, available, mount, mount_with_cache,
 };
+pub use passthrough::{SHARE_ATTRIBUTE, SharePages};

@@ -49,6 +49,6 @@ pub use fs::{
 pub use inode::{Attr, FileKind, InodeNo, SetAttr, SetTime};
 pub use mem_store::MemStore;
 pub use repair::{Care, RepairReport, repair};
-pub use store::{BlockStore, ByteAddr, GrowError, Grown, StoreError};
+pub use store::{BlockStore, ByteAddr, GrowError, Grown, ShareError, StoreError, share_on};
 pub use time::Timestamp;
 pub use xattr::XattrMode;

@@ -28,11 +28,15 @@ pub enum Bug {
     ParentUnmoved,
     /// Mounting takes the ranges of files for free.
     RangesForgotten,
+    /// `fsync` does not look for what mappings have stored to shared pages.
+    StoresUnseen,
+    /// Shared pages are brought back into their memory only when somebody asks for them.
+    SharedLeftAway,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 14] = [
         Self::DataUnsynced,
         Self::SizeUnsynced,
         Self::BatchNotAtomic,
@@ -45,5 +49,7 @@ impl Bug {
         Self::LinkUncounted,
         Self::ParentUnmoved,
         Self::RangesForgotten,
+        Self::StoresUnseen,
+        Self::SharedLeftAway,
     ];
 }

@@ -4,9 +4,12 @@
 //! caller waits; the file system only relies on the promises written at each method.
 
 use std::fmt;
+use std::fs::File;
 use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
 
-use ftl::{AtomicBatch, GRAIN_BYTES, Lba, LbaRange, Space};
+use ftl::{AtomicBatch, Ftl, GRAIN_BYTES, Lba, LbaRange, Space};
 
 /// Address of a byte in the logical space: grain address times the grain size, plus the offset in the grain.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -54,6 +57,53 @@ pub enum StoreError {
     /// The batch exceeds [`AtomicBatch::GRAINS_MAX`] or [`AtomicBatch::RANGES_MAX`].
     #[error("the batch is larger than a batch may be")]
     BatchTooLarge,
+}
+
+/// Why grains can not be shared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ShareError {
+    /// The store has no memory to share.
+    #[error("this store shares no memory")]
+    NotSupported,
+    /// The translation layer refuses.
+    #[error(transparent)]
+    Refused(#[from] ftl::ShareError),
+    /// The grains can not be brought in.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// Somebody holds pages of them all the time.
+    #[error("somebody uses the file so much that its pages can not change their place")]
+    Held,
+}
+
+/// Times that pages are asked to change their place, and the pause between.
+const GATHER_TRIES: u32 = 200;
+const GATHER_PAUSE: Duration = Duration::from_millis(5);
+
+/// What stores on the translation layer have in common to carry out [`BlockStore::share`].
+pub fn share_on(
+    store: &dyn BlockStore,
+    ftl: &Ftl,
+    (memory, at): (&File, u64),
+    range: LbaRange,
+) -> Result<(), ShareError> {
+    ftl.share(memory, at, range)?;
+    let mut tries = 0;
+    let mut gather = || {
+        while !ftl.gather(range) {
+            tries += 1;
+            if tries > GATHER_TRIES {
+                return Err(ShareError::Held);
+            }
+            store.sync(range)?;
+            thread::sleep(GATHER_PAUSE);
+        }
+        Ok(())
+    };
+    gather().inspect_err(|_| {
+        ftl.unshare(range);
+        ftl.let_leave(range);
+    })
 }
 
 /// What a volume that has grown had before, and what it has now, in bytes.
@@ -135,6 +185,39 @@ pub trait BlockStore: Send + Sync {
         Err(GrowError::NotSupported)
     }
 
+    /// Grains of `range` get the pages of a memory file, from page `at` on, as their memory: whoever maps the file sees what
+    /// is written at once, and what it stores is read at once, as soon as they have been
+    /// [brought there](Self::bring_back). The file must be long enough, and nobody may have mapped these pages of it. The
+    /// ranges of one file follow one another.
+    ///
+    /// # Errors
+    /// [`ShareError`], and nothing is shared that was not before.
+    fn share(&self, _memory: &File, _at: u64, _range: LbaRange) -> Result<(), ShareError> {
+        Err(ShareError::NotSupported)
+    }
+
+    /// Brings shared grains that are not in their memory into it: at first, and when a batch has changed what they are. What
+    /// of them is not mapped becomes so, and takes space.
+    fn bring_back(&self, _range: LbaRange) -> Result<(), StoreError> {
+        Ok(())
+    }
+
+    /// What mappings of shared grains have stored before is written when this returns, as if by [`write`](Self::write).
+    /// Answers in how many grains something was found.
+    fn find_stores(&self, _range: LbaRange) -> u64 {
+        0
+    }
+
+    /// The grains of `range`, which is what is shared of a file or its end, are not shared any more. The memory file may get
+    /// shorter when [`let_leave`](Self::let_leave) has said so.
+    fn unshare(&self, _range: LbaRange) {}
+
+    /// What is not shared any more leaves its memory files, as far as it is not in use. True: nothing is left there of
+    /// `range`.
+    fn let_leave(&self, _range: LbaRange) -> bool {
+        true
+    }
+
     /// Number of mapped grains in the range. Stores that can count faster than one grain at a time override it.
     fn mapped_count(&self, range: LbaRange) -> u64 {
         let end = range.end();
@@ -189,6 +272,26 @@ macro_rules! forward {
 
             fn grow(&self, bytes: Option<u64>) -> Result<Grown, GrowError> {
                 (**self).grow(bytes)
+            }
+
+            fn share(&self, memory: &File, at: u64, range: LbaRange) -> Result<(), ShareError> {
+                (**self).share(memory, at, range)
+            }
+
+            fn bring_back(&self, range: LbaRange) -> Result<(), StoreError> {
+                (**self).bring_back(range)
+            }
+
+            fn find_stores(&self, range: LbaRange) -> u64 {
+                (**self).find_stores(range)
+            }
+
+            fn unshare(&self, range: LbaRange) {
+                (**self).unshare(range);
+            }
+
+            fn let_leave(&self, range: LbaRange) -> bool {
+                (**self).let_leave(range)
             }
         }
     };

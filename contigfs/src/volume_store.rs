@@ -1,8 +1,10 @@
 //! A volume of the translation layer as a store.
 
-use ftl::{AtomicBatch, Device, Lba, LbaRange, Space, Volume, VolumeError};
+use std::fs::File;
 
-use crate::store::{BlockStore, ByteAddr, StoreError};
+use ftl::{AtomicBatch, Device, Intent, Lba, LbaRange, Space, Volume, VolumeError};
+
+use crate::store::{BlockStore, ByteAddr, ShareError, StoreError, share_on};
 
 impl From<VolumeError> for StoreError {
     fn from(error: VolumeError) -> Self {
@@ -51,5 +53,29 @@ impl<D: Device> BlockStore for Volume<D> {
 
     fn mapped_count(&self, range: LbaRange) -> u64 {
         self.mapped_count(range)
+    }
+
+    fn share(&self, memory: &File, at: u64, range: LbaRange) -> Result<(), ShareError> {
+        self.load(range).map_err(StoreError::from)?;
+        share_on(self, self.ftl(), (memory, at), range)
+    }
+
+    fn bring_back(&self, range: LbaRange) -> Result<(), StoreError> {
+        for n in 0..range.count {
+            drop(self.page(range.start.offset(n), Intent::Write)?);
+        }
+        Ok(())
+    }
+
+    fn find_stores(&self, range: LbaRange) -> u64 {
+        self.ftl().find_stores(range)
+    }
+
+    fn unshare(&self, range: LbaRange) {
+        self.ftl().unshare(range);
+    }
+
+    fn let_leave(&self, range: LbaRange) -> bool {
+        self.ftl().let_leave(range)
     }
 }

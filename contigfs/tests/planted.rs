@@ -17,6 +17,8 @@ enum Judge {
     PowerCuts,
     /// The oracle.
     Model,
+    /// Calls beside a mapping that has the same pages.
+    Mapping,
 }
 
 /// The judge that each bug is meant for.
@@ -34,6 +36,7 @@ fn judge(bug: Bug) -> Judge {
         | Bug::LinkUncounted
         | Bug::ParentUnmoved
         | Bug::RangesForgotten => Judge::Model,
+        Bug::StoresUnseen | Bug::SharedLeftAway => Judge::Mapping,
     }
 }
 
@@ -42,6 +45,7 @@ fn caught(bug: Bug) -> Option<String> {
     let search = || match judge(bug) {
         Judge::PowerCuts => cut_power(bug),
         Judge::Model => drop(Run::of(1, 20_000, Some(bug))),
+        Judge::Mapping => harness::sharing::run(1, 250, Some(bug)),
     };
     let panic = catch_unwind(AssertUnwindSafe(search)).err()?;
     let text = panic.downcast::<String>().map(|text| *text);

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, RwLock};
 
 use super::lock;
+use super::sharing::Sharing;
 use super::xattr::XattrCache;
 use crate::dir::DirIndex;
 use crate::error::FsError;
@@ -26,6 +27,8 @@ pub(crate) struct Inode {
     pub(crate) change: Mutex<()>,
     /// Extended attributes, if they were read; held while they change on media.
     pub(crate) xattrs: Mutex<XattrCache>,
+    /// The memory that the pages of a file lie in, if they are shared. Changed by whoever holds `content` exclusively.
+    pub(super) sharing: Mutex<Option<Sharing>>,
     state: Mutex<State>,
 }
 
@@ -88,6 +91,7 @@ impl Inode {
             content: RwLock::new(index),
             change: Mutex::new(()),
             xattrs: Mutex::default(),
+            sharing: Mutex::default(),
             state: Mutex::new(State {
                 record,
                 size: record.size,

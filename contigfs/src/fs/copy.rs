@@ -91,6 +91,7 @@ impl<S: BlockStore> Fs<S> {
             len: copy.len.min(size.saturating_sub(copy.from_offset)),
             ..*copy
         };
+        self.find_stores_in(&from)?;
         if copy.len > 0 && to_end <= FILE_BYTES_MAX {
             // Mode bits are the business of who knows the caller; the kernel sees to them.
             self.end_privileges(&self.inode(copy.to)?, WriteOptions::default())?;
@@ -138,6 +139,10 @@ impl<S: BlockStore> Fs<S> {
         let _from_content = before.or(after);
         from.live_file()?;
         to.live_file()?;
+        if self.is_shared(&to) {
+            // Its pages have to stay where mappings have them.
+            return Ok(0);
+        }
         let grains = self.whole_grains(copy, &from, &to)?;
         if grains.count > 0 {
             self.clone_into(&from, &grains, &to, copy.to_offset)?;

@@ -191,12 +191,16 @@ impl<S: BlockStore> Fs<S> {
         }
         let range = self.ensure_range(inode, end)?;
         self.clean_tail(inode)?;
+        self.share_more(inode, end)?;
         let written = self.write_grains(range, offset, data);
-        let mut state = inode.state();
-        match written {
-            Ok(n) => state.size = state.size.max(offset + n as u64),
-            Err(_) => state.tail = Tail::Unknown,
+        {
+            let mut state = inode.state();
+            match written {
+                Ok(n) => state.size = state.size.max(offset + n as u64),
+                Err(_) => state.tail = Tail::Unknown,
+            }
         }
+        self.share_no_more(inode);
         written.map(Attempt::Wrote)
     }
 
@@ -257,7 +261,7 @@ impl<S: BlockStore> Fs<S> {
     }
 
     /// Times after a write.
-    fn note_write(&self, inode: &Arc<Inode>) -> Result<(), FsError> {
+    pub(super) fn note_write(&self, inode: &Arc<Inode>) -> Result<(), FsError> {
         let now = self.now();
         let became_dirty = {
             let mut state = inode.state();
@@ -285,6 +289,7 @@ impl<S: BlockStore> Fs<S> {
         if inode.state().record.range.is_none() {
             return self.sync_metadata();
         }
+        self.find_stores_in(&inode)?;
         let size = self.sync_at_its_place(&inode, |range, size| {
             LbaRange::new(range.start, size.div_ceil(GRAIN).max(1))
         })?;
@@ -356,6 +361,7 @@ impl<S: BlockStore> Fs<S> {
     /// Makes everything durable: data, sizes, times. For an orderly shutdown, and for `sync`.
     pub fn sync_all(&self) -> Result<(), FsError> {
         self.dirty.store(0, Ordering::Relaxed);
+        self.find_all_stores()?;
         let dirty = self.cache.dirty();
         let sizes: Vec<u64> = dirty.iter().map(|inode| inode.state().size).collect();
         self.store.sync(LbaRange::ALL)?;

@@ -14,7 +14,8 @@
 //!    written. Several in ascending order of number.
 //! 5. `grow`: held while the record of the inode table is written.
 //! 6. a shard of the inode cache; it is held while a record is read from media.
-//! 7. `Inode::state` and `alloc`: short, never across a call of the store, never two at once.
+//! 7. `Inode::sharing`, which is held while memory changes its size, and `Fs::shared`
+//! 8. `Inode::state` and `alloc`: short, never across a call of the store, never two at once.
 //!
 //! Reads and writes of a file hold only its `content`, hence files are independent, readers of one file are
 //! parallel, and so are writers that do not make it longer. Commits of operations in different directories are in
@@ -38,6 +39,7 @@ mod range;
 mod readdir;
 mod relocate;
 mod rename;
+mod sharing;
 mod size;
 mod space;
 mod splice;
@@ -112,6 +114,8 @@ pub struct Fs<S> {
     generation: AtomicU64,
     /// Inodes that became dirty since the last [`sync_all`](Self::sync_all), about.
     dirty: AtomicU64,
+    /// Files whose pages are shared with mappings.
+    shared: Mutex<Vec<Arc<Inode>>>,
     /// An [`AtimePolicy`].
     atime_policy: AtomicU8,
     metadata_sync: MetadataSync,

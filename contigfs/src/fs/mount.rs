@@ -101,6 +101,7 @@ impl<S: BlockStore> Fs<S> {
             bad: scan.bad,
             generation: AtomicU64::new(0),
             dirty: AtomicU64::new(0),
+            shared: Mutex::default(),
             atime_policy: AtomicU8::default(),
             metadata_sync: options.metadata_sync,
             observer: OnceLock::new(),

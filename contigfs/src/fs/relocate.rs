@@ -35,6 +35,10 @@ impl<S: BlockStore> Fs<S> {
         relocation: Relocation,
         change: impl FnOnce(&mut InodeRecord),
     ) -> Result<(), FsError> {
+        if self.is_shared(inode) {
+            self.alloc().buddy.release(relocation.to);
+            return Err(FsError::Busy);
+        }
         self.observe(|observer| observer.moving(inode.ino));
         let result = self.travel(inode, relocation, Some(change));
         if result.is_err() && inode.state().record.relocation.is_none() {

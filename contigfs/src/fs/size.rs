@@ -32,12 +32,15 @@ impl<S: BlockStore> Fs<S> {
         let _content = exclusive(&inode.content);
         inode.live_file()?;
         let old = inode.state().size;
+        // Also of what fails below, nothing behind the end stays shared.
+        let _sharing = self.fit_sharing(inode);
         let mut txn = Txn::default();
         let mut more = None;
         let mut smaller = None;
         let range = if size > old {
             let range = self.ensure_range(inode, size)?;
             self.clean_tail(inode)?;
+            self.share_more(inode, size)?;
             range
         } else {
             inode.range()?
@@ -45,6 +48,7 @@ impl<S: BlockStore> Fs<S> {
         let _change = lock(&inode.change);
         if size < old {
             self.observe(|observer| observer.shrinking(inode.ino, size));
+            self.share_less(inode, size);
             let kept = size.div_ceil(GRAIN);
             let behind = LbaRange::new(range.start.offset(kept), range.order.grains() - kept);
             let trims = self.trims_of(behind);
@@ -107,7 +111,9 @@ impl<S: BlockStore> Fs<S> {
 
     /// Makes the bytes behind the end zeros, if it is not known that they are. The caller holds `content` exclusively.
     pub(super) fn clean_tail(&self, inode: &Arc<Inode>) -> Result<(), FsError> {
-        if inode.state().tail == Tail::Zeros || self.has_bug(Bug::TailUncleaned) {
+        // A mapping can store behind the end without telling anybody.
+        let is_known = inode.state().tail == Tail::Zeros && !self.is_shared(inode);
+        if is_known || self.has_bug(Bug::TailUncleaned) {
             return Ok(());
         }
         let (range, size) = place(inode)?;

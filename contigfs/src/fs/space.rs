@@ -86,16 +86,50 @@ impl<S: BlockStore> Fs<S> {
         let _content = exclusive(&inode.content);
         inode.live_file()?;
         inode.state().grains = None;
-        if !matches!(mode, FallocMode::CollapseRange | FallocMode::InsertRange) {
-            self.end_privileges(&inode, WriteOptions::default())?;
+        let is_shared = self.is_shared(&inode);
+        match mode {
+            // What is mapped does not change its place.
+            FallocMode::CollapseRange | FallocMode::InsertRange if is_shared => {
+                return Err(FsError::Busy);
+            }
+            FallocMode::CollapseRange | FallocMode::InsertRange => {}
+            _ => self.end_privileges(&inode, WriteOptions::default())?,
+        }
+        let _sharing = self.fit_sharing(&inode);
+        let keeps_size = match mode {
+            FallocMode::Allocate { keep_size } | FallocMode::ZeroRange { keep_size } => keep_size,
+            _ => true,
+        };
+        if is_shared && !keeps_size && end > inode.state().size {
+            self.ensure_range(&inode, end)?;
+            self.clean_tail(&inode)?;
+            self.share_more(&inode, end)?;
         }
         match mode {
             FallocMode::Allocate { keep_size } => self.reserve(&inode, offset, end, keep_size),
+            FallocMode::PunchHole if is_shared => self.punch_shared(&inode, offset, end),
             FallocMode::PunchHole => self.punch(&inode, offset, end),
-            FallocMode::ZeroRange { keep_size } => self.zero(&inode, offset, end, keep_size),
+            FallocMode::ZeroRange { keep_size } => {
+                self.zero(&inode, offset, end, keep_size)?;
+                self.bring_back(&inode, offset, end)
+            }
             FallocMode::CollapseRange => self.collapse(&inode, offset, end),
             FallocMode::InsertRange => self.insert(&inode, offset, len),
         }
+    }
+
+    /// A file whose pages are shared has no holes: what is punched becomes zeros and keeps its space.
+    fn punch_shared(&self, inode: &Arc<Inode>, offset: u64, end: u64) -> Result<(), FsError> {
+        let size = inode.state().size;
+        let middle = end.min(size.next_multiple_of(GRAIN));
+        if offset < middle {
+            self.zero(inode, offset, middle, true)?;
+            self.bring_back(inode, offset, middle)?;
+        }
+        if middle < end {
+            self.punch(inode, offset.max(middle), end)?;
+        }
+        Ok(())
     }
 
     fn reserve(

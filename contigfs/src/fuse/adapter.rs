@@ -10,11 +10,15 @@ use std::sync::Arc;
 use super::attr::ShownOwner;
 use super::cache::PageCache;
 use super::message::{Malformed, Message};
+use super::passthrough::Passthrough;
 use super::reply::Reply;
 use super::session::Serve;
-use super::wire::{OPEN_DIRECT_IO, OPEN_PARALLEL_DIRECT_WRITES, feature, opcode};
+use super::wire::{
+    OPEN_DIRECT_IO, OPEN_NO_FLUSH, OPEN_PARALLEL_DIRECT_WRITES, OPEN_PASSTHROUGH, OpenOut, feature,
+    opcode,
+};
 use crate::fs::{Fs, NewNode};
-use crate::inode::FileKind;
+use crate::inode::{FileKind, InodeNo};
 use crate::store::BlockStore;
 
 /// What the kernel is asked to do, if it can.
@@ -38,17 +42,20 @@ pub(super) struct Adapter<S: BlockStore> {
     /// Flags of an open file; depends on what the kernel can do.
     open_flags: u32,
     cache: Arc<PageCache>,
+    /// If pages are shared with mappings.
+    passthrough: Option<Arc<Passthrough<S>>>,
 }
 
 /// A request is answered, now or later; or it was not what it should be, which its reply says when it is dropped.
 type Served = Result<(), Malformed>;
 
-impl<S: BlockStore> Adapter<S> {
+impl<S: BlockStore + 'static> Adapter<S> {
     /// Serves `fs` to a kernel that can do `features`.
     pub(super) fn new(
         fs: Arc<Fs<S>>,
         shown: ShownOwner,
         cache: Arc<PageCache>,
+        passthrough: Option<Arc<Passthrough<S>>>,
         features: u64,
     ) -> Self {
         let open_flags = if features & feature::DIRECT_IO_ALLOW_MMAP != 0 {
@@ -63,6 +70,23 @@ impl<S: BlockStore> Adapter<S> {
             shown,
             open_flags,
             cache,
+            passthrough,
+        }
+    }
+
+    /// What the kernel is told of a file that was opened with `flags`.
+    fn open_out(&self, ino: InodeNo, flags: u32) -> OpenOut {
+        self.cache.opened(ino);
+        let shared = self.passthrough.as_ref().map(|p| p.opened(ino, flags));
+        let (more, backing_id) = match shared {
+            None => (0, 0),
+            Some(None) => (OPEN_NO_FLUSH, 0),
+            Some(Some(id)) => (OPEN_PASSTHROUGH, id.0),
+        };
+        OpenOut {
+            fh: ino.0,
+            open_flags: self.open_flags | more,
+            backing_id,
         }
     }
 }
@@ -109,6 +133,7 @@ impl<S: BlockStore + 'static> Serve for Adapter<S> {
             opcode::READ => self.read(message, reply),
             opcode::WRITE => self.write(message, reply),
             opcode::FSYNC => self.fsync(message, reply),
+            opcode::FLUSH if self.passthrough.is_some() => self.flush(message, reply),
             opcode::FALLOCATE => self.fallocate(message, reply),
             opcode::LSEEK => self.lseek(message, reply),
             opcode::COPY_FILE_RANGE => self.copy_file_range(message, reply),
@@ -118,7 +143,7 @@ impl<S: BlockStore + 'static> Serve for Adapter<S> {
             opcode::READDIR => self.readdir(message, reply),
             opcode::READDIRPLUS => self.readdirplus(message, reply),
             opcode::FSYNCDIR => self.fsyncdir(reply),
-            // The kernel asks once and then no more. Nothing happens at `FLUSH`, for example.
+            // The kernel asks once and then no more. Nothing happens at `FLUSH`, for example, unless pages are shared.
             _ => {
                 reply.errno(libc::ENOSYS);
                 Ok(())

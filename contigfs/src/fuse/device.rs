@@ -7,11 +7,21 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use zerocopy::IntoBytes;
 
 use super::reply::{Outlet, header};
+use super::wire::BackingMap;
 
 /// Its path.
 pub(super) const PATH: &str = "/dev/fuse";
 /// `FUSE_DEV_IOC_CLONE`: `_IOR(229, 0, uint32_t)`.
 const CLONE: libc::Ioctl = 0x8004_e500_u32 as libc::Ioctl;
+
+/// `FUSE_DEV_IOC_BACKING_OPEN`: `_IOW(229, 1, struct fuse_backing_map)`.
+const BACKING_OPEN: libc::Ioctl = 0x4010_e501_u32 as libc::Ioctl;
+/// `FUSE_DEV_IOC_BACKING_CLOSE`: `_IOW(229, 2, uint32_t)`.
+const BACKING_CLOSE: libc::Ioctl = 0x4004_e502_u32 as libc::Ioctl;
+
+/// What the kernel calls a file that it may map in place of others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct BackingId(pub(super) i32);
 
 /// An open descriptor. A request is answered where it was taken.
 #[derive(Debug)]
@@ -43,6 +53,34 @@ impl Device {
         let done = unsafe { libc::ioctl(other.as_raw_fd(), CLONE, &raw mut mount) };
         match done {
             0 => Ok(Self(other)),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+
+    /// Tells the kernel of a file that it may map in place of others.
+    ///
+    /// # Errors
+    /// `EPERM` without `CAP_SYS_ADMIN`.
+    pub(super) fn open_backing(&self, file: &File) -> io::Result<BackingId> {
+        let map = BackingMap {
+            fd: file.as_raw_fd(),
+            ..BackingMap::default()
+        };
+        // SAFETY: the kernel reads such a structure from `map`.
+        let id = unsafe { libc::ioctl(self.0.as_raw_fd(), BACKING_OPEN, &raw const map) };
+        match id {
+            1.. => Ok(BackingId(id)),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+
+    /// Takes that back. Open files and mappings keep what they have.
+    pub(super) fn close_backing(&self, id: BackingId) -> io::Result<()> {
+        let id = id.0 as u32;
+        // SAFETY: the kernel reads a number from `id`.
+        let done = unsafe { libc::ioctl(self.0.as_raw_fd(), BACKING_CLOSE, &raw const id) };
+        match done {
+            0 => Ok(()),
             _ => Err(io::Error::last_os_error()),
         }
     }

@@ -6,10 +6,12 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::adapter::{Adapter, FEATURES};
 use super::attr::ShownOwner;
 use super::cache::{PageCache, Recaller, Unheard};
+use super::passthrough::{Looker, Passthrough, SharePages};
 use super::session::{Attached, Notifier, Session};
 use super::wire::feature;
 use super::{device, direct, helper, ring};
@@ -47,6 +49,11 @@ pub struct MountOptions {
     /// Threads that serve the kernel; each waits for the media when its request does. Fewer do less at once; more are
     /// slower one by one, because the kernel wakes the one that has slept longest.
     pub threads: usize,
+    /// Which files share their pages with those who map them, if the kernel lets this process do so (it takes
+    /// `CAP_SYS_ADMIN`) and there is something to be changed; how often it is looked for what mappings have stored.
+    pub share: SharePages,
+    /// Time between two looks.
+    pub share_scan: Duration,
     /// Requests come through io_uring if the kernel offers it; see [`threads_max`](Self::threads_max).
     pub rings: bool,
 }
@@ -65,6 +72,8 @@ impl Default for MountOptions {
             uid: None,
             gid: None,
             threads: 8,
+            share: SharePages::default(),
+            share_scan: Duration::from_secs(1),
             rings: true,
         }
     }
@@ -153,6 +162,8 @@ pub struct Mounted {
     /// Gone once unmounted.
     session: Option<Session>,
     notifier: Notifier,
+    /// Looks for what mappings have stored to shared pages; ends with the mount.
+    looker: Option<Looker>,
     /// Ends with the mount.
     recaller: Option<Recaller>,
 }
@@ -198,23 +209,38 @@ pub fn mount_with_cache<S: BlockStore + 'static>(
         uid: options.uid,
         gid: options.gid,
     };
+    let shares = options.share != SharePages::Never && !options.read_only;
+    let features = FEATURES | if shares { feature::PASSTHROUGH } else { 0 };
     let serve = |device, features| {
         let served = Attached::negotiate(device, features).and_then(|attached| {
             let features = attached.features;
-            let adapter = Adapter::new(Arc::clone(&fs), shown, Arc::clone(&cache), features);
-            attached.serve(Arc::new(adapter), options.threads.max(1))
+            let passthrough = match shares {
+                true => share(&fs, &attached, options.share),
+                false => None,
+            };
+            let adapter = Adapter::new(
+                Arc::clone(&fs),
+                shown,
+                Arc::clone(&cache),
+                passthrough.clone(),
+                features,
+            );
+            let session = attached.serve(Arc::new(adapter), options.threads.max(1))?;
+            let looker =
+                passthrough.map(|passthrough| Looker::start(passthrough, options.share_scan));
+            Ok((session, looker.transpose()?))
         });
         served.inspect_err(|_nobody_serves_it| drop(try_unmount(dir)))
     };
     let device = attach(dir, options, atime).map_err(|error| explain(dir, error))?;
     let served = match options.has_rings() {
-        true => serve(device, FEATURES | feature::OVER_IO_URING).or_else(|error| {
+        true => serve(device, features | feature::OVER_IO_URING).or_else(|error| {
             tracing::info!(%error, "requests do not come through io_uring");
-            serve(attach(dir, options, atime)?, FEATURES)
+            serve(attach(dir, options, atime)?, features)
         }),
-        false => serve(device, FEATURES),
+        false => serve(device, features),
     };
-    let session = served.map_err(|error| explain(dir, error))?;
+    let (session, looker) = served.map_err(|error| explain(dir, error))?;
     let (notifier, kernel) = (session.notifier(), session.notifier());
     let recaller = Recaller::start(cache, move |ino, bytes| {
         kernel.inval_inode(ino, bytes.start, bytes.end - bytes.start)
@@ -224,10 +250,38 @@ pub fn mount_with_cache<S: BlockStore + 'static>(
         path: dir.to_owned(),
         session: Some(session),
         notifier,
+        looker,
         recaller: None,
     };
     mounted.recaller = Some(recaller.map_err(|error| explain(dir, error))?);
     Ok(mounted)
+}
+
+/// What lets files share their pages with mappings; says why not, if it is not to be.
+fn share<S: BlockStore + 'static>(
+    fs: &Arc<Fs<S>>,
+    attached: &Attached,
+    which: SharePages,
+) -> Option<Arc<Passthrough<S>>> {
+    let needed = feature::PASSTHROUGH | feature::DIRECT_IO_ALLOW_MMAP;
+    if attached.features & needed != needed {
+        tracing::warn!(
+            "pages are not shared with mappings: the kernel cannot (it takes Linux 6.9, with FUSE_PASSTHROUGH); \
+             mappings are coherent as they are without"
+        );
+        return None;
+    }
+    let device = Arc::clone(&attached.device);
+    match Passthrough::new(Arc::clone(fs), device, which) {
+        Ok(passthrough) => Some(Arc::new(passthrough)),
+        Err(error) => {
+            tracing::warn!(
+                %error,
+                "pages are not shared with mappings, which takes CAP_SYS_ADMIN; mappings are coherent as they are without"
+            );
+            None
+        }
+    }
 }
 
 /// Mounts on `dir`; whoever gets the answer serves it.
@@ -285,6 +339,7 @@ impl Mounted {
         }
         let joined = session.join();
         self.recaller = None;
+        self.looker = None;
         joined.map_err(|source| other(&self.path, source))?;
         (self.sync)().map_err(UnmountError::Flush)
     }

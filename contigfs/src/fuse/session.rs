@@ -33,7 +33,7 @@ pub(super) trait Serve: Send + Sync + 'static {
 /// A mount that has been attached, and nobody serves yet.
 #[derive(Debug)]
 pub(super) struct Attached {
-    device: Device,
+    pub(super) device: Arc<Device>,
     /// What both sides can do.
     pub(super) features: u64,
 }
@@ -92,18 +92,23 @@ impl Attached {
                 congestion_threshold: BACKGROUND_MAX / 4 * 3,
                 max_write: DATA_MAX,
                 time_gran: 1,
+                // A file in memory may lie below, and nothing that is stacked itself.
+                max_stack_depth: u32::from(features & feature::PASSTHROUGH != 0),
                 max_pages: (DATA_MAX as usize / ftl::GRAIN_BYTES) as u16,
                 ..InitOut::default()
             };
             device.send(unique, 0, &[agreed.as_bytes()])?;
-            return Ok(Self { device, features });
+            return Ok(Self {
+                device: Arc::new(device),
+                features,
+            });
         }
     }
 
     /// Serves the mount until it has gone: with `threads` threads, or, through io_uring if that was agreed on, with some
     /// for each processor.
     pub(super) fn serve(self, server: Arc<dyn Serve>, threads: usize) -> io::Result<Session> {
-        let first = Arc::new(self.device);
+        let first = self.device;
         let mut on_rings = Vec::new();
         let mut on_devices = threads;
         if self.features & feature::OVER_IO_URING != 0 {

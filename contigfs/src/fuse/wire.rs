@@ -34,6 +34,7 @@ pub(super) mod opcode {
     pub(in crate::fuse) const GETXATTR: u32 = 22;
     pub(in crate::fuse) const LISTXATTR: u32 = 23;
     pub(in crate::fuse) const REMOVEXATTR: u32 = 24;
+    pub(in crate::fuse) const FLUSH: u32 = 25;
     pub(in crate::fuse) const INIT: u32 = 26;
     pub(in crate::fuse) const OPENDIR: u32 = 27;
     pub(in crate::fuse) const READDIR: u32 = 28;
@@ -68,11 +69,16 @@ pub(super) mod feature {
     pub(in crate::fuse) const SETXATTR_EXT: u64 = 1 << 29;
     pub(in crate::fuse) const INIT_EXT: u64 = 1 << 30;
     pub(in crate::fuse) const DIRECT_IO_ALLOW_MMAP: u64 = 1 << 36;
+    pub(in crate::fuse) const PASSTHROUGH: u64 = 1 << 37;
     pub(in crate::fuse) const OVER_IO_URING: u64 = 1 << 41;
 }
 
 /// `FOPEN_DIRECT_IO`.
 pub(super) const OPEN_DIRECT_IO: u32 = 1;
+/// `FOPEN_NOFLUSH`: nothing is asked when a descriptor is closed.
+pub(super) const OPEN_NO_FLUSH: u32 = 1 << 5;
+/// `FOPEN_PASSTHROUGH`: what is mapped is the file that `OpenOut::backing_id` names.
+pub(super) const OPEN_PASSTHROUGH: u32 = 1 << 7;
 /// `FOPEN_PARALLEL_DIRECT_WRITES`.
 pub(super) const OPEN_PARALLEL_DIRECT_WRITES: u32 = 1 << 6;
 /// `FUSE_READ_LOCKOWNER`: a program reads; without it, the page cache.
@@ -311,6 +317,13 @@ messages! {
         open_flags: u32,
         backing_id: i32,
     }
+    /// `RELEASE`, `RELEASEDIR`.
+    ReleaseIn: 24 {
+        fh: u64,
+        flags: u32,
+        release_flags: u32,
+        lock_owner: u64,
+    }
     /// `CREATE`, `TMPFILE`; the name follows. Answered with `EntryOut` and `OpenOut`.
     CreateIn: 16 {
         flags: u32,
@@ -392,6 +405,12 @@ messages! {
         flags: u32,
         in_iovs: u32,
         out_iovs: u32,
+    }
+    /// `fuse_backing_map`: a file to be mapped in place of others.
+    BackingMap: 16 {
+        fd: i32,
+        flags: u32,
+        padding: u64,
     }
     /// `FALLOCATE`.
     FallocateIn: 32 {

@@ -3,3 +3,4 @@
 
 pub mod crash;
 pub mod model;
+pub mod sharing;

@@ -7,10 +7,11 @@ use zerocopy::IntoBytes;
 
 use super::super::ioctl;
 use super::super::message::Message;
+use super::super::passthrough::Passthrough;
 use super::super::reply::Reply;
 use super::super::wire::{
     CopyIn, FSYNC_DATA, FallocateIn, FsyncIn, IoctlIn, IoctlOut, LseekIn, LseekOut, OPEN_DIRECT_IO,
-    OpenOut, READ_LOCKOWNER, ReadIn, WRITE_CACHE, WRITE_KILL_SUIDGID, WriteIn, WriteOut,
+    OpenIn, READ_LOCKOWNER, ReadIn, ReleaseIn, WRITE_CACHE, WRITE_KILL_SUIDGID, WriteIn, WriteOut,
 };
 use super::{Adapter, Served};
 use crate::error::FsError;
@@ -39,21 +40,26 @@ fn written(bytes: usize) -> WriteOut {
 }
 
 impl<S: BlockStore + 'static> Adapter<S> {
-    pub(super) fn open(&self, message: Message<'_>, reply: Reply) -> Served {
+    pub(super) fn open(&self, mut message: Message<'_>, reply: Reply) -> Served {
         let ino = message.ino();
-        reply.with(self.fs.open(ino), |()| {
-            self.cache.opened(ino);
-            OpenOut {
-                fh: ino.0,
-                open_flags: self.open_flags,
-                backing_id: 0,
-            }
-        });
+        let what: OpenIn = message.take()?;
+        reply.with(self.fs.open(ino), |()| self.open_out(ino, what.flags));
         Ok(())
     }
 
-    pub(super) fn release(&self, message: Message<'_>, reply: Reply) -> Served {
+    /// A descriptor is closed.
+    pub(super) fn flush(&self, message: Message<'_>, reply: Reply) -> Served {
+        let flush = |p: &Arc<Passthrough<S>>| p.flush(message.ino());
+        reply.done(self.passthrough.as_ref().map_or(Ok(()), flush));
+        Ok(())
+    }
+
+    pub(super) fn release(&self, mut message: Message<'_>, reply: Reply) -> Served {
+        let what: ReleaseIn = message.take()?;
         self.cache.released(message.ino());
+        if let Some(passthrough) = &self.passthrough {
+            passthrough.released(message.ino(), what.flags);
+        }
         reply.done(self.fs.close(message.ino()));
         Ok(())
     }
@@ -61,7 +67,8 @@ impl<S: BlockStore + 'static> Adapter<S> {
     pub(super) fn read(&self, mut message: Message<'_>, reply: Reply) -> Served {
         let what: ReadIn = message.take()?;
         let ino = message.ino();
-        if what.read_flags & READ_LOCKOWNER == 0 {
+        let is_shared = || (self.passthrough.as_ref()).is_some_and(|p| p.is_shared(ino));
+        if what.read_flags & READ_LOCKOWNER == 0 && !is_shared() {
             // Not for a program, but for the page cache.
             let bytes = what.offset..what.offset.saturating_add(u64::from(what.size));
             let barrier = || self.fs.await_writers(ino);

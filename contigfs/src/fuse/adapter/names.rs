@@ -5,8 +5,8 @@ use std::ffi::OsStr;
 use super::super::message::Message;
 use super::super::reply::Reply;
 use super::super::wire::{
-    BatchForgetIn, CreateIn, EntryOut, ForgetIn, ForgetOne, LinkIn, MkdirIn, MknodIn, OpenOut,
-    Rename2In, RenameIn,
+    BatchForgetIn, CreateIn, EntryOut, ForgetIn, ForgetOne, LinkIn, MkdirIn, MknodIn, Rename2In,
+    RenameIn,
 };
 use super::{Adapter, Served, node};
 use crate::error::FsError;
@@ -148,7 +148,7 @@ impl<S: BlockStore + 'static> Adapter<S> {
         let node = node(&message, FileKind::File, (what.mode, what.umask), 0);
         let (parent, remember) = (message.ino(), Remember::Yes);
         let made = self.fs.create_remember(parent, name, &node, remember, true);
-        self.opened(made, reply);
+        self.opened(made, what.flags, reply);
         Ok(())
     }
 
@@ -162,21 +162,16 @@ impl<S: BlockStore + 'static> Adapter<S> {
         let made = self
             .fs
             .create_unnamed_remember(dir, &node, linkable, remember);
-        self.opened(made, reply);
+        self.opened(made, what.flags, reply);
         Ok(())
     }
 
     /// Answers who has made a file and opened it.
-    fn opened(&self, made: Result<Attr, FsError>, reply: Reply) {
+    fn opened(&self, made: Result<Attr, FsError>, flags: u32, reply: Reply) {
         match made {
             Ok(attr) => {
-                self.cache.opened(attr.ino);
                 let entry: EntryOut = self.shown.entry(&attr);
-                let open = OpenOut {
-                    fh: attr.ino.0,
-                    open_flags: self.open_flags,
-                    backing_id: 0,
-                };
+                let open = self.open_out(attr.ino, flags);
                 reply.parts(&[entry.as_bytes(), open.as_bytes()]);
             }
             Err(error) => reply.error(error),
