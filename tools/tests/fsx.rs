@@ -12,7 +12,7 @@ mod common;
 use std::fs;
 use std::process::Command;
 
-use common::{Image, can_mount, can_serve, chosen, tool};
+use common::{Image, can_mount, can_serve, chosen, skip, tool};
 
 /// Runs fsx with `operations`, unless the environment says otherwise.
 fn fsx(operations: u64, target_options: &[&str], weights: &str) {
@@ -95,5 +95,21 @@ fn copied() {
         5_000,
         &[],
         "mapread = 1.0\nmapwrite = 1.0\npunch_hole = 1.0\ncopy_file_range = 10.0\nfsync = 0.1\n",
+    );
+}
+
+/// Everything at once on a file that shares its pages with those who map it, which is looked at all the time.
+#[test]
+fn shared() {
+    // SAFETY: the call has no arguments and cannot fail.
+    if unsafe { libc::geteuid() } != 0 {
+        skip("pages are shared by root only");
+        return;
+    }
+    fsx(
+        1_500,
+        &["--share-pages", "--share-scan", "0.02"],
+        "mapread = 10.0\nmapwrite = 10.0\nposix_fallocate = 1.0\npunch_hole = 2.0\ncopy_file_range = 2.0\n\
+         sendfile = 1.0\nfsync = 0.2\nclose_open = 0.5\n",
     );
 }

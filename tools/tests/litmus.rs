@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use common::{Image, can_mount, can_serve, good};
+use common::{Image, can_mount, can_serve, good, skip};
 use memmap2::MmapOptions;
 use softrdma::{Operation, Source, WorkRequest, WrId};
 use tools::client::{ClientError, Session, SessionOptions};
@@ -16,12 +16,28 @@ use tools::control::{FLAG_CREATE, FLAG_TRUNCATE, FLAG_WRITE, Op, Request};
 /// Calls on the mount, shared mappings and one-sided operations are coherent, each with each.
 #[test]
 fn nothing_is_seen_that_must_not_be() {
+    look_for_it(&[]);
+}
+
+/// The same where a mapping has the very pages, and never says that it has stored.
+#[test]
+fn nor_where_pages_are_shared() {
+    // SAFETY: the call has no arguments and cannot fail.
+    if unsafe { libc::geteuid() } != 0 {
+        skip("pages are shared by root only");
+        return;
+    }
+    look_for_it(&["--share-pages"]);
+}
+
+fn look_for_it(more: &[&str]) {
     if !can_serve() || !can_mount() {
         return;
     }
     let scratch = tempfile::tempdir().unwrap();
     let directory = scratch.path().to_str().unwrap();
-    let report = good(&["litmus", "--json", "--rounds=150", "--directory", directory]);
+    let options = ["litmus", "--json", "--rounds=150", "--directory", directory];
+    let report = good(&[&options, more].concat());
     let report: serde_json::Value = serde_json::from_str(&report).unwrap();
     assert_eq!(report["ok"], true, "{report}");
     let tests = report["tests"].as_array().unwrap();

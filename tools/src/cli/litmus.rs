@@ -13,6 +13,9 @@ pub struct Litmus {
     /// Reactor threads of the target.
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub reactors: u32,
+    /// The file shares its pages with those who map it: a mapping never calls msync. Takes CAP_SYS_ADMIN.
+    #[arg(long)]
+    pub share_pages: bool,
     /// Where the temporary image is made [default: the temporary directory].
     #[arg(long, value_name = "DIR")]
     pub directory: Option<PathBuf>,

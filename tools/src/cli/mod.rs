@@ -12,7 +12,7 @@ use bytesize::ByteSize;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::perf::shape::Direction;
-use mount::{Listen, Mount, MountOptions, Umount};
+use mount::{Listen, Mount, MountOptions, Seconds, SharePages, Umount};
 
 pub use litmus::Litmus;
 
@@ -218,6 +218,16 @@ pub struct Serve {
     /// Memory for pages [default: 256MiB].
     #[arg(long)]
     pub pool: Option<ByteSize>,
+    /// Files share their pages with programs that map them: all of them, or those marked by the attribute
+    /// user.contigfs.share_pages [default: never]. Takes CAP_SYS_ADMIN.
+    #[arg(long, value_name = "WHICH", num_args = 0..=1, require_equals = true, default_missing_value = "all")]
+    pub share_pages: Option<SharePages>,
+    /// Memory for the files that share their pages, all together; larger ones do not [default: 256MiB].
+    #[arg(long, value_name = "SIZE")]
+    pub share_limit: Option<ByteSize>,
+    /// Seconds between two looks for what programs have stored to shared pages [default: 1].
+    #[arg(long, value_name = "SECONDS")]
+    pub share_scan: Option<Seconds>,
     /// Offer a region of plain memory of this size as `/.dram`, to measure without flash.
     #[arg(long)]
     pub dram: Option<ByteSize>,

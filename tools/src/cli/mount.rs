@@ -4,6 +4,7 @@ use std::fmt;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::str::FromStr;
+use std::time::Duration;
 
 use bytesize::ByteSize;
 use clap::{Args, ValueEnum};
@@ -96,6 +97,43 @@ impl<'de> Deserialize<'de> for Listen {
     }
 }
 
+/// Which files share their pages with those who map them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum SharePages {
+    /// None.
+    Never,
+    /// Those marked by an extended attribute.
+    Marked,
+    /// All but those that the attribute excludes.
+    All,
+}
+
+impl From<SharePages> for contigfs::fuse::SharePages {
+    fn from(which: SharePages) -> Self {
+        match which {
+            SharePages::Never => Self::Never,
+            SharePages::Marked => Self::Marked,
+            SharePages::All => Self::All,
+        }
+    }
+}
+
+/// A span of time, in seconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Seconds(pub Duration);
+
+impl FromStr for Seconds {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let seconds = text.parse().ok().filter(|s| (0.001..=3600.0).contains(s));
+        match seconds {
+            Some(seconds) => Ok(Self(Duration::from_secs_f64(seconds))),
+            None => Err("0.001 to 3600 seconds are possible".to_owned()),
+        }
+    }
+}
+
 /// Why a list of options can not be used. What asks for it is wrong, rather than anything having failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OptionError {
@@ -144,6 +182,12 @@ pub struct MountOptions {
     pub pool: Option<ByteSize>,
     /// `degraded`
     pub degraded: Option<bool>,
+    /// `share_pages`, `share_pages=`
+    pub share_pages: Option<SharePages>,
+    /// `share_limit=`
+    pub share_limit: Option<ByteSize>,
+    /// `share_scan=`
+    pub share_scan: Option<Seconds>,
     /// `discard=`
     pub discard: Option<Discard>,
     /// `uring`, `nouring`
@@ -207,6 +251,16 @@ impl MountOptions {
             ("listen", Some(value)) => self.listen = Some(parse(option, value)?),
             ("insecure", None) => self.insecure = Some(true),
             ("pool", Some(value)) => self.pool = Some(parse(option, value)?),
+            ("share_pages", None) => self.share_pages = Some(SharePages::All),
+            ("share_pages", Some(value)) => {
+                let which = SharePages::from_str(value, false);
+                self.share_pages = Some(which.map_err(|_| OptionError::Value {
+                    option: option.to_owned(),
+                    why: "never, marked or all is possible".to_owned(),
+                })?);
+            }
+            ("share_limit", Some(value)) => self.share_limit = Some(parse(option, value)?),
+            ("share_scan", Some(value)) => self.share_scan = Some(parse(option, value)?),
             ("degraded", None) => self.degraded = Some(true),
             ("discard", None) => self.discard = Some(Discard::Always),
             ("nodiscard", None) => self.discard = Some(Discard::Never),
@@ -220,7 +274,11 @@ impl MountOptions {
             ("metadata_sync", Some(value)) => self.metadata_sync = Some(parse(option, value)?),
             ("config", Some(value)) => self.config = Some(value.into()),
             ("remount", None) => self.remount = true,
-            ("uid" | "gid" | "listen" | "pool" | "metadata_sync" | "config", None) => {
+            (
+                "uid" | "gid" | "listen" | "pool" | "metadata_sync" | "config" | "share_limit"
+                | "share_scan",
+                None,
+            ) => {
                 return Err(OptionError::Value {
                     option: option.to_owned(),
                     why: format!("a value is missing ({option}=VALUE)"),
@@ -248,6 +306,9 @@ impl MountOptions {
             listen: self.listen.or(below.listen),
             insecure: self.insecure.or(below.insecure),
             pool: self.pool.or(below.pool),
+            share_pages: self.share_pages.or(below.share_pages),
+            share_limit: self.share_limit.or(below.share_limit),
+            share_scan: self.share_scan.or(below.share_scan),
             degraded: self.degraded.or(below.degraded),
             discard: self.discard.or(below.discard),
             rings: self.rings.or(below.rings),
@@ -329,6 +390,10 @@ mod tests {
         assert_eq!(options("users,exec").exec, Some(true));
         assert_eq!(options("exec,users").exec, Some(false));
         assert_eq!(options("listen=none").listen, Some(Listen::Nowhere));
+        let shares = options("share_pages=marked,share_pages,share_scan=0.25");
+        assert_eq!(shares.share_pages, Some(SharePages::All));
+        let scan = Seconds(Duration::from_millis(250));
+        assert_eq!(shares.share_scan, Some(scan));
         let file = options("ro,gid=5");
         let both = options("rw").over(file);
         assert_eq!((both.read_only, both.gid), (Some(false), Some(5)));
@@ -349,6 +414,9 @@ mod tests {
         assert!(said("uid=root").contains("\"uid=root\""));
         assert!(said("listen=here").contains("none"));
         assert!(said("pool").contains("pool=VALUE"));
+        assert!(said("share_pages=some").contains("marked"));
+        assert!(said("share_scan=0").contains("0.001"));
+        assert!(said("share_limit").contains("share_limit=VALUE"));
         assert!(said("remount,ro").contains("remount"));
         let mut sloppy = MountOptions::default();
         assert_eq!(sloppy.add("nonsense,ro", true), Ok(vec!["ro"]));

@@ -11,7 +11,7 @@ use std::thread::{Builder, JoinHandle};
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, anyhow};
-use contigfs::fuse::{Mounted, UnmountError, mount_with_cache, unmount_by_helper};
+use contigfs::fuse::{Mounted, SharePages, UnmountError, mount_with_cache, unmount_by_helper};
 use contigfs::{Fs, FsOptions};
 use ftl::device::FileDevice;
 use ftl::{ArrayDevice, Device, Ftl, GRAIN_BYTES, OpenOptions, Port, Volume};
@@ -279,6 +279,10 @@ fn open_volume(settings: &Settings, lanes: usize) -> Result<(Arc<Ftl>, ArrayDevi
     let mut device = devices::open(&settings.devices, access)?;
     let options = OpenOptions {
         pool_frames: (settings.pool_bytes / GRAIN_BYTES as u64) as usize,
+        shared_frames: match settings.fuse.share {
+            SharePages::Never => 0,
+            _ => (settings.share_bytes / GRAIN_BYTES as u64) as usize,
+        },
         ports: (settings.reactors + lanes) as u16,
         gc_policy: settings.gc_policy,
         discard: settings.discard,

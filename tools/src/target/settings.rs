@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use bytesize::ByteSize;
+use contigfs::fuse::SharePages;
 use ftl::GcPolicy;
 use serde::{Deserialize, Deserializer};
 
@@ -79,6 +80,8 @@ pub struct Settings {
     pub exports: Exports,
     /// Pages in memory, in bytes.
     pub pool_bytes: u64,
+    /// Memory for pages that are shared with local programs, in bytes.
+    pub share_bytes: u64,
     /// Plain memory to offer, in bytes.
     pub dram_bytes: Option<u64>,
     /// How the translation layer places grains and chooses what to collect.
@@ -167,10 +170,27 @@ impl Settings {
             bail!("a pool of {pool} is too small: 1MiB is the least");
         }
         let dram_bytes = options.dram.or(file.dram).map(|size| size.as_u64());
+        let mut fuse = fuse_options(&mount_options, &devices);
+        if let Some(which) = options.share_pages {
+            fuse.share = which.into();
+        }
+        if let Some(scan) = options.share_scan {
+            fuse.share_scan = scan.0;
+        }
+        let share = options.share_limit.or(mount_options.share_limit);
+        let share_bytes = match fuse.share {
+            SharePages::Never => 0,
+            _ => share.unwrap_or(ByteSize::mib(256)).as_u64(),
+        };
         let memory = memory_bytes();
-        if pool.as_u64().saturating_add(dram_bytes.unwrap_or(0)) > memory {
+        let wanted = [pool.as_u64(), dram_bytes.unwrap_or(0), share_bytes];
+        if wanted
+            .iter()
+            .fold(0, |sum: u64, bytes| sum.saturating_add(*bytes))
+            > memory
+        {
             bail!(
-                "pool and plain memory together are larger than this machine's {}",
+                "pool, shared pages and plain memory together are larger than this machine's {}",
                 ByteSize::b(memory)
             );
         }
@@ -188,7 +208,7 @@ impl Settings {
         }
         Ok(Self {
             metadata_sync,
-            fuse: fuse_options(&mount_options, &devices),
+            fuse,
             degraded: options.degraded || mount_options.degraded.or(file.degraded).unwrap_or(false),
             devices,
             discard,
@@ -196,6 +216,7 @@ impl Settings {
             listen,
             exports: Exports::new(exports),
             pool_bytes: pool.as_u64(),
+            share_bytes,
             dram_bytes,
             gc_policy: options.gc_policy.or(file.gc_policy).unwrap_or_default(),
             reactors,
@@ -208,6 +229,7 @@ impl Settings {
 fn fuse_options(options: &MountOptions, paths: &[PathBuf]) -> contigfs::fuse::MountOptions {
     let absolute = |path: &PathBuf| std::path::absolute(path).unwrap_or_else(|_| path.clone());
     let paths: Vec<PathBuf> = paths.iter().map(absolute).collect();
+    let default = contigfs::fuse::MountOptions::default();
     contigfs::fuse::MountOptions {
         name: devices::spec(&paths),
         allow_other: options.allow_other,
@@ -220,7 +242,9 @@ fn fuse_options(options: &MountOptions, paths: &[PathBuf]) -> contigfs::fuse::Mo
         uid: options.uid,
         gid: options.gid,
         rings: options.rings.unwrap_or(true),
-        ..contigfs::fuse::MountOptions::default()
+        share: options.share_pages.map_or(default.share, Into::into),
+        share_scan: options.share_scan.map_or(default.share_scan, |scan| scan.0),
+        ..default
     }
 }
 

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io;
 use std::sync::{Arc, Weak};
 
-use contigfs::{BlockStore, ByteAddr, GrowError, Grown, StoreError};
+use contigfs::{BlockStore, ByteAddr, GrowError, Grown, ShareError, StoreError, share_on};
 use ftl::device::file::{EnlargeError, enlarge};
 use ftl::{
     AtomicBatch, CommitError, DurableError, Ftl, GRAIN_BYTES, GetError, Intent, Lba, LbaRange,
@@ -266,6 +266,32 @@ impl BlockStore for TargetStore {
     fn mapped_count(&self, range: LbaRange) -> u64 {
         self.load(range);
         self.ftl.mapped_count(range)
+    }
+
+    fn share(&self, memory: &File, at: u64, range: LbaRange) -> Result<(), ShareError> {
+        self.load(range);
+        share_on(self, &self.ftl, (memory, at), range)
+    }
+
+    fn bring_back(&self, range: LbaRange) -> Result<(), StoreError> {
+        let lbas: Vec<Lba> = (0..range.count).map(|n| range.start.offset(n)).collect();
+        let share = self.shares.take(lbas.len());
+        for group in lbas.chunks(share.pages()) {
+            self.pages(group, Intent::Write)?;
+        }
+        Ok(())
+    }
+
+    fn find_stores(&self, range: LbaRange) -> u64 {
+        self.ftl.find_stores(range)
+    }
+
+    fn unshare(&self, range: LbaRange) {
+        self.ftl.unshare(range);
+    }
+
+    fn let_leave(&self, range: LbaRange) -> bool {
+        self.ftl.let_leave(range)
     }
 
     fn grow(&self, bytes: Option<u64>) -> Result<Grown, GrowError> {

@@ -22,6 +22,8 @@ const IMAGE_BYTES: u64 = 64 << 20;
 pub(super) struct SharedFile {
     server: Server,
     scratch: TempDir,
+    /// Mappings have the pages of the target.
+    pub(super) shares_pages: bool,
 }
 
 impl SharedFile {
@@ -44,8 +46,16 @@ impl SharedFile {
         let mount = scratch.path().join("mnt");
         fs::create_dir(&mount)?;
         let reactors = options.reactors.to_string();
-        let server = Server::target(&image, Some(&mount), &["--reactors", &reactors])?;
-        let file = Self { server, scratch };
+        let mut more = vec!["--reactors", &reactors];
+        if options.share_pages {
+            more.push("--share-pages");
+        }
+        let server = Server::target(&image, Some(&mount), &more)?;
+        let file = Self {
+            server,
+            scratch,
+            shares_pages: options.share_pages,
+        };
         fs::write(file.path(), vec![0; (PLACE_BYTES * PLACES) as usize])
             .context("cannot make the file")?;
         Ok(file)

@@ -44,6 +44,10 @@ const UNDIRECTED: [(Way, Way); 4] = [
 pub(super) fn run(options: &cli::Litmus, json: bool) -> Result<()> {
     let interrupt = Interrupt::install()?;
     contigfs::fuse::available()?;
+    // SAFETY: the call has no arguments and cannot fail.
+    if options.share_pages && unsafe { libc::geteuid() } != 0 {
+        bail!("only root may share pages with those who map a file (it takes CAP_SYS_ADMIN)");
+    }
     let file = SharedFile::serve(options)?;
     let mut report = Report::default();
     let mut place = 0;

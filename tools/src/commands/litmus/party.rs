@@ -100,19 +100,26 @@ impl Party for Calls {
 }
 
 #[derive(Debug)]
-struct Mapping(MmapRaw);
+struct Mapping {
+    map: MmapRaw,
+    /// Its stores are visible to everybody as they are.
+    shares_pages: bool,
+}
 
 impl Mapping {
     fn open(file: &SharedFile) -> Result<Self> {
-        Ok(Self(MmapOptions::new().map_raw(&open(file)?)?))
+        Ok(Self {
+            map: MmapOptions::new().map_raw(&open(file)?)?,
+            shares_pages: file.shares_pages,
+        })
     }
 
     fn word(&self, at: u64) -> &AtomicU64 {
         let at = at as usize;
-        assert!(at + WORD <= self.0.len() && at.is_multiple_of(WORD));
+        assert!(at + WORD <= self.map.len() && at.is_multiple_of(WORD));
         // SAFETY: inside the mapping and aligned, both checked. Whoever else changes these bytes is outside of this
         // process or does so through an atomic, too.
-        unsafe { AtomicU64::from_ptr(self.0.as_mut_ptr().add(at).cast()) }
+        unsafe { AtomicU64::from_ptr(self.map.as_mut_ptr().add(at).cast()) }
     }
 }
 
@@ -126,9 +133,12 @@ impl Party for Mapping {
         Ok(u64::from_le(self.word(at).load(Ordering::SeqCst)))
     }
 
-    /// `msync`.
+    /// `msync`, if it takes one.
     fn publish(&mut self) -> Result<()> {
-        Ok(self.0.flush()?)
+        match self.shares_pages {
+            true => Ok(()),
+            false => Ok(self.map.flush()?),
+        }
     }
 
     fn rest(&self) {

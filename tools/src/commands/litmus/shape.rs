@@ -192,6 +192,7 @@ fn message_passing(file: &SharedFile, from: Way, to: Way, at: u64, rounds: u64) 
             party.publish()?;
             party.store(at + Y, round)?;
             party.publish()?;
+            party.rest();
         }
         done.store(1, Ordering::SeqCst);
         Ok(())
@@ -317,6 +318,7 @@ fn torn_store(file: &SharedFile, from: Way, to: Way, at: u64, rounds: u64) -> Re
         for round in 1..=rounds {
             party.store(at, (round & 0xffff) * QUARTERS)?;
             party.publish()?;
+            party.rest();
         }
         done.store(1, Ordering::SeqCst);
         Ok(())

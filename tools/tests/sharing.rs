@@ -1,0 +1,328 @@
+//! Files that share their pages with the programs that map them, on a real mount of a target of its own.
+
+mod common;
+
+use std::ffi::CString;
+use std::fs::{self, File, OpenOptions};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::Duration;
+
+use common::{Image, Target, can_mount, can_serve, pattern, skip};
+use memmap2::{MmapOptions, MmapRaw};
+use softrdma::{Operation, Source, WorkRequest, WrId};
+use tools::client::{RemoteFile, Session};
+use tools::control::{FLAG_WRITE, Op, Request};
+
+const PAGE: u64 = 4096;
+/// No look ever comes.
+const NEVER: &str = "3600";
+
+/// Whether pages can be shared here; if not, the test has been skipped.
+fn can_share() -> bool {
+    // SAFETY: the call has no arguments and cannot fail.
+    if unsafe { libc::geteuid() } != 0 {
+        skip("pages are shared by root only");
+        return false;
+    }
+    can_serve() && can_mount()
+}
+
+/// A target that mounts beside its image, with these options.
+fn serve(image: &Image, more: &[&str]) -> (Target, PathBuf) {
+    let dir = image.beside("mnt");
+    let _ = fs::create_dir(&dir);
+    let options = [&["--mount", dir.to_str().unwrap()], more].concat();
+    (image.serve(&options), dir)
+}
+
+fn open(path: &Path) -> File {
+    let mut options = OpenOptions::new();
+    let options = options.read(true).write(true).create(true).truncate(false);
+    options.open(path).unwrap()
+}
+
+fn map(file: &File) -> MmapRaw {
+    MmapOptions::new().map_raw(file).unwrap()
+}
+
+fn word(map: &MmapRaw, at: u64) -> &AtomicU64 {
+    let at = at as usize;
+    assert!(at + 8 <= map.len() && at.is_multiple_of(8));
+    // SAFETY: inside of the mapping and aligned. Whoever else changes it does so through an atomic, or from outside.
+    unsafe { AtomicU64::from_ptr(map.as_mut_ptr().add(at).cast()) }
+}
+
+fn put(map: &MmapRaw, at: u64, value: u64) {
+    word(map, at).store(value.to_le(), Ordering::SeqCst);
+}
+
+fn look(map: &MmapRaw, at: u64) -> u64 {
+    u64::from_le(word(map, at).load(Ordering::SeqCst))
+}
+
+/// Says of a file that its pages are to be shared.
+fn mark(path: &Path) {
+    let path = CString::new(path.as_os_str().as_bytes()).unwrap();
+    let name = CString::new(contigfs::fuse::SHARE_ATTRIBUTE).unwrap();
+    // SAFETY: two NUL-terminated strings and one byte, which live over the call.
+    let done = unsafe { libc::setxattr(path.as_ptr(), name.as_ptr(), b"1".as_ptr().cast(), 1, 0) };
+    assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
+}
+
+/// A remote peer.
+struct Peer {
+    session: Session,
+    file: RemoteFile,
+}
+
+impl Peer {
+    fn of(target: &Target, path: &str) -> Self {
+        let mut session = target.session();
+        let request = Request {
+            flags: FLAG_WRITE,
+            ..Request::new(Op::Open, path)
+        };
+        let file = session.open(request).unwrap();
+        Self { session, file }
+    }
+
+    fn load(&mut self, at: u64) -> u64 {
+        let mut value = 0;
+        let take = |_, bytes: &[u8]| {
+            value = u64::from_le_bytes(bytes.try_into().unwrap());
+            Ok(())
+        };
+        self.session.read(&self.file, at, 8, take).unwrap();
+        value
+    }
+
+    fn store(&mut self, at: u64, value: u64) {
+        let operation = Operation::Write {
+            source: Source::Bytes(value.to_le_bytes().into()),
+            remote: self.file.at(at),
+        };
+        self.session
+            .post(WorkRequest::new(WrId(0), operation))
+            .unwrap();
+        self.session.success("WRITE").unwrap();
+        self.session.fence(&self.file).unwrap();
+    }
+}
+
+/// A mapping, calls and remote peers see each other's stores at once, without `msync` and without anybody looking for
+/// stores: in data, in a hole, and in what the file has grown by. `fsync` makes stores of mappings durable (I1).
+#[test]
+fn a_mapping_has_the_very_pages() {
+    if !can_share() {
+        return;
+    }
+    for rings in ["uring", "nouring"] {
+        let image = Image::new("64MiB");
+        let options = ["--share-pages", "--share-scan", NEVER, "-o", rings];
+        let (target, dir) = serve(&image, &options);
+        let path = dir.join("f");
+        // Data, then a hole.
+        fs::write(&path, [1; 2 * PAGE as usize]).unwrap();
+        let file = open(&path);
+        file.set_len(40 * PAGE).unwrap();
+        let first = map(&file);
+        let second = map(&open(&path));
+        let mut peer = Peer::of(&target, "/f");
+        for round in 1..=200_u64 {
+            for page in [0, 1, 20, 39] {
+                let at = page * PAGE + 8 * (round % 500);
+                put(&first, at, round);
+                assert_eq!(peer.load(at), round, "page {page}");
+                peer.store(at, round << 32);
+                assert_eq!(look(&first, at), round << 32);
+                file.write_all_at(&round.to_le_bytes(), at).unwrap();
+                assert_eq!(look(&second, at), round);
+                put(&second, at, !round);
+                let mut bytes = [0; 8];
+                file.read_exact_at(&mut bytes, at).unwrap();
+                assert_eq!(u64::from_le_bytes(bytes), !round);
+            }
+        }
+        drop(peer);
+        // The end moves under the mappings.
+        file.set_len(80 * PAGE).unwrap();
+        file.write_all_at(&7_u64.to_le_bytes(), 90 * PAGE).unwrap();
+        let longer = map(&file);
+        let mut peer = Peer::of(&target, "/f");
+        for (page, old) in [(50, 0), (90, 7)] {
+            assert_eq!(look(&longer, page * PAGE), old);
+            put(&longer, page * PAGE, page);
+            assert_eq!(peer.load(page * PAGE), page);
+            peer.store(page * PAGE, !page);
+            assert_eq!(look(&longer, page * PAGE), !page);
+        }
+        let expected: Vec<u8> = (0..40 * PAGE).map(|n| n as u8).collect();
+        // SAFETY: inside of the mapping; nobody else uses it now.
+        unsafe {
+            std::ptr::copy_nonoverlapping(expected.as_ptr(), first.as_mut_ptr(), expected.len());
+        }
+        file.sync_all().unwrap();
+        target.kill();
+        drop((first, second, longer, file));
+        let (target, _) = serve(&image, &[]);
+        let found = fs::read(&path).unwrap();
+        assert!(found[..expected.len()] == expected);
+        assert_eq!(found.len() as u64, 90 * PAGE + 8);
+        assert_eq!(found[50 * PAGE as usize..][..8], (!50_u64).to_le_bytes());
+        assert!(target.stop().success());
+    }
+}
+
+/// What a mapping stores is on the media within the time between two looks and the age of dirty pages, without anybody
+/// asking for it; so is what it stores when the file is closed already. When it has gone, the file is as any other.
+#[test]
+fn stores_reach_the_media_in_time() {
+    if !can_share() {
+        return;
+    }
+    let image = Image::new("64MiB");
+    let (target, dir) = serve(&image, &["--share-pages", "--share-scan", "0.2"]);
+    let path = dir.join("f");
+    let content = pattern(300_000, 3);
+    fs::write(&path, &content).unwrap();
+    let file = open(&path);
+    let map = map(&file);
+    file.sync_all().unwrap();
+    drop(file);
+    // The kernel has told of that by now.
+    thread::sleep(Duration::from_millis(500));
+    put(&map, 8192, 11);
+    let mut peer = Peer::of(&target, "/f");
+    assert_eq!(peer.load(8192), 11);
+    peer.store(16, 12);
+    assert_eq!(look(&map, 16), 12);
+    // 0.2 s until it is found, 1 s until it is written; the rest is for a busy machine.
+    thread::sleep(Duration::from_secs(4));
+    target.kill();
+    drop(map);
+    let (target, _) = serve(&image, &["--share-pages", "--share-scan", "0.2"]);
+    let mut expected = content;
+    expected[8192..8200].copy_from_slice(&11_u64.to_le_bytes());
+    expected[16..24].copy_from_slice(&12_u64.to_le_bytes());
+    assert!(fs::read(&path).unwrap() == expected);
+    // Whatever was shared has been given back: the end is in order, and nothing keeps the mount busy.
+    let busy = Command::new("umount").arg(&dir).status().unwrap();
+    assert!(busy.success());
+    assert!(target.stop().success());
+}
+
+/// A file larger than what may be shared is mapped like one of a mount that shares nothing; one that would become larger
+/// says EFBIG and stays as it is. A file that the attribute excludes is not shared, and others make no room for it.
+#[test]
+fn a_limit_and_exceptions() {
+    if !can_share() {
+        return;
+    }
+    let image = Image::new("64MiB");
+    let options = [
+        "--share-pages",
+        "--share-scan",
+        NEVER,
+        "--share-limit",
+        "1MiB",
+    ];
+    let (target, dir) = serve(&image, &options);
+    let large = dir.join("large");
+    fs::write(&large, vec![1; 2 << 20]).unwrap();
+    let file = open(&large);
+    let mapped = map(&file);
+    put(&mapped, 8, 5);
+    mapped.flush().unwrap();
+    let mut peer = Peer::of(&target, "/large");
+    assert_eq!(peer.load(8), 5);
+    peer.store(1 << 20, 6);
+    assert_eq!(look(&mapped, 1 << 20), 6);
+    drop((peer, mapped));
+
+    let small = open(&dir.join("small"));
+    small.set_len(600 << 10).unwrap();
+    let mapped = map(&small);
+    let refused = small.set_len(2 << 20).unwrap_err();
+    assert_eq!(refused.raw_os_error(), Some(libc::EFBIG));
+    let refused = small.write_all_at(&[1; 8192], 3 << 20).unwrap_err();
+    assert_eq!(refused.raw_os_error(), Some(libc::EFBIG));
+    assert_eq!(small.metadata().unwrap().len(), 600 << 10);
+    put(&mapped, 0, 9);
+    assert_eq!(Peer::of(&target, "/small").load(0), 9);
+    drop((mapped, small, file));
+    assert!(target.stop().success());
+
+    let (target, dir) = serve(&image, &["-o", "share_pages=marked,share_scan=3600"]);
+    let (plain, marked) = (dir.join("plain"), dir.join("marked"));
+    for path in [&plain, &marked] {
+        fs::write(path, [0; 8192]).unwrap();
+    }
+    mark(&marked);
+    let shared = |path: &Path, name: &str| {
+        let map = map(&open(path));
+        put(&map, 0, 77);
+        Peer::of(&target, name).load(0) == 77
+    };
+    assert!(shared(&marked, "/marked"));
+    assert!(!shared(&plain, "/plain"));
+    assert!(target.stop().success());
+}
+
+/// Programs on a mount that shares pages: they run from it, and what truncates, removes or replaces a mapped file does to
+/// mappings what it does elsewhere.
+#[test]
+fn programs_go_on() {
+    if !can_share() {
+        return;
+    }
+    let image = Image::new("64MiB");
+    let (target, dir) = serve(&image, &["--share-pages", "--share-scan", "0.1"]);
+    let program = dir.join("true");
+    fs::copy("/bin/true", &program).unwrap();
+    for _ in 0..3 {
+        assert!(Command::new(&program).status().unwrap().success());
+    }
+    let path = dir.join("f");
+    let file = open(&path);
+    file.set_len(8 * PAGE).unwrap();
+    let mapped = map(&file);
+    put(&mapped, PAGE - 8, 1);
+    put(&mapped, 5 * PAGE, 2);
+    file.set_len(PAGE / 2).unwrap();
+    // In the last page, behind the end.
+    put(&mapped, PAGE - 16, 3);
+    file.set_len(8 * PAGE).unwrap();
+    assert!(fs::read(&path).unwrap() == vec![0; 8 * PAGE as usize]);
+    assert_eq!(look(&mapped, 5 * PAGE), 0);
+    // Without a name it goes on until the mapping has gone.
+    fs::remove_file(&path).unwrap();
+    drop(file);
+    put(&mapped, 8, 4);
+    thread::sleep(Duration::from_millis(500));
+    assert_eq!(look(&mapped, 8), 4);
+    drop(mapped);
+    // The same file, opened and closed by several at once.
+    let path = &dir.join("g");
+    fs::write(path, [0; 3 * PAGE as usize]).unwrap();
+    thread::scope(|scope| {
+        for n in 0..4_u64 {
+            scope.spawn(move || {
+                for round in 1..=40 {
+                    let mapped = map(&open(path));
+                    put(&mapped, PAGE + 8 * n, round);
+                    drop(mapped);
+                    let mut bytes = [0; 8];
+                    open(path).read_exact_at(&mut bytes, PAGE + 8 * n).unwrap();
+                    assert_eq!(u64::from_le_bytes(bytes), round);
+                }
+            });
+        }
+    });
+    assert!(target.stop().success());
+    common::good(&["fsck", "-n", image.path().to_str().unwrap()]);
+}
