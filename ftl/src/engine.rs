@@ -288,7 +288,7 @@ impl Ftl {
     /// Looks for stores to shared pages of a range that mappings have made, which tell nobody: what was stored before is
     /// put when this returns. Returns how many pages it has found.
     pub fn find_stores(&self, range: LbaRange) -> u64 {
-        /// Grains that are looked at under the lock in one go: about 16 microseconds.
+        /// Grains that are looked at under the lock in one go: about 20 microseconds.
         const PIECE: u64 = 32;
         let mut found = 0;
         let mut from = range.start;

@@ -4,13 +4,15 @@ mod common;
 
 use std::ffi::CString;
 use std::fs::{self, File, OpenOptions};
+use std::io::Read;
+use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use common::{Image, Target, can_mount, can_serve, pattern, skip};
 use memmap2::{MmapOptions, MmapRaw};
@@ -273,6 +275,18 @@ fn a_limit_and_exceptions() {
     assert!(target.stop().success());
 }
 
+/// What `sendfile` finds in the third word of a file.
+fn sent(file: &File) -> u64 {
+    let (mut reader, writer) = std::io::pipe().unwrap();
+    let mut at = 16;
+    // SAFETY: two open descriptors, and an offset that lives over the call.
+    let n = unsafe { libc::sendfile(writer.as_raw_fd(), file.as_raw_fd(), &raw mut at, 8) };
+    assert_eq!(n, 8, "{}", std::io::Error::last_os_error());
+    let mut bytes = [0; 8];
+    reader.read_exact(&mut bytes).unwrap();
+    u64::from_le_bytes(bytes)
+}
+
 /// Programs on a mount that shares pages: they run from it, and what truncates, removes or replaces a mapped file does to
 /// mappings what it does elsewhere.
 #[test]
@@ -306,6 +320,19 @@ fn programs_go_on() {
     thread::sleep(Duration::from_millis(500));
     assert_eq!(look(&mapped, 8), 4);
     drop(mapped);
+    // `sendfile` goes through the cache of the kernel, which must not keep what it got.
+    let path = dir.join("s");
+    let file = open(&path);
+    file.set_len(PAGE).unwrap();
+    let mapped = map(&file);
+    for value in 1..=20 {
+        put(&mapped, 16, value);
+        let start = Instant::now();
+        while sent(&file) != value {
+            assert!(start.elapsed() < Duration::from_secs(5), "old bytes stay");
+        }
+    }
+    drop((mapped, file));
     // The same file, opened and closed by several at once.
     let path = &dir.join("g");
     fs::write(path, [0; 3 * PAGE as usize]).unwrap();

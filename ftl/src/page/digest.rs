@@ -10,23 +10,26 @@ const FACTORS: [u64; 4] = [
     0xff51_afd7_ed55_8ccd,
 ];
 
-/// 64 bits of a grain. Each step is invertible, so contents that differ in one word have different digests, always;
-/// others have the same by a chance of 2^-64. The checksum of the media, with half as many bits, would take one of 2^32
-/// changes for none.
+/// 64 bits of a grain. Contents that differ have the same by a chance of about 2^-64. The checksum of the media, with half as
+/// many bits, would take one of 2^32 changes for none.
 pub(crate) fn digest(bytes: &[u8; GRAIN_BYTES]) -> u64 {
     let mut lanes = FACTORS;
     let (blocks, _) = bytes.as_chunks::<32>();
     for block in blocks {
         let (words, _) = block.as_chunks::<8>();
         for (n, lane) in lanes.iter_mut().enumerate() {
-            *lane = (*lane ^ u64::from_le_bytes(words[n]))
-                .wrapping_mul(FACTORS[n])
-                .rotate_left(29);
+            *lane = mix(*lane ^ u64::from_le_bytes(words[n]), FACTORS[n]);
         }
     }
-    lanes.iter().zip(FACTORS).fold(0, |sum, (lane, factor)| {
-        (sum ^ lane).wrapping_mul(factor).rotate_left(31)
-    })
+    let sum = |sum: u64, (lane, factor): (&u64, u64)| mix(sum.rotate_left(31) ^ lane, factor);
+    lanes.iter().zip(FACTORS).fold(0, sum)
+}
+
+/// Both halves of the product. The lower one alone would pass a change of the highest bit on as just that, and the next word
+/// could take it back.
+fn mix(word: u64, factor: u64) -> u64 {
+    let product = u128::from(word) * u128::from(factor);
+    (product >> 64) as u64 ^ product as u64
 }
 
 #[cfg(test)]

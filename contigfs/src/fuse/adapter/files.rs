@@ -67,10 +67,12 @@ impl<S: BlockStore + 'static> Adapter<S> {
     pub(super) fn read(&self, mut message: Message<'_>, reply: Reply) -> Served {
         let what: ReadIn = message.take()?;
         let ino = message.ino();
+        let for_cache = what.read_flags & READ_LOCKOWNER == 0;
         let is_shared = || (self.passthrough.as_ref()).is_some_and(|p| p.is_shared(ino));
-        if what.read_flags & READ_LOCKOWNER == 0 && !is_shared() {
+        let soon_stale = for_cache && is_shared();
+        let bytes = what.offset..what.offset.saturating_add(u64::from(what.size));
+        if for_cache && !soon_stale {
             // Not for a program, but for the page cache.
-            let bytes = what.offset..what.offset.saturating_add(u64::from(what.size));
             let barrier = || self.fs.await_writers(ino);
             self.cache.filling(ino, &bytes, barrier);
         }
@@ -84,6 +86,11 @@ impl<S: BlockStore + 'static> Adapter<S> {
                 Err(error) => reply.error(error),
             }
         });
+        if soon_stale {
+            // For `sendfile`, or a kernel thread. Mappings do not have these pages, and nobody says when they store, so the
+            // cache must not keep what it has just got.
+            self.cache.recall(ino, bytes, drop);
+        }
         Ok(())
     }
 
