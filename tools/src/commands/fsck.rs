@@ -158,7 +158,8 @@ fn look(paths: &[PathBuf]) -> Result<Findings> {
     findings.read_log(&mut device, paths)?;
     let (volume, recovery) = open(OverlayDevice::new(device), paths, false)?;
     findings.clean = recovery.clean;
-    findings.set_files(contigfs::check(&volume));
+    let files = findings.check_files(&volume);
+    findings.set_files(files);
     Ok(findings)
 }
 
@@ -194,13 +195,29 @@ fn repair(options: &cli::Fsck, paths: &[PathBuf], care: Care) -> Result<Findings
     };
     if care == Care::Full || options.force {
         // The same device: its lock outlives it for a moment.
-        findings.read_log(&mut volume.into_device(), paths)?;
+        let mut device = volume.into_device();
+        findings.read_log(&mut device, paths)?;
+        if findings.mapped_grains != mapped {
+            let (volume, _) = open(OverlayDevice::new(device), paths, false)?;
+            let files = findings.check_files(&volume);
+            findings.set_files(files);
+            return Ok(findings);
+        }
     }
     findings.set_files(done.after);
     Ok(findings)
 }
 
 impl Findings {
+    /// Judges the files. Of a log whose headers are damaged more may be known than it says; what it does not speak of
+    /// was not read with it.
+    fn check_files<D: ftl::Device>(&self, volume: &Volume<D>) -> contigfs::CheckReport {
+        match volume.space().mapped == self.mapped_grains as u64 {
+            true => contigfs::check(volume),
+            false => contigfs::check_with_data(volume),
+        }
+    }
+
     fn set_files(&mut self, files: contigfs::CheckReport) {
         self.problems
             .extend(files.problems.iter().map(ToString::to_string));

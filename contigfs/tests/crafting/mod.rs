@@ -1,0 +1,8 @@
+//! What is done to images, and what they are put to.
+#![allow(unreachable_pub)]
+
+pub mod fs_damage;
+pub mod guard;
+pub mod image;
+pub mod log_damage;
+pub mod use_it;
