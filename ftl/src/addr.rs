@@ -61,6 +61,24 @@ impl LbaRange {
             && other.start.0 < self.end().0
     }
 
+    /// What is left of the run without others.
+    pub(crate) fn without(self, others: impl Iterator<Item = Self>) -> Vec<Self> {
+        let mut left = vec![self];
+        for other in others {
+            if !self.meets(other) {
+                continue;
+            }
+            let parts = left.into_iter().flat_map(|part| {
+                let end = other.start.clamp(part.start, part.end());
+                let start = other.end().clamp(part.start, part.end());
+                let before = Self::new(part.start, end.0 - part.start.0);
+                [before, Self::new(start, part.end().0 - start.0)]
+            });
+            left = parts.filter(|part| part.count > 0).collect();
+        }
+        left
+    }
+
     /// Whether `lba` lies in the run.
     pub const fn contains(self, lba: Lba) -> bool {
         self.start.0 <= lba.0 && lba.0 < self.end().0

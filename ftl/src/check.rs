@@ -2,7 +2,9 @@
 //!
 //! Slow and simple on purpose (I5). It reads every header of every segment in order, decides which count by the
 //! rules of `docs/format.md`, lines up everything the log says about each grain by version, and reads and checks
-//! every data grain that is live. It never writes.
+//! every data grain that is live. Headers behind a damaged one are found from behind: each says where the one numbered
+//! before it lies. What a damaged header itself said is not known here; a checkpoint may know, and the two are compared
+//! by `Volume::differing`. It never writes.
 
 use crate::addr::{Lba, LbaRange, Pba, SegmentId};
 use crate::device::Device;
@@ -10,7 +12,7 @@ use crate::error::OpenError;
 use crate::format::{Header, HeaderNo, RecordKind, Superblock, Version};
 use crate::recover::io::MediaIo;
 use crate::remap::Renaming;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// What a grain holds according to the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,6 +74,7 @@ struct Held {
 }
 
 /// Something the log says about a range, by version and header.
+#[derive(Clone, Copy)]
 struct Statement {
     version: Version,
     header: HeaderNo,
@@ -81,6 +84,14 @@ struct Statement {
 
 /// Judges the volume on `device`.
 pub fn check(device: &mut dyn Device) -> Result<CheckReport, OpenError> {
+    check_telling(device, &mut |_, _| {})
+}
+
+/// As [`check()`], and tells how many grains of how many have been looked at.
+pub fn check_telling(
+    device: &mut dyn Device,
+    tell: &mut dyn FnMut(u64, u64),
+) -> Result<CheckReport, OpenError> {
     let mut io = MediaIo::new(device).map_err(OpenError::Memory)?;
     let mut report = CheckReport::default();
     if let Some(member) = io.lost() {
@@ -92,10 +103,13 @@ pub fn check(device: &mut dyn Device) -> Result<CheckReport, OpenError> {
     report.headers = headers.len() as u64;
     report.clean = superblock.clean;
     report.capacity = superblock.geometry.capacity_grains;
+    let statements = possible(statements, report.capacity, &mut report.faults);
     let map = line_up(statements);
     report.live = vec![0; superblock.geometry.segment_count as usize];
     let mut places: BTreeMap<Pba, HeaderNo> = BTreeMap::new();
-    for (&lba, &Held { checked, header }) in &map {
+    let grains = map.len() as u64;
+    for (done, (&lba, &Held { checked, header })) in (1..).zip(&map) {
+        tell(done, grains);
         let Checked::Data { pba, crc } = checked else {
             continue;
         };
@@ -147,29 +161,109 @@ pub(crate) fn chain(
     superblock: &Superblock,
     segment: SegmentId,
 ) -> Vec<(Pba, Header)> {
+    chain_from(io, superblock, segment, 0, None)
+}
+
+/// First number of a segment's life, and the session it belongs to.
+type Life = (HeaderNo, u64);
+
+/// The headers of one segment from a position on, of a life if that is known.
+fn chain_from(
+    io: &mut MediaIo<'_>,
+    superblock: &Superblock,
+    segment: SegmentId,
+    mut position: u32,
+    mut life: Option<Life>,
+) -> Vec<(Pba, Header)> {
     let start = superblock.geometry.segment_start(segment);
     let mut chain: Vec<(Pba, Header)> = Vec::new();
-    let mut position = 0;
     while position < superblock.geometry.segment_grains {
         let at = Pba(start.0 + u64::from(position));
         let Some(header) = io.read(at).ok().and_then(|b| Header::parse(&b).ok()) else {
             break;
         };
-        let first = chain.first().map_or(&header, |(_, first)| first);
         let belongs = header.volume == superblock.volume_tag()
             && header.segment == segment
             && header.position == position
             && header.session <= superblock.session
             && superblock.fresh.admits(segment, header.no)
-            && header.session == first.session
-            && header.epoch == first.no;
+            && (position > 0 || header.epoch == header.no)
+            && life.is_none_or(|life| life == (header.epoch, header.session));
         if !belongs {
             break;
         }
+        life = Some((header.epoch, header.session));
         position += header.grains();
         chain.push((at, header));
     }
     chain
+}
+
+/// Headers that were found, and what they say of where others are.
+#[derive(Default)]
+struct Headers {
+    all: Vec<(Pba, Header)>,
+    /// The headers by number, and where the one before each lies.
+    backs: BTreeMap<HeaderNo, Option<Pba>>,
+    lives: BTreeMap<SegmentId, Life>,
+}
+
+impl Headers {
+    fn note(&mut self, chain: Vec<(Pba, Header)>) {
+        for (at, header) in chain {
+            if self.backs.insert(header.no, header.back).is_none() {
+                self.lives
+                    .insert(header.segment, (header.epoch, header.session));
+                self.all.push((at, header));
+            }
+        }
+    }
+
+    /// Numbers that are missing before one that is there, and where they should be.
+    fn gaps(&self) -> Vec<(HeaderNo, Pba)> {
+        let gaps = self.backs.iter().filter_map(|(no, back)| {
+            let before = HeaderNo(no.0.checked_sub(1)?);
+            (!self.backs.contains_key(&before)).then_some((before, (*back)?))
+        });
+        gaps.collect()
+    }
+}
+
+/// All headers that can be found. A chain ends at a header that is damaged; those behind it are pointed to by the headers
+/// numbered after them, unless their segment has begun another life since.
+fn all_headers(io: &mut MediaIo<'_>, superblock: &Superblock) -> Vec<(Pba, Header)> {
+    let geometry = &superblock.geometry;
+    let mut found = Headers::default();
+    for segment in 0..geometry.segment_count {
+        found.note(chain(io, superblock, SegmentId(segment)));
+    }
+    let mut tried = BTreeSet::new();
+    loop {
+        let mut gaps = found.gaps();
+        gaps.retain(|&(_, at)| tried.insert(at));
+        if gaps.is_empty() {
+            return found.all;
+        }
+        for (no, at) in gaps {
+            let Some((segment, position)) = geometry.locate(at) else {
+                continue;
+            };
+            let life = found.lives.get(&segment).copied();
+            let is_over = match life {
+                Some((epoch, _)) => epoch > no,
+                None => is_blank(io, geometry.segment_start(segment)),
+            };
+            if position > 0 && !is_over {
+                found.note(chain_from(io, superblock, segment, position, life));
+            }
+        }
+    }
+}
+
+/// Whether a segment was never written, or erased.
+fn is_blank(io: &mut MediaIo<'_>, start: Pba) -> bool {
+    let first = io.read(start);
+    first.is_ok_and(|bytes| bytes.iter().all(|&byte| byte == 0))
 }
 
 /// All headers that count, by number.
@@ -188,15 +282,13 @@ fn headers(
                 .iter()
                 .any(|e| e.session == session)
     };
-    for segment in 0..superblock.geometry.segment_count {
-        for (at, header) in chain(io, superblock, SegmentId(segment)) {
-            if !is_closed(header.session) {
-                last_session.insert(header.no, (at, header));
-            } else if superblock.sessions.admits(header.session, header.no) {
-                counted.insert(header.no, (at, header));
-            } else {
-                report.headers_cut += 1;
-            }
+    for (at, header) in all_headers(io, superblock) {
+        if !is_closed(header.session) {
+            last_session.insert(header.no, (at, header));
+        } else if superblock.sessions.admits(header.session, header.no) {
+            counted.insert(header.no, (at, header));
+        } else {
+            report.headers_cut += 1;
         }
     }
     let mut end = superblock.sessions.last();
@@ -249,6 +341,31 @@ fn statements(headers: &BTreeMap<HeaderNo, (Pba, Header)>) -> Vec<Statement> {
         }
     }
     all
+}
+
+/// Nobody reserves more than a volume has room for; one that was larger once may have, and has given up the rest since.
+/// What remains of more is crafted, and not listed grain by grain.
+fn possible(all: Vec<Statement>, capacity: u64, faults: &mut Vec<String>) -> Vec<Statement> {
+    let is_large = |s: &Statement| matches!(s.said, Said::Zero) && s.range.count > capacity;
+    let (large, mut kept): (Vec<Statement>, Vec<Statement>) = all.into_iter().partition(is_large);
+    for statement in large {
+        let trims = kept
+            .iter()
+            .filter(|s| matches!(s.said, Said::Trim) && s.version > statement.version);
+        let left = statement.range.without(trims.map(|s| s.range));
+        if left.iter().map(|range| range.count).sum::<u64>() > capacity {
+            faults.push(format!(
+                "header {} reserves more than there is room for",
+                statement.header.0
+            ));
+            continue;
+        }
+        kept.extend(
+            left.into_iter()
+                .map(|range| Statement { range, ..statement }),
+        );
+    }
+    kept
 }
 
 /// For each grain, what remains when everything said about it has been heard in order of version. Copies of one

@@ -2,6 +2,7 @@
 
 use crate::addr::{GRAIN_BYTES, Lba, LbaRange};
 use crate::batch::AtomicBatch;
+use crate::check::Checked;
 use crate::core::{Core, Cx, PendingCommit};
 use crate::device::{Action, ActionId, MediaError, Member, MemberState};
 use crate::error::{CommitError, GetError, ResizeError, ShareError};
@@ -17,6 +18,7 @@ use crate::segment::StreamUse;
 use crate::shared::{NEVER, Shared};
 use crate::space::Space;
 use crate::stats::Stats;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::fs::File;
 use std::sync::Arc;
@@ -585,6 +587,20 @@ impl Ftl {
     #[doc(hidden)]
     pub fn map_digest(&self) -> u32 {
         self.core(Shared::BACKGROUND, |core, cx| core.map_digest(cx))
+    }
+
+    /// What the media hold of each grain that is mapped: where, and with which checksum. All of the map must be in memory,
+    /// see [`Ftl::load`]; what has not been written out yet is not in the answer.
+    pub fn listing(&self) -> BTreeMap<Lba, Checked> {
+        self.core(Shared::BACKGROUND, |core, cx| core.listing(cx))
+    }
+
+    /// Notes, or takes back, that something is wrong with what the volume holds: see
+    /// [`Superblock`](crate::format::Superblock). On the media from the shutdown on.
+    pub fn set_suspect(&self, suspect: bool) {
+        self.core(Shared::BACKGROUND, |core, _| {
+            core.set_suspect(suspect);
+        });
     }
 
     /// Counts everything again and compares (I5). For tests.

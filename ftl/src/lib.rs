@@ -64,6 +64,7 @@
 #![deny(unsafe_code)]
 
 mod addr;
+mod anew;
 mod batch;
 mod blocking;
 pub mod check;
@@ -103,7 +104,7 @@ mod stats;
 pub use addr::{GRAIN_BYTES, Lba, LbaRange, Pba, SegmentId};
 pub use batch::AtomicBatch;
 pub use blocking::{Volume, VolumeError};
-pub use check::{CheckReport, Checked, check};
+pub use check::{CheckReport, Checked, check, check_telling};
 pub use device::{
     Action, ActionId, ArrayDevice, AssemblyError, Device, FileDevice, HeaderDevice, IoBuf,
     MediaError, MediaOp, MemDevice, Member, MemberState, Members, OverlayDevice, SimDevice,

@@ -193,6 +193,7 @@ impl Ftl {
             session: 0,
             geometry,
             clean: true,
+            suspect: false,
             owner: options.owner,
             created_ns: options.created_ns,
             roots_from: 0,

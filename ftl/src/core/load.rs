@@ -3,7 +3,7 @@
 //! One unit at a time; whoever waits for any unit asks again when one is there. A page that is not what it should be
 //! fails the volume and disowns the checkpoints, so that the next opening reads the headers instead.
 
-use super::{Core, Cx};
+use super::{Core, Counts, Cx};
 use crate::addr::{GRAIN_BYTES, LbaRange, Pba};
 use crate::checkpoint::{Books, PageWanted};
 use crate::device::{MediaError, MediaOp};
@@ -258,6 +258,14 @@ impl Core {
             self.refuse(cx, waiter, error);
         }
         self.answer_loads(cx);
+    }
+
+    /// A checkpoint whose counts are wrong is as good as damaged: segments would be reused that hold something.
+    pub(super) fn doubt_counts(&mut self, cx: Cx<'_>) {
+        if self.counts == Counts::Wrong && self.failed.is_none() {
+            tracing::error!("the checkpoint has counted wrong");
+            self.disown_roots(cx);
+        }
     }
 
     /// Sees to it that the next opening does not trust the checkpoints, and fails the volume.

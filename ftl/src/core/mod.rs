@@ -19,6 +19,7 @@ mod done;
 mod forming;
 mod gc;
 mod group;
+mod listing;
 mod load;
 mod loss;
 mod pages;
@@ -74,6 +75,17 @@ pub(crate) struct Cx<'a> {
     pub(crate) port: Port,
 }
 
+/// How far the live counts of segments and zero records can be relied on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Counts {
+    /// They were counted: one below zero is a mistake of ours.
+    Counted,
+    /// A checkpoint says so, of a map that was not all read.
+    Saved,
+    /// What it says was wrong.
+    Wrong,
+}
+
 /// Everything behind the lock.
 #[derive(Debug)]
 pub(crate) struct Core {
@@ -84,6 +96,7 @@ pub(crate) struct Core {
     records: LiveRecords,
     index: LeafIndex,
     mapped: u64,
+    counts: Counts,
 
     /// Those of the pool, then those that lie in memory of files.
     frames: Vec<Frame>,
@@ -148,6 +161,14 @@ pub(crate) struct Recovered {
     pub(crate) cold: ColdMap,
 }
 
+impl Counts {
+    /// One of them is too low.
+    fn are_wrong(&mut self) {
+        assert!(*self != Self::Counted, "a live count below zero");
+        *self = Self::Wrong;
+    }
+}
+
 impl Core {
     pub(crate) fn new(
         mut found: Recovered,
@@ -162,7 +183,12 @@ impl Core {
         let streams = placement.streams();
         let grains = found.superblock.geometry.segment_grains;
         found.segments.start(streams, grains);
+        let counts = match found.cold.is_warm() {
+            true => Counts::Counted,
+            false => Counts::Saved,
+        };
         Self {
+            counts,
             cold: found.cold,
             loader: Loader::default(),
             checkpointer,
@@ -253,6 +279,7 @@ impl Core {
         self.run_resize(cx);
         self.run_checkpoint(cx);
         self.start_flush(cx);
+        self.doubt_counts(cx);
         self.run_discard(cx);
         self.give_up_if_stuck(cx);
         self.run_shutdown(cx);
@@ -285,6 +312,14 @@ impl Core {
         self.leave(location);
     }
 
+    /// One grain less is mapped.
+    fn count_unmapped(&mut self) {
+        match self.mapped.checked_sub(1) {
+            Some(mapped) => self.mapped = mapped,
+            None => self.counts.are_wrong(),
+        }
+    }
+
     /// A grain is no longer at `location`.
     fn leave(&mut self, location: Location) {
         let freed_at = self.log.last();
@@ -293,14 +328,18 @@ impl Core {
             Location::Media(pba) => {
                 let id = self.geometry.segment_of(pba);
                 let segment = self.segments.get_mut(id);
-                assert!(segment.live > 0, "live count of {id} below zero");
-                segment.live -= 1;
+                let Some(live) = segment.live.checked_sub(1) else {
+                    return self.counts.are_wrong();
+                };
+                segment.live = live;
                 self.segments.retire_if_empty(id, freed_at);
             }
             Location::Zero(id) => {
                 let zero = self.records.zero_mut(id);
-                assert!(zero.live > 0, "zero record counted below zero");
-                zero.live -= 1;
+                let Some(live) = zero.live.checked_sub(1) else {
+                    return self.counts.are_wrong();
+                };
+                zero.live = live;
                 if zero.live > 0 || zero.home.is_none() {
                     return;
                 }

@@ -327,7 +327,7 @@ impl Core {
         let location = match leaf.entry(lba).replace(State::UNMAPPED) {
             State::Away(location) => {
                 if location != Location::Nowhere {
-                    self.mapped -= 1;
+                    self.count_unmapped();
                 }
                 location
             }
@@ -335,13 +335,14 @@ impl Core {
                 self.ends_as_page(cx, frame);
                 let known = &mut self.frames[frame.0 as usize];
                 known.usage = FrameUse::Orphan;
-                if known.media != Location::Nowhere {
-                    self.mapped -= 1;
+                let location = std::mem::replace(&mut known.media, Location::Nowhere);
+                if location != Location::Nowhere {
+                    self.count_unmapped();
                 }
-                std::mem::replace(&mut known.media, Location::Nowhere)
+                location
             }
             State::Resident(Resident { frame, pins, .. }) => {
-                self.mapped -= 1;
+                self.count_unmapped();
                 self.dirty.remove(lba);
                 let grouped = u32::from(self.group.remove_page(lba));
                 self.ends_as_page(cx, frame);

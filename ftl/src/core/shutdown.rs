@@ -74,6 +74,11 @@ impl Core {
         self.pump(cx);
     }
 
+    /// What the superblock is to say when it is written next.
+    pub(crate) fn set_suspect(&mut self, suspect: bool) {
+        self.superblock.suspect = suspect;
+    }
+
     /// Goes on with the shutdown, at the end of each pump.
     pub(super) fn run_shutdown(&mut self, cx: Cx<'_>) {
         if let Some(error) = self.failed {

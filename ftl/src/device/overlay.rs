@@ -36,6 +36,11 @@ impl<D: Device> OverlayDevice<D> {
         }
     }
 
+    /// The device below, as it was: what was written is gone. Nothing may be in flight.
+    pub fn into_below(self) -> D {
+        self.below
+    }
+
     fn write(&mut self, offset: u64, buf: &IoBuf) {
         // SAFETY: the completion is queued only after this function has returned.
         let bytes = unsafe { buf.bytes() };

@@ -21,6 +21,8 @@ const VERSION_FRESH: u32 = 3;
 /// What is written as [`VERSION`] and was written as this one, on one device, says the same.
 const VERSION_OLDEST: u32 = 1;
 const FLAG_CLEAN: u32 = 1;
+/// An engine that does not know it drops it.
+const FLAG_SUSPECT: u32 = 2;
 
 /// Most past sessions whose ends are remembered one by one.
 pub const SESSIONS_MAX: usize = 150;
@@ -149,6 +151,8 @@ pub struct Superblock {
     pub geometry: Geometry,
     /// Shut down properly.
     pub clean: bool,
+    /// Something is known to be wrong with what the volume holds: whoever looks after it is to look, clean or not.
+    pub suspect: bool,
     /// Bytes for the layer above.
     pub owner: [u8; 16],
     /// When it was formatted, Unix nanoseconds.
@@ -347,6 +351,7 @@ impl Superblock {
             session: raw.session.get(),
             geometry,
             clean: raw.flags.get() & FLAG_CLEAN != 0,
+            suspect: raw.flags.get() & FLAG_SUSPECT != 0,
             owner: raw.owner,
             created_ns: raw.created_ns.get(),
             roots_from: raw.roots_from.get(),
@@ -354,6 +359,12 @@ impl Superblock {
             fresh,
             sessions,
         })
+    }
+
+    fn flags(&self) -> u32 {
+        let clean = if self.clean { FLAG_CLEAN } else { 0 };
+        let suspect = if self.suspect { FLAG_SUSPECT } else { 0 };
+        clean | suspect
     }
 
     /// Writes the grain.
@@ -402,7 +413,7 @@ impl Superblock {
             segment_count: self.geometry.segment_count.into(),
             first_segment_grain: FIRST_SEGMENT_GRAIN.into(),
             capacity_grains: self.geometry.capacity_grains.into(),
-            flags: if self.clean { FLAG_CLEAN } else { 0 }.into(),
+            flags: self.flags().into(),
             device_index: 0.into(),
             device_count: (places.count() as u16).into(),
             array_uuid: self.uuid,
@@ -441,6 +452,7 @@ mod tests {
             geometry: Geometry::derive(&[4096], Some(65536), 20, Some(1000), Some(32))
                 .expect("geometry"),
             clean: true,
+            suspect: true,
             owner: *b"owner of it all!",
             created_ns: 9,
             roots_from: 4,
@@ -471,7 +483,7 @@ mod tests {
         assert_eq!(&bytes[56..64], [16, 0, 0, 0, 253, 0, 0, 0]);
         assert_eq!(&bytes[64..72], [16, 0, 0, 0, 0, 0, 0, 0]);
         assert_eq!(&bytes[72..80], [0xe8, 3, 0, 0, 0, 0, 0, 0]);
-        assert_eq!(&bytes[80..88], [1, 0, 0, 0, 0, 0, 1, 0]);
+        assert_eq!(&bytes[80..88], [3, 0, 0, 0, 0, 0, 1, 0]);
         assert_eq!(&bytes[104..120], b"owner of it all!");
         assert_eq!(&bytes[120..128], [32, 0, 0, 0, 0, 0, 0, 0]);
         assert_eq!(&bytes[128..136], [4, 0, 0, 0, 0, 0, 0, 0]);
@@ -480,6 +492,21 @@ mod tests {
         assert_eq!(&bytes[248..256], [0; 8]);
         assert_eq!(&bytes[256..264], [2, 0, 0, 0, 0, 0, 0, 0]);
         assert_eq!(&bytes[272..280], [0x55, 0, 0, 0, 0, 0, 0, 0]);
+    }
+
+    /// Clean and suspect are two things.
+    #[test]
+    fn flags() {
+        for (clean, suspect, flags) in [(true, false, 1), (false, true, 2), (false, false, 0)] {
+            let superblock = Superblock {
+                clean,
+                suspect,
+                ..example()
+            };
+            let bytes = superblock.emit();
+            assert_eq!(bytes[80], flags);
+            assert_eq!(Superblock::parse(&bytes), Ok(superblock));
+        }
     }
 
     /// A volume of version 1 is understood, and is one of version 2 once its superblock has been written; what is

@@ -372,7 +372,7 @@ fn from_root(
             }
             sane
         });
-        if !warm {
+        if !warm || (all && !replayed.are_counted(&geometry)) {
             return None;
         }
     }

@@ -5,11 +5,11 @@
 //! reserve what is unmapped, remaps and clones rename; what has the version of one was said after it (`docs/remap.md`).
 
 use super::scan::Found;
-use crate::addr::{Lba, LbaRange, Pba};
+use crate::addr::{Lba, LbaRange, Pba, SegmentId};
 use crate::format::{HeaderNo, RecordKind, Version};
 use crate::geometry::Geometry;
 use crate::log::Log;
-use crate::map::{LeafIndex, Location, MapTable, State};
+use crate::map::{LeafIndex, Location, MapTable, State, ZeroId};
 use crate::planted::Bug;
 use crate::records::{Fate, Home, LiveRecords, Tombstone};
 use crate::remap::Renaming;
@@ -105,7 +105,7 @@ pub(crate) fn replay(
         };
         (moment, said, home)
     }));
-    statements.sort_unstable_by_key(|&(moment, ..)| moment);
+    let statements = without_impossible(statements, geometry.capacity_grains);
     let mut replayed = Replayed {
         segments,
         records: LiveRecords::default(),
@@ -146,6 +146,51 @@ pub(crate) fn replay(
     }
     replayed.settle(geometry);
     replayed
+}
+
+/// In order of effect. A volume reserves no more than it has room for; one that was larger once may have, and has given
+/// up the rest since. What remains of more is crafted, and passed over, before it takes memory for each grain.
+fn without_impossible(
+    mut all: Vec<(Moment, Said, Home)>,
+    capacity: u64,
+) -> Vec<(Moment, Said, Home)> {
+    all.sort_unstable_by_key(|&(moment, ..)| moment);
+    let zeros = all
+        .iter()
+        .enumerate()
+        .filter_map(|(at, (_, said, _))| match said {
+            Said::Zero(range) if range.count > capacity => Some((at, *range)),
+            _ => None,
+        });
+    let large: Vec<(usize, LbaRange)> = zeros.collect();
+    for (at, range) in large.into_iter().rev() {
+        let (moment, _, home) = all[at];
+        let later = all[at + 1..].iter().filter_map(|(_, said, _)| match said {
+            Said::Trim(range) => Some(*range),
+            _ => None,
+        });
+        let left = still_reserved(range, later, capacity);
+        let left = left
+            .into_iter()
+            .map(|range| (moment, Said::Zero(range), home));
+        all.splice(at..=at, left);
+    }
+    all
+}
+
+/// What remains of a reservation that is larger than a volume, after later trims; nothing, if that is more than there is
+/// room for.
+pub(super) fn still_reserved(
+    range: LbaRange,
+    later: impl Iterator<Item = LbaRange>,
+    capacity: u64,
+) -> Vec<LbaRange> {
+    let left = range.without(later);
+    if left.iter().map(|range| range.count).sum::<u64>() > capacity {
+        tracing::warn!(?range, "a header reserves more than there is room for");
+        return Vec::new();
+    }
+    left
 }
 
 impl Replayed {
@@ -218,6 +263,29 @@ impl Replayed {
             }
         }
         self.free_empty();
+    }
+
+    /// Whether no count is too low for the map, all of which is here. Those of a checkpoint may be crafted.
+    pub(super) fn are_counted(&self, geometry: &Geometry) -> bool {
+        let mut mapped = 0;
+        let mut live: BTreeMap<SegmentId, u32> = BTreeMap::new();
+        let mut zeros: BTreeMap<ZeroId, u64> = BTreeMap::new();
+        for (_, state) in self.index.mapped(LbaRange::ALL) {
+            mapped += 1;
+            match state {
+                State::Away(Location::Zero(id)) => *zeros.entry(id).or_default() += 1,
+                State::Away(Location::Media(pba)) => {
+                    *live.entry(geometry.segment_of(pba)).or_default() += 1;
+                }
+                _ => unreachable!("nothing is resident during recovery"),
+            }
+        }
+        let segments = (0..).map(SegmentId).zip(self.segments.iter());
+        let is_live = |id: SegmentId| live.get(&id).copied().unwrap_or(0);
+        let is_zero = |id: ZeroId| zeros.get(&id).copied().unwrap_or(0);
+        self.mapped >= mapped
+            && segments.into_iter().all(|(id, s)| s.live >= is_live(id))
+            && self.records.zeros().all(|(id, z)| z.live >= is_zero(id))
     }
 
     /// Frees the segments in which nothing is needed.

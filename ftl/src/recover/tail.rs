@@ -4,7 +4,7 @@
 //! absolute state, but for remaps and clones: none of those is in the checkpoint already. They, trims and zero records
 //! take effect where they were born, also when only a relocated copy is left.
 
-use super::replay::Replayed;
+use super::replay::{Replayed, still_reserved};
 use super::saved::Saved;
 use super::scan::Found;
 use crate::addr::{LbaRange, Pba};
@@ -111,6 +111,7 @@ pub(super) fn replay_tail(
     let renamings = renamings.into_iter().map(|(v, r)| (v, Change::Rename(r)));
     changes.splice(0..0, renamings);
     changes.sort_by_key(|&(place, _)| place);
+    let changes = without_impossible(changes, geometry.capacity_grains);
     for (_, change) in &changes {
         if let Change::Rename(renaming) = change {
             saved.cold.tie(renaming.ranges().source());
@@ -122,6 +123,40 @@ pub(super) fn replay_tail(
         saved.cold.change(change);
     }
     replayed
+}
+
+/// As of a full replay; `changes` are in order of effect.
+fn without_impossible(changes: Vec<(Version, Change)>, capacity: u64) -> Vec<(Version, Change)> {
+    let reserved = |change: &Change| match *change {
+        Change::Reserve(range, _) | Change::Rehome(range, _) => Some(range),
+        Change::Set { .. } | Change::Unmap(_) | Change::Rename(_) => None,
+    };
+    let is_large = |(_, change): &(Version, Change)| {
+        reserved(change).is_some_and(|range| range.count > capacity)
+    };
+    if !changes.iter().any(is_large) {
+        return changes;
+    }
+    let mut possible = Vec::with_capacity(changes.len());
+    for (at, &(version, change)) in changes.iter().enumerate() {
+        let Some(range) = reserved(&change).filter(|range| range.count > capacity) else {
+            possible.push((version, change));
+            continue;
+        };
+        let later = changes[at + 1..]
+            .iter()
+            .filter_map(|(_, change)| match *change {
+                Change::Unmap(range) => Some(range),
+                _ => None,
+            });
+        let left = still_reserved(range, later, capacity).into_iter();
+        possible.extend(left.map(|range| match change {
+            Change::Rehome(_, id) => (version, Change::Rehome(range, id)),
+            Change::Reserve(_, id) => (version, Change::Reserve(range, id)),
+            Change::Set { .. } | Change::Unmap(_) | Change::Rename(_) => (version, change),
+        }));
+    }
+    possible
 }
 
 impl Replayed {
