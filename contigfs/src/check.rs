@@ -18,6 +18,7 @@ use crate::format::{
 };
 use crate::inode::{FileKind, InodeNo};
 use crate::store::{BlockStore, ByteAddr, StoreError};
+use crate::volume_check::Stage;
 use crate::xattr::{XattrName, XattrSet};
 
 /// What the checker found.
@@ -234,6 +235,8 @@ impl fmt::Display for Problem {
 #[derive(Default)]
 struct Links {
     names: u64,
+    /// What the last entry says it is.
+    kind: Option<FileKind>,
     subdirectories: u64,
     /// Directories that hold the names of a directory, one for each name.
     holders: Vec<InodeNo>,
@@ -252,11 +255,22 @@ impl Survey {
     pub(crate) fn holders(&self, ino: InodeNo) -> &[InodeNo] {
         self.links.get(&ino).map_or(&[], |links| &links.holders)
     }
+
+    /// Whether some entry leads there.
+    pub(crate) fn is_named(&self, ino: InodeNo) -> bool {
+        self.links.get(&ino).is_some_and(|links| links.names > 0)
+    }
+
+    /// What entries say it is.
+    pub(crate) fn kind_of_entries(&self, ino: InodeNo) -> Option<FileKind> {
+        self.links.get(&ino)?.kind
+    }
 }
 
 /// Checks the metadata of a volume, for who wants to know more.
 pub(crate) fn survey<S: BlockStore>(store: &S) -> Survey {
-    let mut checker = Checker::new(store);
+    let mut quiet = |_, _, _| {};
+    let mut checker = Checker::new(store, &mut quiet);
     checker.run(false);
     Survey {
         report: checker.report,
@@ -265,8 +279,12 @@ pub(crate) fn survey<S: BlockStore>(store: &S) -> Survey {
     }
 }
 
+/// Hears how far a check is: of this part so much, of so much.
+pub type Progress<'a> = &'a mut dyn FnMut(Stage, u64, u64);
+
 struct Checker<'a, S> {
     store: &'a S,
+    progress: Progress<'a>,
     report: CheckReport,
     features: Features,
     inodes: HashMap<InodeNo, InodeRecord>,
@@ -281,15 +299,25 @@ pub fn check<S: BlockStore>(store: &S) -> CheckReport {
 
 /// As [`check()`], and reads all data too.
 pub fn check_with_data<S: BlockStore>(store: &S) -> CheckReport {
-    let mut checker = Checker::new(store);
-    checker.run(true);
+    check_telling(store, true, &mut |_, _, _| {})
+}
+
+/// Either of both, for who shows how far it is.
+pub(crate) fn check_telling<S: BlockStore>(
+    store: &S,
+    data: bool,
+    progress: Progress<'_>,
+) -> CheckReport {
+    let mut checker = Checker::new(store, progress);
+    checker.run(data);
     checker.report
 }
 
 impl<'a, S: BlockStore> Checker<'a, S> {
-    fn new(store: &'a S) -> Self {
+    fn new(store: &'a S, progress: Progress<'a>) -> Self {
         Self {
             store,
+            progress,
             report: CheckReport::default(),
             features: Features::default(),
             inodes: HashMap::new(),
@@ -396,6 +424,7 @@ impl<'a, S: BlockStore> Checker<'a, S> {
                 }
             }
             next = number + 1;
+            (self.progress)(Stage::Files, next, grains);
         }
     }
 
@@ -587,6 +616,7 @@ impl<'a, S: BlockStore> Checker<'a, S> {
         }
         let links = self.links.entry(ino).or_default();
         links.names += 1;
+        links.kind = Some(kind);
         if kind == FileKind::Directory {
             links.holders.push(dir);
             self.links.entry(dir).or_default().subdirectories += 1;
@@ -689,7 +719,9 @@ impl<'a, S: BlockStore> Checker<'a, S> {
             .collect();
         files.sort_unstable_by_key(|(ino, _)| *ino);
         let mut grain = [0; GRAIN_BYTES];
-        for (ino, range) in files {
+        let all = files.len() as u64;
+        for (done, (ino, range)) in (1..).zip(files) {
+            (self.progress)(Stage::Data, done, all);
             let mut next = range.start;
             while next < range.end() {
                 let rest = LbaRange::new(next, range.end().0 - next.0);

@@ -17,7 +17,8 @@
 //!   in memory
 //! - `xattr`, `acl`: extended attributes, and what those with access control lists mean for the mode
 //! - `fs`: the file system, [`Fs`]; its module has the rules of locking
-//! - [`check()`]: a separate reader that judges a volume; [`repair()`] puts in order what it finds
+//! - [`check()`]: a separate reader that judges a volume; [`repair()`] puts in order what it finds; [`check_volume()`] and
+//!   [`repair_volume()`] do so with the log as well
 //! - [`fuse`]: the thin adapter that mounts an [`Fs`]
 
 mod acl;
@@ -36,10 +37,11 @@ mod room;
 mod store;
 mod table;
 mod time;
+mod volume_check;
 mod volume_store;
 mod xattr;
 
-pub use check::{CheckReport, Problem, check, check_with_data};
+pub use check::{CheckReport, Problem, Progress, check, check_with_data};
 pub use error::{Corruption, FsError};
 pub use fs::{
     AtimePolicy, Clock, CopyRange, DirEntry, Extent, ExtentObserver, FallocMode, FormatOptions, Fs,
@@ -51,4 +53,7 @@ pub use mem_store::MemStore;
 pub use repair::{Care, RepairReport, repair};
 pub use store::{BlockStore, ByteAddr, GrowError, Grown, ShareError, StoreError, share_on};
 pub use time::Timestamp;
+pub use volume_check::{
+    Stage, VolumeCheckError, VolumeRepair, VolumeReport, check_volume, repair_volume,
+};
 pub use xattr::XattrMode;

@@ -10,9 +10,8 @@ mod support;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use contigfs::{Fs, MemStore};
-use crafting::image::{options, without_rebuild};
-use crafting::use_it::{fsck, look, repair_files, use_files, use_volume};
+use crafting::image::options;
+use crafting::use_it::{everything, everything_with_files, look};
 use crafting::{fs_damage, guard, image, log_damage};
 use support::Dice;
 
@@ -31,10 +30,18 @@ fn cases(default: u64, one: impl Fn(u64) -> String) {
     let mut failed = Vec::new();
     for seed in first..first + count {
         guard::begin(seed);
+        let before = guard::held();
         let what = std::cell::RefCell::new(String::new());
         let run = catch_unwind(AssertUnwindSafe(|| *what.borrow_mut() = one(seed)));
         if run.is_err() {
             failed.push(seed);
+        }
+        drop(what);
+        if std::env::var_os("CRAFTED_TELL").is_some() {
+            eprintln!(
+                "seed {seed}: {} bytes more",
+                guard::held() as i64 - before as i64
+            );
         }
     }
     guard::rest();
@@ -63,7 +70,7 @@ fn crafted_logs() {
         if std::env::var_os("CRAFTED_TELL").is_some() {
             eprintln!("seed {seed}: life {life}, {what}");
         }
-        all(&Arc::new(image), &mut dice, false);
+        everything(&Arc::new(image), &mut dice, false);
         what
     });
 }
@@ -86,44 +93,16 @@ fn crafted_files_in_a_log() {
         if dice.below(2) == 0 {
             volume.shutdown().expect("shutdown");
         }
-        all(&volume.into_device().into_image(), &mut dice, true);
+        everything(&volume.into_device().into_image(), &mut dice, true);
         what
     });
-}
-
-/// Everything that can be done with an image. Of a log that contradicts itself, with checksums that fit, nobody promises
-/// that it says the same for ever; of files in a whole one, `honest`, this is promised.
-fn all(image: &Arc<Vec<u8>>, dice: &mut Dice, honest: bool) {
-    let _ = look(image, options(dice));
-    let (repaired, after) = fsck(image, dice);
-    let is_well = repaired.is_ok_and(|problems| problems.is_empty());
-    if is_well {
-        let found = look(&after, without_rebuild(dice));
-        assert_eq!(found, Ok(Vec::new()), "a second look");
-    }
-    // In order: what is repaired is used in any case, what is not in some.
-    let used = match is_well || dice.below(2) == 0 {
-        true => use_volume(&after, dice),
-        false => use_volume(image, dice),
-    };
-    if let Some(used) = used {
-        let found = look(&used, without_rebuild(dice));
-        let is_still = !(is_well && honest) || found == Ok(Vec::new());
-        assert!(is_still, "use has damaged it: {found:?}");
-    }
 }
 
 /// Crafted file systems on a store that is nothing but a map: many more of them.
 #[test]
 fn crafted_files() {
     let _turn = guard::turn();
-    let (store, fs) = support::fresh_with(20_000, &support::tight());
-    for life in 0..3 {
-        image::live(&fs, life);
-    }
-    drop(fs);
-    // Without the last unmount, so that there are files to be freed and things left to end.
-    let base = store.duplicate();
+    let base = image::files();
     cases(3_000, |seed| {
         let mut dice = Dice::new(seed);
         let store = Arc::new(base.duplicate());
@@ -131,21 +110,7 @@ fn crafted_files() {
         if std::env::var_os("CRAFTED_TELL").is_some() {
             eprintln!("seed {seed}: {what}");
         }
-        if dice.below(2) == 0 {
-            use_files(&store, &mut dice);
-        }
-        let copy: MemStore = store.duplicate();
-        contigfs::check_with_data(&copy);
-        if let Some(left) = repair_files(&copy) {
-            assert_eq!(left, [] as [String; 0]);
-            let copy = Arc::new(copy);
-            assert!(
-                Fs::mount(Arc::clone(&copy)).is_ok(),
-                "what is well can be mounted"
-            );
-            use_files(&copy, &mut dice);
-            support::assert_clean(&copy);
-        }
+        everything_with_files(&store, &mut dice);
         what
     });
 }

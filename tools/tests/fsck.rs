@@ -7,7 +7,7 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-use common::{FLASHNET, Image, can_serve, flashnet, good};
+use common::{FLASHNET, Image, can_serve, flashnet, good, skip};
 use ftl::device::FileDevice;
 use ftl::{ArrayDevice, OpenOptions, Volume};
 
@@ -141,4 +141,110 @@ fn looking_changes_nothing() {
     assert!(status == 0 && text.contains("was recovered"), "{text}");
     let (status, text) = fsck(&image, &["-p"]);
     assert!(status == 0 && text.contains("clean"), "{text}");
+}
+
+/// A volume with problems that only `-y` may end, and the number of the file that has them.
+fn image_with_a_lost_place() -> Image {
+    let image = image_with_files();
+    // A bit of the hot record of the second file: where its data are.
+    write_at(&image.path(), (1 << 26) * 4096 + 3 * 32 + 3, b"!");
+    image
+}
+
+/// What a preening fsck leaves, the next one sees again, also when the volume was used and shut down in between; and a
+/// mount that finds damage says so for the next one.
+#[test]
+fn preening_does_not_pass_over_what_it_left() {
+    if !can_serve() {
+        return;
+    }
+    let image = image_with_a_lost_place();
+    // Nobody has looked yet.
+    assert_eq!(fsck(&image, &["-p"]).0, 0);
+    assert!(image.serve(&[]).stop().success());
+    for round in 0..2 {
+        let (status, text) = fsck(&image, &["-p"]);
+        assert!(status == 4 && text.contains("fsck -y"), "{round}: {text}");
+    }
+    assert!(image.serve(&[]).stop().success());
+    assert_eq!(fsck(&image, &["-a"]).0, 4);
+    let (status, text) = fsck(&image, &["-y"]);
+    assert!(status == 1 && text.contains("repaired: "), "{text}");
+    let (status, text) = fsck(&image, &["-p"]);
+    assert!(status == 0 && text.contains(": clean"), "{text}");
+    assert_eq!(fsck(&image, &["-f", "-n"]).0, 0);
+    let target = image.serve(&[]);
+    for path in ["/one", "/two"] {
+        let content = good(&["get", &target.url(path), "-"]);
+        assert_eq!(content.trim_end_matches('\0'), "content");
+    }
+    assert!(target.stop().success());
+}
+
+/// `-C` tells other programs how far it is, line by line, and people in one line; `-C` without a number is wrong usage.
+#[test]
+fn progress_is_told() {
+    if !can_serve() {
+        return;
+    }
+    let image = image_with_files();
+    let (status, text) = fsck(&image, &["-C", "0"]);
+    assert!(status == 0 && text.contains("log 100.0%"), "{text}");
+    assert_eq!(fsck(&image, &["-C"]).0, 16);
+    let (status, text) = fsck(&image, &["-C", "77"]);
+    assert!(status == 8 && text.contains("77"), "{text}");
+    let link = image.beside("fsck.contigfs");
+    let lines = image.beside("lines");
+    let call = Command::new("sh")
+        .args(["-c", "exec \"$1\" -n -C7 \"$2\" 7>\"$3\"", "sh"])
+        .args([&link, &image.path(), &lines])
+        .output()
+        .unwrap();
+    assert_eq!(said(&call).0, 0, "{}", said(&call).1);
+    let told = fs::read_to_string(lines).unwrap();
+    let name = image.path().display().to_string();
+    let mut last = (0, 0);
+    for line in told.lines() {
+        let parts: Vec<&str> = line.splitn(4, ' ').collect();
+        let [pass, done, all] = [0, 1, 2].map(|n| parts[n].parse::<u64>().unwrap());
+        assert!(
+            parts[3] == name && done <= all && (pass, done) > last,
+            "{line}"
+        );
+        last = (pass, done);
+    }
+    assert_eq!(last.0, 2, "{told}");
+}
+
+/// fsck(8) finds the program by the type and hands on options and status.
+#[test]
+fn by_the_front_end() {
+    let Ok(version) = Command::new("fsck").arg("-V").output() else {
+        return skip("no fsck(8)");
+    };
+    if !can_serve() || !version.status.success() {
+        return;
+    }
+    let image = image_with_a_lost_place();
+    let beside = image.beside("");
+    let path = format!("{}:{}", beside.display(), std::env::var("PATH").unwrap());
+    assert_eq!(fsck(&image, &["-V"]).0, 0, "makes the link");
+    let front_end = |options: &[&str]| {
+        let mut command = Command::new("fsck");
+        command.args(["-T", "-t", "contigfs"]).arg(image.path());
+        command.args(options).env("PATH", &path);
+        said(&command.stdin(Stdio::null()).output().unwrap())
+    };
+    let statuses = [
+        (&["-n"][..], 4),
+        (&["-p", "-f"], 4),
+        (&["-a"], 4),
+        (&["-y", "-v"], 1),
+        (&["-f", "-p"], 0),
+        (&["-z"], 16),
+    ];
+    for (options, wanted) in statuses {
+        let (status, text) = front_end(options);
+        assert_eq!(status, wanted, "{options:?}: {text}");
+    }
 }

@@ -156,6 +156,11 @@ impl<S: BlockStore> Fs<S> {
         now.max(previous + 1)
     }
 
+    /// Whether the mount has found records that are damaged: what they belong to answers `EIO`.
+    pub fn is_damaged(&self) -> bool {
+        self.degraded
+    }
+
     fn alloc(&self) -> MutexGuard<'_, Alloc> {
         lock(&self.alloc)
     }

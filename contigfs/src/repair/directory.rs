@@ -20,7 +20,7 @@ struct Entry {
 }
 
 /// What a grain of a directory holds.
-struct DirGrain {
+pub(super) struct DirGrain {
     lba: Lba,
     entries: Vec<Entry>,
     /// It holds nothing else.
@@ -29,7 +29,11 @@ struct DirGrain {
 
 impl DirGrain {
     /// Finds every entry whose checksum is right. A grain that the media have lost has none.
-    fn read(store: &impl BlockStore, dir: InodeNo, lba: Lba) -> Result<Self, StoreError> {
+    pub(super) fn read(
+        store: &impl BlockStore,
+        dir: InodeNo,
+        lba: Lba,
+    ) -> Result<Self, StoreError> {
         let mut grain = [0; GRAIN_BYTES];
         let mut found = Self {
             lba,
@@ -62,6 +66,11 @@ impl DirGrain {
             unit += 1;
         }
         Ok(found)
+    }
+
+    /// It is certainly of this directory.
+    pub(super) fn is_whole_and_used(&self) -> bool {
+        self.whole && !self.entries.is_empty()
     }
 
     /// Writes the entries and nothing else, each at its place.

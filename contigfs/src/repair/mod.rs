@@ -6,7 +6,8 @@
 //! repairing again changes nothing.
 //!
 //! # What is never done
-//! - Data are not touched. Files whose ranges overlap stay as they are, and so do files whose place is not known.
+//! - Data are not written, and none that a file may have had is let go of. A file that gets another place than it says, or
+//!   data of which nobody knows whose they are, is for root alone to read.
 //! - Nothing is concluded from what can not be read: as long as a record or a directory is unreadable, nobody is given
 //!   a name or another link count.
 //!
@@ -16,6 +17,8 @@
 mod directory;
 mod links;
 mod lost_found;
+mod overlaps;
+mod places;
 mod records;
 mod xattrs;
 
@@ -41,8 +44,8 @@ const TRIES_MAX: u32 = 8;
 pub enum Care {
     /// Only what loses nothing that could be found otherwise (`fsck -p`).
     Safe,
-    /// Also what gives up what is damaged anyway: entries and attributes that make no sense, one of two equal names
-    /// (`fsck -y`).
+    /// Also what gives up what is damaged anyway: entries and attributes that make no sense, one of two equal names; and
+    /// what somebody should look at afterwards: files whose place is lost or claimed by another one (`fsck -y`).
     Full,
 }
 
@@ -153,8 +156,11 @@ impl<S: BlockStore> Surgeon<'_, S> {
     fn operate(&self) -> Result<Done, FsError> {
         let steps = [
             Self::roots,
+            Self::table_grains,
             Self::table,
             Self::records,
+            Self::places,
+            Self::overlaps,
             Self::directories,
             Self::entries,
             Self::named_orphans,

@@ -23,7 +23,7 @@ fn get(store: &impl BlockStore, lba: Lba) -> Option<Grain> {
     Some(grain)
 }
 
-fn put(store: &impl BlockStore, lba: Lba, grain: &Grain) {
+pub fn put(store: &impl BlockStore, lba: Lba, grain: &Grain) {
     store.write(ByteAddr::new(lba, 0), grain).expect("room");
 }
 
@@ -286,4 +286,48 @@ fn grain(dice: &mut Dice, store: &impl BlockStore) -> Option<String> {
             Some(format!("{to} garbage; "))
         }
     }
+}
+
+/// Puts the checksums right of what lies in a grain; of a directory, those of the entries of inode `dir`.
+pub fn seal(lba: Lba, dir: u8, grain: &mut Grain) {
+    let (hot, cold) = (HOT.0..HOT.0 + (1 << 25), COLD.0..COLD.0 + (1 << 27));
+    let table = [(hot, HOT.0, HOT_BYTES), (cold, COLD.0, COLD_BYTES)];
+    let part = table.iter().find(|(range, ..)| range.contains(&lba.0));
+    if lba.0 < 2 {
+        grain[12..16].fill(0);
+        let crc = crc32fast::hash(&grain[..64]);
+        grain[12..16].copy_from_slice(&crc.to_le_bytes());
+    } else if let Some((_, first, len)) = part {
+        let per_grain = (GRAIN_BYTES / len) as u64;
+        let numbers = (lba.0 - first) * per_grain..;
+        for (ino, record) in numbers.zip(grain.chunks_exact_mut(*len)) {
+            if record.iter().any(|&byte| byte != 0) {
+                let crc = sealed(ino, &[&record[..len - 4]]);
+                record[len - 4..].copy_from_slice(&crc);
+            }
+        }
+    } else if lba >= XATTRS {
+        let len = u32::from_le_bytes(grain[8..12].try_into().expect("four bytes")) as usize;
+        if (16..=GRAIN_BYTES).contains(&len) {
+            let crc = sealed(lba.0 - XATTRS.0, &[&grain[..12], &grain[16..len]]);
+            grain[12..16].copy_from_slice(&crc);
+        }
+    } else {
+        for at in (0..GRAIN_BYTES).step_by(16) {
+            let end = (at + 16 + usize::from(grain[at + 8])).min(GRAIN_BYTES);
+            let is_entry = grain[at..at + 8] != [0; 8] && [4, 8, 10].contains(&grain[at + 9]);
+            if is_entry && grain[at + 10..at + 12] == [0; 2] {
+                let parts: [&[u8]; 2] = [&grain[at..at + 12], &grain[at + 16..end]];
+                let crc = sealed(u64::from(dir), &parts);
+                grain[at + 12..at + 16].copy_from_slice(&crc);
+            }
+        }
+    }
+}
+
+fn sealed(ino: u64, parts: &[&[u8]]) -> [u8; 4] {
+    let mut hasher = crc32fast::Hasher::new();
+    hasher.update(&ino.to_le_bytes());
+    parts.iter().for_each(|part| hasher.update(part));
+    hasher.finalize().to_le_bytes()
 }

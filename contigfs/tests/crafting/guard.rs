@@ -63,6 +63,11 @@ unsafe impl GlobalAlloc for Limited {
     }
 }
 
+/// Bytes held now.
+pub fn held() -> usize {
+    HELD.load(Ordering::Relaxed)
+}
+
 /// Says something without taking memory.
 fn say(what: &str) {
     let mut digits = [b'0'; 20];

@@ -4,7 +4,8 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 
 use contigfs::{
-    BlockStore, CopyRange, FallocMode, Fs, InodeNo, NewNode, SetAttr, WriteOptions, XattrMode,
+    BlockStore, CopyRange, FallocMode, Fs, InodeNo, MemStore, NewNode, SetAttr, WriteOptions,
+    XattrMode,
 };
 use ftl::{
     Action, ActionId, Device, Ftl, GRAIN_BYTES, LbaRange, MediaError, MediaOp, MemDevice,
@@ -155,6 +156,17 @@ pub fn lives() -> Vec<Vec<u8>> {
         lives.push(device.image().to_vec());
     }
     lives
+}
+
+/// Three lives of a file system on a store that is nothing but a map, without the last unmount, so that there are files
+/// to be freed and things left to end.
+pub fn files() -> MemStore {
+    let (store, fs) = crate::support::fresh_with(20_000, &crate::support::tight());
+    for life in 0..3 {
+        live(&fs, life);
+    }
+    drop(fs);
+    store.duplicate()
 }
 
 /// One life of the file system.

@@ -59,7 +59,7 @@ pub fn damage(dice: &mut Dice, image: &mut [u8], older: &[Vec<u8>]) -> String {
 }
 
 /// Grains that are not data, or not only.
-fn metadata(image: &[u8]) -> Vec<usize> {
+pub fn metadata(image: &[u8]) -> Vec<usize> {
     let grains = image.chunks_exact(GRAIN_BYTES).enumerate();
     let is_metadata =
         |(no, bytes): &(usize, &[u8])| *no < 6 || bytes.starts_with(b"FTLHEAD1") || is_page(bytes);
@@ -115,7 +115,7 @@ pub fn value(dice: &mut Dice, old: u64) -> u64 {
 }
 
 /// Makes the checksum of a grain fit what it says.
-fn seal(grain: &mut [u8]) {
+pub fn seal(grain: &mut [u8]) {
     let magics: [&[u8]; 4] = [b"FLASHNET", b"FTLROOT1", b"FLASHDEV", b"FTLHEAD1"];
     if magics.iter().any(|magic| grain.starts_with(magic)) {
         grain[8..12].fill(0);

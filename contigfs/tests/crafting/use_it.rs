@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use contigfs::{
-    BlockStore, Care, FallocMode, FileKind, Fs, InodeNo, NewNode, RenameMode, SetAttr, SyncScope,
-    WriteOptions, XattrMode, check, check_with_data, repair,
+    BlockStore, Care, FallocMode, FileKind, Fs, InodeNo, MemStore, NewNode, RenameMode, SetAttr,
+    SyncScope, WriteOptions, XattrMode, check, check_volume, repair, repair_volume,
 };
 use ftl::inspect::Inspector;
-use ftl::{Device, LbaRange, OpenOptions, SegmentId, Volume};
+use ftl::{LbaRange, OpenOptions, SegmentId, Volume};
 
 use super::image::{ImageDevice, options, without_rebuild};
 use crate::support::{Dice, name};
@@ -21,8 +21,9 @@ pub type Found = Result<Vec<String>, String>;
 
 /// `fsck`, which must not write; and what opening it for use does, in memory.
 pub fn look(image: &Arc<Vec<u8>>, options: OpenOptions) -> Found {
-    let mut device = ImageDevice::new(image, true);
-    let (mut problems, known) = log_problems(&mut device)?;
+    let device = ImageDevice::new(image, true);
+    let looked = check_volume(device, &options, &mut |_, _, _| {});
+    let (report, mut device) = looked.map_err(|error| error.to_string())?;
     if let Ok(mut inspector) = Inspector::new(&mut device) {
         inspector.superblocks();
         inspector.checkpoints();
@@ -30,59 +31,20 @@ pub fn look(image: &Arc<Vec<u8>>, options: OpenOptions) -> Found {
             inspector.headers(SegmentId(segment));
         }
     }
-    let overlay = ftl::OverlayDevice::new(device);
-    let (volume, _) = Volume::open(overlay, options).map_err(|e| e.to_string())?;
-    problems.extend(file_problems(&volume, known));
-    Ok(problems)
+    Ok(report.problems())
 }
 
-/// As the command does it: data that the log does not speak of are read through the volume.
-fn file_problems<D: Device>(volume: &Volume<D>, known: usize) -> Vec<String> {
-    let report = match volume.space().mapped == known as u64 {
-        true => check(volume),
-        false => check_with_data(volume),
-    };
-    report.problems.iter().map(ToString::to_string).collect()
-}
-
-/// Of the log, and how many grains it says are mapped.
-fn log_problems(device: &mut ImageDevice) -> Result<(Vec<String>, usize), String> {
-    let log = ftl::check(device).map_err(|error| error.to_string())?;
-    let mut problems = log.faults;
-    problems.extend(log.damaged.iter().map(|lba| format!("{lba} is damaged")));
-    if log.superblocks < 2 {
-        problems.push("a superblock is damaged".into());
-    }
-    Ok((problems, log.map.len()))
-}
-
-/// `fsck -y`: what is left, and the image afterwards.
-pub fn fsck(image: &Arc<Vec<u8>>, dice: &mut Dice) -> (Found, Arc<Vec<u8>>) {
+/// `fsck -y`: what is left, and the image afterwards; none when it could not come to an end.
+pub fn fsck(image: &Arc<Vec<u8>>, dice: &mut Dice) -> (Found, Option<Arc<Vec<u8>>>) {
     let device = ImageDevice::new(image, false);
-    let (volume, _) = match Volume::open(device, options(dice)) {
-        Ok(opened) => opened,
-        Err(error) => return (Err(error.to_string()), Arc::clone(image)),
-    };
-    let repaired = repair(&volume, Care::Full);
-    let mapped = volume.space().mapped as usize;
-    let closed = volume.shutdown();
-    let image = volume.into_device().into_image();
-    let found = (|| {
-        let report = repaired.map_err(|error| error.to_string())?;
-        closed.map_err(|error| error.to_string())?;
-        let mut device = ImageDevice::new(&image, true);
-        let (mut problems, known) = log_problems(&mut device)?;
-        if known == mapped {
-            problems.extend(report.after.problems.iter().map(ToString::to_string));
-            return Ok(problems);
+    let done = repair_volume(device, &options(dice), Care::Full, true, &mut |_, _, _| {});
+    match done {
+        Ok((done, device)) => {
+            let after = done.after.expect("asked for");
+            (Ok(after.problems()), Some(device.into_image()))
         }
-        let overlay = ftl::OverlayDevice::new(device);
-        let opened = Volume::open(overlay, without_rebuild(dice));
-        let (volume, _) = opened.map_err(|error| error.to_string())?;
-        problems.extend(file_problems(&volume, known));
-        Ok(problems)
-    })();
-    (found, image)
+        Err(error) => (Err(error.to_string()), None),
+    }
 }
 
 /// Mounts and tries everything; errors are fine. Answers what is on the device in the end.
@@ -212,4 +174,45 @@ pub fn repair_files<S: BlockStore>(store: &S) -> Option<Vec<String>> {
         let problems = again.problems.iter();
         problems.map(ToString::to_string).collect()
     })
+}
+
+/// Everything that can be done with an image. Of a log that contradicts itself, with checksums that fit, nobody promises
+/// that it says the same for ever; of files in a whole one, `honest`, this is promised.
+pub fn everything(image: &Arc<Vec<u8>>, dice: &mut Dice, honest: bool) {
+    let _ = look(image, options(dice));
+    let (repaired, after) = fsck(image, dice);
+    let is_well = repaired.is_ok_and(|problems| problems.is_empty());
+    let after = after.unwrap_or_else(|| Arc::clone(image));
+    if is_well {
+        let found = look(&after, without_rebuild(dice));
+        assert_eq!(found, Ok(Vec::new()), "a second look");
+    }
+    // In order: what is repaired is used in any case, what is not in some.
+    let used = match is_well || dice.below(2) == 0 {
+        true => use_volume(&after, dice),
+        false => use_volume(image, dice),
+    };
+    if let Some(used) = used {
+        let found = look(&used, without_rebuild(dice));
+        let is_still = !(is_well && honest) || found == Ok(Vec::new());
+        assert!(is_still, "use has damaged it: {found:?}");
+    }
+}
+
+/// Everything that can be done with a file system.
+pub fn everything_with_files(store: &Arc<MemStore>, dice: &mut Dice) {
+    if dice.below(2) == 0 {
+        use_files(store, dice);
+    }
+    let copy = store.duplicate();
+    contigfs::check_with_data(&copy);
+    if let Some(left) = repair_files(&copy) {
+        assert_eq!(left, [] as [String; 0]);
+        let copy = Arc::new(copy);
+        let mounted = Fs::mount(Arc::clone(&copy));
+        assert!(mounted.is_ok(), "what is well can be mounted");
+        drop(mounted);
+        use_files(&copy, dice);
+        crate::support::assert_clean(&copy);
+    }
 }

@@ -268,9 +268,12 @@ pub struct Fsck {
     /// Recover, and repair all that can be repaired.
     #[arg(short = 'y', group = "care")]
     pub yes: bool,
-    /// With -p, look at the volume even if it was shut down in order.
+    /// With -p, look at the volume even if it was shut down in order; without -p that is always done.
     #[arg(short = 'f')]
     pub force: bool,
+    /// Tell how far it is: 0 as a percentage to standard output, else lines `PASS DONE ALL DEV` to this descriptor.
+    #[arg(short = 'C', value_name = "FD")]
+    pub progress: Option<u16>,
     /// Say more.
     #[arg(short = 'v')]
     pub verbose: bool,

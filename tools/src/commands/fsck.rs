@@ -3,12 +3,13 @@
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
-use contigfs::Care;
+use contigfs::{Care, VolumeCheckError, VolumeReport};
 use ftl::inspect::Inspector;
-use ftl::{OpenOptions, OverlayDevice, RecoveryReport, Volume};
+use ftl::{OpenOptions, Volume};
 use serde_json::json;
 
 use super::Done;
+use super::fsck_meter::Meter;
 use crate::cli;
 use crate::devices::{self, Access};
 
@@ -54,12 +55,14 @@ pub(super) fn run(options: &cli::Fsck, json: bool) -> Result<Done> {
         }
         return Ok(Done::AllWell);
     }
+    let mut meter = Meter::new(options.progress, &names)?;
     let findings = match (options.preen, options.yes) {
-        (true, _) => repair(options, &paths, Care::Safe)?,
-        (_, true) => repair(options, &paths, Care::Full)?,
-        _ if options.rebuild => rebuild(&paths)?,
-        _ => look(&paths)?,
+        (true, _) => repair(options, &paths, Care::Safe, &mut meter)?,
+        (_, true) => repair(options, &paths, Care::Full, &mut meter)?,
+        _ if options.rebuild => rebuild(&paths, &mut meter)?,
+        _ => look(&paths, &mut meter)?,
     };
+    meter.end();
     match json {
         true => println!("{}", findings.json(&paths)),
         false => findings.print(&names, options),
@@ -129,115 +132,102 @@ impl Findings {
     }
 }
 
-/// Whether the volume was shut down in order.
+/// Whether the volume was shut down in order, and nothing is known to be wrong with it.
 fn is_clean(paths: &[PathBuf]) -> Result<bool> {
     let mut device = devices::open(paths, Access::Read)?;
     let inspector = Inspector::new(&mut device)
         .with_context(|| format!("cannot check {}", devices::names(paths)))?;
-    Ok(inspector.superblock().clean)
+    let superblock = inspector.superblock();
+    Ok(superblock.clean && !superblock.suspect)
 }
 
-fn open<D: ftl::Device>(
-    device: D,
-    paths: &[PathBuf],
-    rebuild: bool,
-) -> Result<(Volume<D>, RecoveryReport)> {
-    let open = OpenOptions {
+fn opening(rebuild: bool) -> OpenOptions {
+    OpenOptions {
         pool_frames: POOL_FRAMES,
         rebuild,
         ..OpenOptions::default()
+    }
+}
+
+/// Says which volume an error is about, and what could not be done with it.
+fn about(error: VolumeCheckError, paths: &[PathBuf]) -> anyhow::Error {
+    let names = devices::names(paths);
+    let what = match error {
+        VolumeCheckError::Judge(_) => format!("cannot check {names}"),
+        VolumeCheckError::Open(_) => format!("cannot open the volume on {names}"),
+        VolumeCheckError::Volume(_) | VolumeCheckError::Files(_) => {
+            format!("cannot repair {names} (what has been repaired stays so)")
+        }
     };
-    Volume::open(device, open)
-        .with_context(|| format!("cannot open the volume on {}", devices::names(paths)))
+    anyhow::Error::new(error).context(what)
 }
 
 /// Checks the log and the file system, and writes nothing: what recovery has to write stays in memory.
-fn look(paths: &[PathBuf]) -> Result<Findings> {
-    let mut device = devices::open(paths, Access::Read)?;
-    let mut findings = Findings::default();
-    findings.read_log(&mut device, paths)?;
-    let (volume, recovery) = open(OverlayDevice::new(device), paths, false)?;
-    findings.clean = recovery.clean;
-    let files = findings.check_files(&volume);
-    findings.set_files(files);
-    Ok(findings)
+fn look(paths: &[PathBuf], meter: &mut Meter) -> Result<Findings> {
+    let device = devices::open(paths, Access::Read)?;
+    let told = &mut |stage, done, all| meter.tell(stage, done, all);
+    let looked = contigfs::check_volume(device, &opening(false), told);
+    let (report, _) = looked.map_err(|error| about(error, paths))?;
+    Ok(Findings::of(report))
 }
 
-/// Checks the same, and leaves the map that was found again from the log on the media.
-fn rebuild(paths: &[PathBuf]) -> Result<Findings> {
-    let mut device = devices::open(paths, Access::Write)?;
-    let mut findings = Findings::default();
-    findings.read_log(&mut device, paths)?;
-    let (volume, recovery) = open(device, paths, true)?;
-    findings.clean = recovery.clean;
-    findings.set_files(contigfs::check(&volume));
+/// Leaves the map that is found again from the log on the media, and checks the same.
+fn rebuild(paths: &[PathBuf], meter: &mut Meter) -> Result<Findings> {
+    let device = devices::open(paths, Access::Write)?;
+    let opened = Volume::open(device, opening(true));
+    let (volume, recovery) = opened.map_err(|error| about(VolumeCheckError::Open(error), paths))?;
     volume.shutdown()?;
+    let told = &mut |stage, done, all| meter.tell(stage, done, all);
+    let looked = contigfs::check_volume(volume.into_device(), &opening(false), told);
+    let (report, _) = looked.map_err(|error| about(error, paths))?;
+    let mut findings = Findings::of(report);
+    findings.clean = recovery.clean;
     Ok(findings)
 }
 
 /// Recovers the volume and repairs its file system. The log is read, which takes as long as reading all data, when the
 /// volume is looked at for more than being fit for use.
-fn repair(options: &cli::Fsck, paths: &[PathBuf], care: Care) -> Result<Findings> {
+fn repair(
+    options: &cli::Fsck,
+    paths: &[PathBuf],
+    care: Care,
+    meter: &mut Meter,
+) -> Result<Findings> {
     let device = devices::open(paths, Access::Write)?;
-    let (volume, recovery) = open(device, paths, options.rebuild)?;
-    let names = devices::names(paths);
-    let done = contigfs::repair(&volume, care)
-        .with_context(|| format!("cannot repair {names} (what has been repaired stays so)"));
-    let mapped = volume.space().mapped as usize;
-    let closed = volume.shutdown();
-    let done = done?;
-    closed?;
-    let mut findings = Findings {
-        clean: recovery.clean,
-        repaired: done.repaired.iter().map(ToString::to_string).collect(),
-        mapped_grains: mapped,
-        ..Findings::default()
-    };
-    if care == Care::Full || options.force {
-        // The same device: its lock outlives it for a moment.
-        let mut device = volume.into_device();
-        findings.read_log(&mut device, paths)?;
-        if findings.mapped_grains != mapped {
-            let (volume, _) = open(OverlayDevice::new(device), paths, false)?;
-            let files = findings.check_files(&volume);
-            findings.set_files(files);
-            return Ok(findings);
-        }
-    }
-    findings.set_files(done.after);
-    Ok(findings)
+    let look = care == Care::Full || options.force;
+    let told = &mut |stage, done, all| meter.tell(stage, done, all);
+    let open = opening(options.rebuild);
+    let done = contigfs::repair_volume(device, &open, care, look, told);
+    let (done, _) = done.map_err(|error| about(error, paths))?;
+    let of_files = done.files.repaired.iter().map(ToString::to_string);
+    let of_log = (done.written_anew > 0).then(|| {
+        format!(
+            "headers of the log were damaged: {} grains that only a checkpoint knew of are written anew",
+            done.written_anew
+        )
+    });
+    let repaired = of_files.chain(of_log).collect();
+    let mapped_grains = done.mapped_grains;
+    let after = done.after.unwrap_or_else(|| VolumeReport {
+        files: done.files.after,
+        ..VolumeReport::default()
+    });
+    Ok(Findings {
+        clean: done.clean,
+        repaired,
+        mapped_grains,
+        ..Findings::of(after)
+    })
 }
 
 impl Findings {
-    /// Judges the files. Of a log whose headers are damaged more may be known than it says; what it does not speak of
-    /// was not read with it.
-    fn check_files<D: ftl::Device>(&self, volume: &Volume<D>) -> contigfs::CheckReport {
-        match volume.space().mapped == self.mapped_grains as u64 {
-            true => contigfs::check(volume),
-            false => contigfs::check_with_data(volume),
+    fn of(report: VolumeReport) -> Self {
+        Self {
+            problems: report.problems(),
+            repaired: Vec::new(),
+            mapped_grains: report.mapped_grains,
+            clean: report.clean,
+            files: report.files,
         }
-    }
-
-    fn set_files(&mut self, files: contigfs::CheckReport) {
-        self.problems
-            .extend(files.problems.iter().map(ToString::to_string));
-        self.files = files;
-    }
-
-    /// Judges the log.
-    fn read_log(&mut self, device: &mut dyn ftl::Device, paths: &[PathBuf]) -> Result<()> {
-        let log = ftl::check(device)
-            .with_context(|| format!("cannot check {}", devices::names(paths)))?;
-        let superblock = (log.superblocks < 2).then(|| {
-            "one of the two superblocks is damaged; using the volume writes it anew".to_owned()
-        });
-        let grains = log
-            .damaged
-            .iter()
-            .map(|lba| format!("{lba} does not fit its checksum or can not be read"));
-        self.problems
-            .extend(superblock.into_iter().chain(grains).chain(log.faults));
-        self.mapped_grains = log.map.len();
-        Ok(())
     }
 }

@@ -3,6 +3,7 @@
 mod bench;
 mod demo;
 mod fsck;
+mod fsck_meter;
 mod ftl;
 mod inspect;
 mod interrupt;

@@ -121,6 +121,11 @@ impl Target {
         };
         let fs =
             Fs::mount_with(store, &options).context("cannot read the file system of the volume")?;
+        if fs.is_damaged() {
+            tracing::warn!("the file system is damaged; fsck -y repairs it when it is not in use");
+            // So that the next `fsck -p` looks, however this ends.
+            ftl.set_suspect(true);
+        }
         fs.set_observer(Box::new(Fence(Arc::clone(&regions))));
         let fs = Arc::new(fs);
         let service = Arc::new(Service {
