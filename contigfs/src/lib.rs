@@ -29,6 +29,8 @@ mod error;
 mod format;
 mod fs;
 pub mod fuse;
+#[doc(hidden)]
+pub mod fuzz;
 mod inode;
 mod mem_store;
 pub mod planted;

@@ -79,6 +79,8 @@ mod engine;
 mod error;
 mod fault;
 pub mod format;
+#[doc(hidden)]
+pub mod fuzz;
 mod geometry;
 mod ids;
 pub mod inspect;

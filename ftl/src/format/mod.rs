@@ -29,13 +29,13 @@ use crate::addr::GRAIN_BYTES;
 
 /// What counts sessions, checkpoints and the like never comes so far; media that say so are crafted, and leave no room to
 /// count on.
-const COUNTER_END: u64 = 1 << 60;
+pub(crate) const COUNTER_END: u64 = 1 << 60;
 
 /// One grain of bytes.
 pub(crate) type GrainBytes = [u8; GRAIN_BYTES];
 
 /// CRC-32 of a grain with the four bytes at `hole` taken as zero.
-fn crc_without(bytes: &GrainBytes, hole: usize) -> u32 {
+pub(crate) fn crc_without(bytes: &GrainBytes, hole: usize) -> u32 {
     let mut hasher = crc32fast::Hasher::new();
     hasher.update(&bytes[..hole]);
     hasher.update(&[0; 4]);
