@@ -62,7 +62,7 @@ fn crafted_logs() {
             "before any damage"
         );
     }
-    cases(300, |seed| {
+    cases(150, |seed| {
         let mut dice = Dice::new(seed);
         let life = dice.below(lives.len() as u64) as usize;
         let mut image = lives[life].clone();
@@ -103,7 +103,7 @@ fn crafted_files_in_a_log() {
 fn crafted_files() {
     let _turn = guard::turn();
     let base = image::files();
-    cases(3_000, |seed| {
+    cases(1_500, |seed| {
         let mut dice = Dice::new(seed);
         let store = Arc::new(base.duplicate());
         let what = fs_damage::damage(&mut dice, &store);

@@ -229,7 +229,7 @@ pub fn live(fs: &Fs<impl BlockStore>, life: u64) {
     fs.open(gone).expect("open");
     fs.unlink(open, name("gone")).expect("unlink");
     if life > 1 {
-        let old = fs.lookup_path(&format!("/d{}/a", life - 2)).expect("there");
+        let old = fs.lookup_path(format!("/d{}/a", life - 2)).expect("there");
         let size = SetAttr {
             size: Some(3 * 4096 + 5),
             ..SetAttr::default()

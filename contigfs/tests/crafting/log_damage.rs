@@ -79,7 +79,7 @@ fn field(dice: &mut Dice, grain: &mut [u8]) -> String {
     let end = match dice.below(3) {
         0 => 128,
         1 => used.max(64),
-        _ => used.min(320).max(64),
+        _ => used.clamp(64, 320),
     };
     let width = *dice.pick(&[1, 2, 4, 4, 8, 8, 8]);
     let at = first + dice.below((end - first) as u64) as usize;
