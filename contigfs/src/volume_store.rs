@@ -9,7 +9,7 @@ use crate::store::{BlockStore, ByteAddr, ShareError, StoreError, share_on};
 impl From<VolumeError> for StoreError {
     fn from(error: VolumeError) -> Self {
         match error {
-            VolumeError::NoSpace => Self::NoSpace,
+            VolumeError::NoSpace | VolumeError::Quota => Self::NoSpace,
             VolumeError::Damaged { lba } | VolumeError::Media { lba, .. } => Self::Damaged { lba },
             VolumeError::BatchTooLarge => Self::BatchTooLarge,
             VolumeError::Failed(_)

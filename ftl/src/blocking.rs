@@ -25,6 +25,9 @@ pub enum VolumeError {
     /// The volume is full.
     #[error("volume full")]
     NoSpace,
+    /// An account has reached its limit.
+    #[error("limit of an account reached")]
+    Quota,
     /// A grain is damaged on the media.
     #[error("{lba} is damaged on the media")]
     Damaged {
@@ -69,6 +72,7 @@ impl From<GetError> for VolumeError {
     fn from(error: GetError) -> Self {
         match error {
             GetError::NoSpace => Self::NoSpace,
+            GetError::Quota => Self::Quota,
             GetError::Damaged { lba } => Self::Damaged { lba },
             GetError::Media { lba, error } => Self::Media { lba, error },
             GetError::Failed(error) => Self::Failed(error),
@@ -82,6 +86,7 @@ impl From<DurableError> for VolumeError {
     fn from(error: DurableError) -> Self {
         match error {
             DurableError::NoSpace => Self::NoSpace,
+            DurableError::Quota => Self::Quota,
             DurableError::Damaged { lba } => Self::Damaged { lba },
             DurableError::Media { lba, error } => Self::Media { lba, error },
             DurableError::Lost { lba } => Self::Media {

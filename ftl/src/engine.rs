@@ -1,5 +1,6 @@
 //! `Ftl`: the engine's public face. All methods may be called from any thread.
 
+use crate::account::{AccountId, AccountUse};
 use crate::addr::{GRAIN_BYTES, Lba, LbaRange};
 use crate::batch::AtomicBatch;
 use crate::check::Checked;
@@ -354,6 +355,37 @@ impl Ftl {
             capacity: core.geometry().capacity_grains,
             mapped: core.mapped(),
         })
+    }
+
+    /// These ranges belong to an account, or to none, from now on, with everything that is and gets mapped in them. Such
+    /// notes live as long as the volume is open. Takes time by the grains that are mapped in the ranges. See
+    /// `docs/accounts.md`.
+    pub fn assign(&self, ranges: &[LbaRange], account: Option<AccountId>) {
+        self.core(Shared::BACKGROUND, |core, cx| {
+            core.assign(cx, ranges, account);
+        });
+    }
+
+    /// As [`assign`](Self::assign), if the account does not grow beyond its limit; whether it was done. All of the map
+    /// must be in memory (see [`Ftl::load`]), else too little is counted.
+    pub fn assign_if_room(&self, ranges: &[LbaRange], account: AccountId) -> bool {
+        self.core(Shared::BACKGROUND, |core, cx| {
+            core.assign_if_room(cx, ranges, account)
+        })
+    }
+
+    /// Sets or removes the limit of an account, in grains. What is mapped stays, also beyond the limit; nothing more
+    /// gets mapped then ([`GetError::Quota`], [`DurableError::Quota`](crate::DurableError::Quota)), and what adds nothing
+    /// is never refused.
+    pub fn limit_account(&self, account: AccountId, limit: Option<u64>) {
+        self.core(Shared::BACKGROUND, |core, _| {
+            core.limit_account(account, limit);
+        });
+    }
+
+    /// How full an account is, of what is in memory of the map (see [`Ftl::load`]).
+    pub fn account(&self, account: AccountId) -> AccountUse {
+        self.core(Shared::BACKGROUND, |core, _| core.account_use(account))
     }
 
     /// What the volume is, with the sizes it has now.

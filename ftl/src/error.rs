@@ -9,6 +9,9 @@ pub enum GetError {
     /// The volume is full and the grain is not mapped yet. Trim something.
     #[error("volume full")]
     NoSpace,
+    /// The account of the grain has reached its limit, and the grain is not mapped yet. Trim something of the account.
+    #[error("limit of the account reached")]
+    Quota,
     /// The bytes on the media are not those written there. This grain is lost, its neighbours are not.
     #[error("{lba} is damaged on the media")]
     Damaged {
@@ -40,6 +43,9 @@ pub enum DurableError {
     /// The volume is full; nothing of the batch took effect.
     #[error("volume full")]
     NoSpace,
+    /// An account would grow beyond its limit; nothing of the batch took effect.
+    #[error("limit of an account reached")]
+    Quota,
     /// A grain that a batch changes in part is damaged; nothing of the batch took effect.
     #[error("{lba} is damaged on the media")]
     Damaged {

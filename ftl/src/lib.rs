@@ -58,11 +58,13 @@
 //! | `blocking` | [`Volume`], for programs that just want to read and write |
 //!
 //! The format and the argument why it survives crashes are in `docs/format.md`, `docs/checkpoint.md` and
-//! `docs/remap.md`; several devices as one volume are the subject of `docs/array.md`, and other sizes that of
-//! `docs/resize.md`, and pages that local programs have mapped that of `docs/sharing.md`.
+//! `docs/remap.md`; several devices as one volume are the subject of `docs/array.md`, other sizes that of
+//! `docs/resize.md`, pages that local programs have mapped that of `docs/sharing.md`, and counting some grains together, with
+//! a limit, that of `docs/accounts.md`.
 
 #![deny(unsafe_code)]
 
+mod account;
 mod addr;
 mod anew;
 mod batch;
@@ -103,6 +105,7 @@ mod shared;
 mod space;
 mod stats;
 
+pub use account::{AccountId, AccountUse};
 pub use addr::{GRAIN_BYTES, Lba, LbaRange, Pba, SegmentId};
 pub use batch::AtomicBatch;
 pub use blocking::{Volume, VolumeError};

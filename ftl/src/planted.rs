@@ -50,6 +50,8 @@ pub enum Bug {
     CloneOldVersion,
     /// A sync does not wait for the batches that have taken effect before and were answered then.
     RelaxedForgotten,
+    /// The new names of a clone are charged to nobody.
+    CloneUncharged,
     /// A volume that grows forgets that headers of an earlier life may lie in its new segments.
     FreshForgotten,
     /// A volume that shrinks ends before segments in which something is live.
@@ -58,7 +60,7 @@ pub enum Bug {
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 25] = [
+    pub const ALL: [Self; 26] = [
         Self::MappingBeforeData,
         Self::AckBeforeFlush,
         Self::BatchNotAtomic,
@@ -82,6 +84,7 @@ impl Bug {
         Self::AliasesForgotten,
         Self::CloneOldVersion,
         Self::RelaxedForgotten,
+        Self::CloneUncharged,
         Self::FreshForgotten,
         Self::CutEarly,
     ];

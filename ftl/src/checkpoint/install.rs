@@ -2,6 +2,7 @@
 
 use super::change::Change;
 use super::cold::UnitContent;
+use crate::account::Accounts;
 use crate::geometry::Geometry;
 use crate::map::{LeafIndex, Location, MapTable, State, ZeroId};
 use crate::records::LiveRecords;
@@ -15,6 +16,8 @@ pub(crate) struct Books<'a> {
     pub(crate) segments: &'a mut Segments,
     pub(crate) records: &'a mut LiveRecords,
     pub(crate) mapped: &'a mut u64,
+    /// While the volume is open.
+    pub(crate) accounts: Option<&'a mut Accounts>,
 }
 
 impl Books<'_> {
@@ -63,6 +66,9 @@ impl Books<'_> {
         }
         for (&lba, &(at, crc)) in &content.after {
             self.count(at, 1);
+            if let Some(accounts) = &mut self.accounts {
+                accounts.charge(lba);
+            }
             let leaf = self.index.leaf_or_new(self.table, lba);
             leaf.set_crc(lba, crc);
             leaf.entry(lba).replace(State::Away(at));

@@ -1,6 +1,7 @@
 //! The audit: everything the core counts is counted again from scratch (I5). For tests.
 
 use super::{Core, Cx};
+use crate::account::AccountId;
 use crate::addr::LbaRange;
 use crate::map::{Location, State};
 use crate::page::FrameUse;
@@ -37,6 +38,7 @@ impl Core {
             return;
         }
         let mut mapped = 0;
+        let mut charged: HashMap<AccountId, u64> = HashMap::new();
         let mut live: HashMap<u32, u32> = HashMap::new();
         let mut zeros: HashMap<u32, u64> = HashMap::new();
         let mut frames: HashMap<u32, u64> = HashMap::new();
@@ -67,6 +69,9 @@ impl Core {
             let location = self.location(cx, lba);
             if location != Location::Nowhere || matches!(state, State::Resident(_)) {
                 mapped += 1;
+                if let Some(account) = self.accounts.of(lba) {
+                    *charged.entry(account).or_default() += 1;
+                }
             }
             match location {
                 Location::Nowhere => {}
@@ -77,6 +82,11 @@ impl Core {
             }
         }
         assert_eq!(self.mapped, mapped, "mapped grains");
+        for (account, known) in self.accounts.uses() {
+            let counted = charged.remove(&account).unwrap_or(0);
+            assert_eq!(known.used, counted, "{account:?}");
+        }
+        assert!(charged.is_empty(), "grains charged to unknown accounts");
         assert!(
             self.mapped <= self.geometry.capacity_grains,
             "over capacity"

@@ -171,6 +171,7 @@ impl Core {
         known.heat = heat;
         leaf.entry(to).replace(State::InFlight(frame));
         self.mapped += 1;
+        self.charge_clone(cx, to);
         count(&cx.sh.counters.clone_copies, 1);
     }
 
@@ -205,6 +206,13 @@ impl Core {
         new.set_crc(to, old.crc(lba));
         new.entry(to).settle(location, heat);
         self.mapped += 1;
+        self.charge_clone(cx, to);
         self.checkpointer.changes.note(to);
+    }
+
+    fn charge_clone(&mut self, cx: Cx<'_>, to: Lba) {
+        if !cx.sh.has_bug(Bug::CloneUncharged) {
+            self.accounts.charge(to);
+        }
     }
 }

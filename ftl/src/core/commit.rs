@@ -5,6 +5,7 @@
 //! all of it survives a crash or none; it is the first thing the next write-out takes. Batches that come before that
 //! join it, and pages they share are written once. The group holds pins on its pages until they have been copied.
 
+use super::account::Verdict;
 use super::clone::Copies;
 use super::group::GroupRecord;
 use super::pages::Acquired;
@@ -77,6 +78,17 @@ impl Core {
                         break;
                     }
                     self.commits[0].failed = Some(DurableError::NoSpace);
+                } else {
+                    match self.judge_batch(cx, head) {
+                        Verdict::Fits => {}
+                        Verdict::Exceeds => self.commits[0].failed = Some(DurableError::Quota),
+                        Verdict::Unknown => {
+                            let unit = self.cold.first_cold(LbaRange::ALL);
+                            self.loader
+                                .urge(unit.expect("the map is not all in memory"));
+                            break;
+                        }
+                    }
                 }
             }
             let mut seized = None;
@@ -293,6 +305,7 @@ impl Core {
             if let Got::Exclusive(_) = page.got {
                 if self.frames[frame.0 as usize].media == Location::Nowhere {
                     self.mapped += 1;
+                    self.accounts.charge(page.lba);
                 }
                 self.make_resident(cx, frame, true);
                 let leaf = cx.sh.map.leaf(page.lba).expect("leaf of a resident page");
@@ -383,6 +396,7 @@ impl Core {
                     entry.replace(State::Away(Location::Zero(id)));
                     self.checkpointer.changes.note(lba);
                     self.mapped += 1;
+                    self.accounts.charge(lba);
                 }
                 State::Resident(r) => {
                     let known = &mut self.frames[r.frame.0 as usize];
@@ -401,7 +415,7 @@ impl Core {
 }
 
 /// Ranges as disjoint ascending ones.
-fn merged(ranges: &[LbaRange]) -> Vec<LbaRange> {
+pub(super) fn merged(ranges: &[LbaRange]) -> Vec<LbaRange> {
     let mut sorted: Vec<LbaRange> = ranges.iter().copied().filter(|r| r.count > 0).collect();
     sorted.sort_by_key(|r| r.start);
     let mut out: Vec<LbaRange> = Vec::with_capacity(sorted.len());

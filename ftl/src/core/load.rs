@@ -207,6 +207,7 @@ impl Core {
             segments: &mut self.segments,
             records: &mut self.records,
             mapped: &mut self.mapped,
+            accounts: Some(&mut self.accounts),
         };
         if !books.are_sane(&content) {
             tracing::error!("the map makes no sense");

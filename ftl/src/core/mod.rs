@@ -5,11 +5,13 @@
 //! not go on now is tried again when something completes.
 //!
 //! # Invariants
-//! - The number of mapped grains never exceeds the capacity, and equals what the map says.
+//! - The number of mapped grains never exceeds the capacity, and equals what the map says; so does the number of those
+//!   of each account, which never grows beyond its limit.
 //! - Staging buffers, frames and segments are each owned by exactly one thing at a time.
 //! - What frees a resource never waits for that resource (I17): write-outs do not need frames, relocation has its own
 //!   staging and reserved segments, trims need neither frames nor capacity.
 
+mod account;
 mod audit;
 mod checkpoint;
 mod clone;
@@ -32,6 +34,7 @@ mod stages;
 mod sync;
 mod write_out;
 
+use crate::account::Accounts;
 use crate::addr::Lba;
 use crate::checkpoint::ColdMap;
 use crate::device::{MediaError, MediaOp};
@@ -97,6 +100,7 @@ pub(crate) struct Core {
     index: LeafIndex,
     mapped: u64,
     counts: Counts,
+    accounts: Accounts,
 
     /// Those of the pool, then those that lie in memory of files.
     frames: Vec<Frame>,
@@ -199,6 +203,7 @@ impl Core {
             records: found.records,
             index: found.index,
             mapped: found.mapped,
+            accounts: Accounts::default(),
             frames: (0..frames + shared).map(|_| Frame::new()).collect(),
             pool_frames: frames,
             sharing: Sharing::new(frames, shared),
@@ -313,7 +318,8 @@ impl Core {
     }
 
     /// One grain less is mapped.
-    fn count_unmapped(&mut self) {
+    fn count_unmapped(&mut self, lba: Lba) {
+        self.accounts.credit(lba);
         match self.mapped.checked_sub(1) {
             Some(mapped) => self.mapped = mapped,
             None => self.counts.are_wrong(),

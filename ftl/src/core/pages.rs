@@ -1,5 +1,6 @@
 //! Getting and putting pages: hits, misses, exclusive overwrites, eviction, waiting for frames.
 
+use super::account::Verdict;
 use super::{Core, Cx};
 use crate::addr::{GRAIN_BYTES, Lba, LbaRange};
 use crate::device::{MediaError, MediaOp};
@@ -125,6 +126,19 @@ impl Core {
             }
             return Acquired::Failed(GetError::NoSpace);
         }
+        if is_new && !for_commit {
+            match self.judge_grain(lba) {
+                Verdict::Fits => {}
+                Verdict::Exceeds => return Acquired::Failed(GetError::Quota),
+                Verdict::Unknown => {
+                    let unit = self.cold.first_cold(LbaRange::ALL);
+                    let unit = unit.expect("the map is not all in memory");
+                    self.loader.want(unit, waiter);
+                    self.run_loader(cx);
+                    return Acquired::Pending;
+                }
+            }
+        }
         if let Some(home) = home
             && self.frames[home.0 as usize].usage != FrameUse::Free
         {
@@ -176,6 +190,7 @@ impl Core {
                 entry.replace(State::resident(frame, 1, is_new));
                 if is_new {
                     self.mapped += 1;
+                    self.accounts.charge(lba);
                     self.dirty.insert(lba);
                     cx.sh.arm_timer();
                 } else {
@@ -327,7 +342,7 @@ impl Core {
         let location = match leaf.entry(lba).replace(State::UNMAPPED) {
             State::Away(location) => {
                 if location != Location::Nowhere {
-                    self.count_unmapped();
+                    self.count_unmapped(lba);
                 }
                 location
             }
@@ -337,12 +352,12 @@ impl Core {
                 known.usage = FrameUse::Orphan;
                 let location = std::mem::replace(&mut known.media, Location::Nowhere);
                 if location != Location::Nowhere {
-                    self.count_unmapped();
+                    self.count_unmapped(lba);
                 }
                 location
             }
             State::Resident(Resident { frame, pins, .. }) => {
-                self.count_unmapped();
+                self.count_unmapped(lba);
                 self.dirty.remove(lba);
                 let grouped = u32::from(self.group.remove_page(lba));
                 self.ends_as_page(cx, frame);
@@ -579,10 +594,18 @@ impl Core {
 
     /// Number of grains of `range` that count as mapped.
     pub(crate) fn mapped_count(&self, cx: Cx<'_>, range: LbaRange) -> u64 {
+        self.mapped_in(cx, range).count() as u64
+    }
+
+    /// The grains of `range` that count as mapped.
+    pub(super) fn mapped_in<'a>(
+        &'a self,
+        cx: Cx<'a>,
+        range: LbaRange,
+    ) -> impl Iterator<Item = Lba> + 'a {
         let found = self.index.mapped(range);
-        found
-            .filter(|&(lba, state)| self.counts(cx, lba, state))
-            .count() as u64
+        let counted = found.filter(move |&(lba, state)| self.counts(cx, lba, state));
+        counted.map(|(lba, _)| lba)
     }
 
     /// Whether a grain in this state is mapped: a frame being filled for a batch does not count yet.
@@ -610,6 +633,7 @@ impl Core {
 fn durable_error(error: GetError) -> DurableError {
     match error {
         GetError::NoSpace => DurableError::NoSpace,
+        GetError::Quota => DurableError::Quota,
         GetError::Damaged { lba } => DurableError::Damaged { lba },
         GetError::Media { lba, error } => DurableError::Media { lba, error },
         GetError::Failed(error) => DurableError::Failed(error),

@@ -111,6 +111,8 @@ impl Core {
             }
             State::Resident(_) => unreachable!("pages have been seized"),
         };
+        self.accounts.credit(lba);
+        self.accounts.charge(to);
         self.placement.forget(lba);
         if location != Location::Nowhere {
             self.checkpointer.changes.note(lba);

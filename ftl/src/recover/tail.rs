@@ -198,6 +198,7 @@ impl Replayed {
             segments: &mut self.segments,
             records: &mut self.records,
             mapped: &mut self.mapped,
+            accounts: None,
         }
     }
 

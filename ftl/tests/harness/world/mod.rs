@@ -415,9 +415,10 @@ impl World {
             // It took effect, and may have been lost since.
             DurableError::Lost { .. } => self.failures.lost += 1,
             // Only commits are refused like this, and without any effect.
-            DurableError::NoSpace | DurableError::Damaged { .. } | DurableError::Media { .. } => {
-                self.oracle.revert(promise);
-            }
+            DurableError::NoSpace
+            | DurableError::Quota
+            | DurableError::Damaged { .. }
+            | DurableError::Media { .. } => self.oracle.revert(promise),
         }
         Ok(())
     }
