@@ -9,13 +9,14 @@ use std::fmt;
 use ftl::{GRAIN_BYTES, Lba, LbaRange};
 
 use crate::acl::Acl;
-use crate::error::FsError;
+use crate::error::{Corruption, FsError};
 use crate::format::{
     COLD_BYTES, COLD_PER_GRAIN, COLD_RANGE, Features, HOT_BYTES, HOT_PER_GRAIN, HOT_RANGE,
-    HotRecord, INODES_MAX, InodeRecord, METADATA_ORDER, ROOT_COPY_LBA, ROOT_LBA, RootRecord,
-    TableRecord, XATTR_SPACE, parse_grain, parse_xattrs, xattr_grain, xattr_grains, xattr_head,
-    xattr_owner, xattr_rest,
+    HotRecord, INODES_MAX, InodeRecord, METADATA_ORDER, PROJECT_RANGE, ROOT_COPY_LBA, ROOT_LBA,
+    RootRecord, TableRecord, XATTR_SPACE, parse_grain, parse_xattrs, xattr_grain, xattr_grains,
+    xattr_head, xattr_owner, xattr_rest,
 };
+use crate::fs::read_projects;
 use crate::inode::{FileKind, InodeNo};
 use crate::store::{BlockStore, ByteAddr, StoreError};
 use crate::volume_check::Stage;
@@ -154,6 +155,15 @@ pub enum Problem {
         /// The first grain that nobody needs.
         lba: Lba,
     },
+    /// There are projects, which the root record does not announce.
+    Unannounced,
+    /// The limits of a project can not be read, or belong to nobody.
+    Limits {
+        /// Place of the record in the table.
+        slot: u32,
+        /// Why.
+        error: FsError,
+    },
     /// A grain of data can not be read.
     Data {
         /// The inode.
@@ -226,6 +236,12 @@ impl fmt::Display for Problem {
                 f,
                 "{lba}: left over from extended attributes of inode {ino}"
             ),
+            Self::Unannounced => {
+                f.write_str("there are projects, which the root record does not announce")
+            }
+            Self::Limits { slot, error } => {
+                write!(f, "limits of a project, record {slot}: {error}")
+            }
             Self::Data { ino, error } => write!(f, "inode {ino}: data: {error}"),
         }
     }
@@ -335,6 +351,7 @@ impl<'a, S: BlockStore> Checker<'a, S> {
         if self.features.contains(Features::XATTRS) {
             self.check_xattrs();
         }
+        self.check_projects();
         self.check_ranges();
         self.walk_directories();
         self.check_links();
@@ -472,6 +489,40 @@ impl<'a, S: BlockStore> Checker<'a, S> {
                 // What follows a head was checked with it.
                 (false, Some(_)) if self.is_mapped(xattr_head(ino)) => {}
                 _ => self.problem(Problem::XattrsLeft { ino, lba }),
+            }
+        }
+    }
+
+    /// Projects are announced; each record of limits can be read and belongs to a directory of that project, no two to the
+    /// same one or to the same project.
+    fn check_projects(&mut self) {
+        let table = self.store.next_mapped(PROJECT_RANGE.lbas());
+        let mut inodes = self.inodes.values();
+        let are_there = table.is_some() || inodes.any(|record| record.project.is_some());
+        if are_there && !self.features.contains(Features::PROJECTS) {
+            self.problem(Problem::Unannounced);
+        }
+        let (mut ids, mut tops) = (HashSet::new(), HashSet::new());
+        for (slot, found) in read_projects(self.store) {
+            let judged = found.and_then(|record| {
+                let wrong = |what| Err(Corruption::Project { slot, what }.into());
+                if !ids.insert(record.id) || !tops.insert(record.top) {
+                    return wrong("there is another one of the project or directory");
+                }
+                match self.inodes.get(&record.top) {
+                    None if self.unreadable.contains(&record.top) => Ok(()),
+                    Some(top)
+                        if top.kind == FileKind::Directory
+                            && top.generation == record.generation
+                            && top.project == Some(record.id) =>
+                    {
+                        Ok(())
+                    }
+                    _ => wrong("its directory does not exist, or belongs to another project"),
+                }
+            });
+            if let Err(error) = judged {
+                self.problem(Problem::Limits { slot, error });
             }
         }
     }

@@ -116,6 +116,17 @@ impl DirIndex {
         self.names.get(name).copied()
     }
 
+    /// Everything that the entries lead to.
+    pub(crate) fn slots(&self) -> impl Iterator<Item = Slot> + '_ {
+        self.names.values().copied()
+    }
+
+    /// A name that leads to this inode.
+    pub(crate) fn name_of(&self, ino: InodeNo) -> Option<&[u8]> {
+        let mut names = self.names.iter();
+        names.find_map(|(name, slot)| (slot.ino == ino).then_some(&name[..]))
+    }
+
     /// Whether there are no entries.
     pub(crate) fn is_empty(&self) -> bool {
         self.names.is_empty()

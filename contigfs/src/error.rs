@@ -30,6 +30,12 @@ pub enum FsError {
     /// The volume is full, or a directory or the inode table has reached its limit.
     #[error("no space left on the volume")]
     NoSpace,
+    /// The limit of a project is reached: something of it has to go first.
+    #[error("limit of the project reached")]
+    Quota,
+    /// A name can not lead from a directory of a project to what belongs to another one.
+    #[error("the directory belongs to another project")]
+    OtherProject,
     /// The size exceeds what a file may have.
     #[error("file too large")]
     FileTooLarge,
@@ -96,6 +102,14 @@ pub enum Corruption {
         /// What is wrong.
         what: &'static str,
     },
+    /// A record of the table of projects.
+    #[error("record {slot} of the table of projects: {what}")]
+    Project {
+        /// Its place in the table.
+        slot: u32,
+        /// What is wrong.
+        what: &'static str,
+    },
     /// An entry of a directory.
     #[error("directory {dir}, entry at unit {unit}: {what}")]
     Entry {
@@ -127,6 +141,8 @@ impl FsError {
             Self::NameTooLong => libc::ENAMETOOLONG,
             Self::Invalid => libc::EINVAL,
             Self::NoSpace | Self::Store(StoreError::NoSpace) => libc::ENOSPC,
+            Self::Quota | Self::Store(StoreError::Quota) => libc::EDQUOT,
+            Self::OtherProject => libc::EXDEV,
             Self::FileTooLarge => libc::EFBIG,
             Self::TooManyLinks => libc::EMLINK,
             Self::NotSupported => libc::EOPNOTSUPP,
@@ -148,6 +164,7 @@ impl From<StoreError> for FsError {
     fn from(error: StoreError) -> Self {
         match error {
             StoreError::NoSpace => Self::NoSpace,
+            StoreError::Quota => Self::Quota,
             other => Self::Store(other),
         }
     }

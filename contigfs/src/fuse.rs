@@ -42,7 +42,8 @@ mod wire;
 
 pub use cache::{CacheListener, PageCache, Stale, Unheard, Window};
 pub use helper::unmount_by_helper;
-pub use ioctl::{GROW, GrowRequest};
+pub use ioctl::quota::{QuotaAction, QuotaRefusal, QuotaRequest};
+pub use ioctl::{GROW, GrowRequest, QUOTA};
 pub use mount::{
     MountError, MountOptions, Mounted, UnmountError, available, mount, mount_with_cache,
 };

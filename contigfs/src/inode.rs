@@ -1,6 +1,7 @@
 //! Inodes as the rest of the world sees them: numbers, kinds, attributes.
 
 use std::fmt;
+use std::num::NonZeroU32;
 
 use crate::time::Timestamp;
 
@@ -13,6 +14,46 @@ impl InodeNo {
     pub const TABLE: Self = Self(0);
     /// The root directory.
     pub const ROOT: Self = Self(1);
+}
+
+/// Who is charged for an inode and what it holds; as in other Linux file systems, 0 is nobody.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ProjectId(NonZeroU32);
+
+impl ProjectId {
+    /// The project of this number; none for 0.
+    pub const fn new(id: u32) -> Option<Self> {
+        match NonZeroU32::new(id) {
+            Some(id) => Some(Self(id)),
+            None => None,
+        }
+    }
+
+    /// Its number.
+    pub const fn get(self) -> u32 {
+        self.0.get()
+    }
+}
+
+impl fmt::Display for ProjectId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)
+    }
+}
+
+impl fmt::Debug for ProjectId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "project {}", self.0)
+    }
+}
+
+/// What a project may have at most; none: as much as there is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Limits {
+    /// Bytes mapped: whole grains count, of data, directories, links and extended attributes.
+    pub bytes: Option<u64>,
+    /// Inodes.
+    pub inodes: Option<u64>,
 }
 
 impl fmt::Display for InodeNo {

@@ -8,7 +8,8 @@
 //! # Invariants (numbers as in the project's reliability notes)
 //! - I9. Metadata operations are atomic and durable when they return; a file never shows bytes of another file or of
 //!   its own past.
-//! - Running out of space changes nothing, and deleting never needs space.
+//! - Running out of space, or into the limit of a project (`docs/quotas.md`), changes nothing, and deleting never needs
+//!   space.
 //!
 //! # Module map
 //! - [`store`](BlockStore): what is needed from below; [`MemStore`] is one in memory, for tests
@@ -47,10 +48,10 @@ pub use check::{CheckReport, Problem, Progress, check, check_with_data};
 pub use error::{Corruption, FsError};
 pub use fs::{
     AtimePolicy, Clock, CopyRange, DirEntry, Extent, ExtentObserver, FallocMode, FormatOptions, Fs,
-    FsOptions, MetadataSync, NewNode, RenameMode, SeekTo, StatFs, SyncScope, UnknownMetadataSync,
-    WriteOptions,
+    FsOptions, MetadataSync, NewLimits, NewNode, Quota, RenameMode, SeekTo, StatFs, SyncScope,
+    UnknownMetadataSync, WriteOptions,
 };
-pub use inode::{Attr, FileKind, InodeNo, SetAttr, SetTime};
+pub use inode::{Attr, FileKind, InodeNo, Limits, ProjectId, SetAttr, SetTime};
 pub use mem_store::MemStore;
 pub use repair::{Care, RepairReport, repair};
 pub use store::{BlockStore, ByteAddr, GrowError, Grown, ShareError, StoreError, share_on};

@@ -6,10 +6,10 @@
 //! sync or batch a prefix does, and no write that came after one that does not. [`MemStore::cut_power_after`]
 //! stops the store in the middle of an operation: calls after the n-th mutating one fail and change nothing.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use ftl::{AtomicBatch, GRAIN_BYTES, Lba, LbaRange, Remap, Space};
+use ftl::{AccountId, AccountUse, AtomicBatch, GRAIN_BYTES, Lba, LbaRange, Remap, Space};
 
 use crate::store::{BlockStore, ByteAddr, StoreError};
 
@@ -34,6 +34,9 @@ struct State {
     /// Mutating calls until the power fails.
     calls_left: Option<u64>,
     calls: u64,
+    /// Who is charged, as told; the last one that names a grain counts.
+    owners: Vec<(LbaRange, Option<AccountId>)>,
+    limits: BTreeMap<AccountId, u64>,
 }
 
 /// The content before a batch.
@@ -53,6 +56,8 @@ impl MemStore {
             relaxed: Vec::new(),
             calls_left: None,
             calls: 0,
+            owners: Vec::new(),
+            limits: BTreeMap::new(),
         })
     }
 
@@ -103,6 +108,9 @@ impl MemStore {
             };
         }
         state.calls_left = None;
+        // Not on the media.
+        state.owners.clear();
+        state.limits.clear();
         Self::with_state(state)
     }
 
@@ -174,6 +182,53 @@ impl State {
             None => {}
         }
         Ok(())
+    }
+
+    fn owner(&self, lba: u64) -> Option<AccountId> {
+        let mut owners = self.owners.iter().rev();
+        let last = owners.find(|(range, _)| range.contains(Lba(lba)));
+        last.and_then(|&(_, account)| account)
+    }
+
+    fn used(&self, account: AccountId, mapped: impl Iterator<Item = u64>) -> u64 {
+        mapped
+            .filter(|&lba| self.owner(lba) == Some(account))
+            .count() as u64
+    }
+
+    /// Whether no account grows beyond its limit when these grains are mapped.
+    fn admits(&self, after: &BTreeSet<u64>) -> bool {
+        self.limits.iter().all(|(&account, &limit)| {
+            let before = self.used(account, self.grains.keys().copied());
+            let after = self.used(account, after.iter().copied());
+            after <= before || after <= limit
+        })
+    }
+
+    /// What is mapped after a batch.
+    fn mapped_after(&self, batch: &AtomicBatch) -> BTreeSet<u64> {
+        let mut after: BTreeSet<u64> = self.grains.keys().copied().collect();
+        for range in &batch.trims {
+            after.retain(|&lba| !range.contains(Lba(lba)));
+        }
+        for range in &batch.zeros {
+            after.extend(range.start.0..range.end().0);
+        }
+        after.extend(batch.patches.iter().map(|patch| patch.0.0));
+        for (renaming, keeps) in (batch.remaps.iter().map(|remap| (remap, false)))
+            .chain(batch.clones.iter().map(|clone| (clone, true)))
+        {
+            let source = renaming.source();
+            let moved: Vec<u64> = after
+                .range(source.start.0..source.end().0)
+                .copied()
+                .collect();
+            after.retain(|&lba| {
+                !renaming.target().contains(Lba(lba)) && (keeps || !source.contains(Lba(lba)))
+            });
+            after.extend(moved.iter().map(|&lba| renaming.renamed(Lba(lba)).0));
+        }
+        after
     }
 
     /// Mapped grains of a range.
@@ -260,6 +315,9 @@ impl State {
         if fresh > 0 && self.grains.len() as u64 + fresh - freed > self.capacity {
             return Err(StoreError::NoSpace);
         }
+        if !self.limits.is_empty() && !self.admits(&self.mapped_after(&batch)) {
+            return Err(StoreError::Quota);
+        }
         for (lba, offset, bytes) in &batch.patches {
             self.put(lba.0, usize::from(*offset), bytes);
             self.unsynced.remove(&lba.0);
@@ -323,6 +381,13 @@ impl BlockStore for MemStore {
             if before.is_none() && state.grains.len() as u64 >= state.capacity {
                 return Err(StoreError::NoSpace);
             }
+            let owner = state.owner(lba).filter(|_| before.is_none());
+            if let Some(account) = owner
+                && let Some(&limit) = state.limits.get(&account)
+                && state.used(account, state.grains.keys().copied()) >= limit
+            {
+                return Err(StoreError::Quota);
+            }
             state.unsynced.entry(lba).or_default().push(before);
             state.put(lba, offset, &data[part]);
         }
@@ -379,6 +444,51 @@ impl BlockStore for MemStore {
             .grains
             .range(range.start.0..range.end().0)
             .count() as u64
+    }
+
+    fn assign(&self, ranges: &[LbaRange], account: Option<AccountId>) {
+        let mut state = self.lock();
+        for &range in ranges {
+            let inside =
+                |other: &LbaRange| range.start <= other.start && other.end() <= range.end();
+            state.owners.retain(|(other, _)| !inside(other));
+            let meets = |other: &LbaRange| other.start < range.end() && range.start < other.end();
+            if account.is_some() || state.owners.iter().any(|(other, _)| meets(other)) {
+                state.owners.push((range, account));
+            }
+        }
+    }
+
+    fn assign_if_room(&self, ranges: &[LbaRange], account: AccountId) -> bool {
+        let state = self.lock();
+        let more = state.grains.keys().filter(|&&lba| {
+            ranges.iter().any(|range| range.contains(Lba(lba))) && state.owner(lba) != Some(account)
+        });
+        let more = more.count() as u64;
+        let used = state.used(account, state.grains.keys().copied());
+        let limit = state.limits.get(&account).copied().unwrap_or(u64::MAX);
+        drop(state);
+        let fits = more == 0 || used + more <= limit;
+        if fits {
+            self.assign(ranges, Some(account));
+        }
+        fits
+    }
+
+    fn limit_account(&self, account: AccountId, limit: Option<u64>) {
+        let limits = &mut self.lock().limits;
+        match limit {
+            Some(limit) => limits.insert(account, limit),
+            None => limits.remove(&account),
+        };
+    }
+
+    fn account(&self, account: AccountId) -> AccountUse {
+        let state = self.lock();
+        AccountUse {
+            used: state.used(account, state.grains.keys().copied()),
+            limit: state.limits.get(&account).copied(),
+        }
     }
 }
 

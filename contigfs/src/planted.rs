@@ -32,11 +32,17 @@ pub enum Bug {
     StoresUnseen,
     /// Shared pages are brought back into their memory only when somebody asks for them.
     SharedLeftAway,
+    /// Mounting charges nobody for what belongs to projects.
+    ProjectsForgotten,
+    /// A file that is relocated is not charged to its project any more.
+    ProjectLeftBehind,
+    /// A rename brings anything into the directory of a project.
+    ProjectsMixed,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 17] = [
         Self::DataUnsynced,
         Self::SizeUnsynced,
         Self::BatchNotAtomic,
@@ -51,5 +57,8 @@ impl Bug {
         Self::RangesForgotten,
         Self::StoresUnseen,
         Self::SharedLeftAway,
+        Self::ProjectsForgotten,
+        Self::ProjectLeftBehind,
+        Self::ProjectsMixed,
     ];
 }

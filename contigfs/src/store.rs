@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use ftl::{AtomicBatch, Ftl, GRAIN_BYTES, Lba, LbaRange, Space};
+use ftl::{AccountId, AccountUse, AtomicBatch, Ftl, GRAIN_BYTES, Lba, LbaRange, Space};
 
 /// Address of a byte in the logical space: grain address times the grain size, plus the offset in the grain.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -45,6 +45,9 @@ pub enum StoreError {
     /// changed at most grains before the one that did not fit.
     #[error("no space left on the volume")]
     NoSpace,
+    /// As `NoSpace`, of an account with a limit.
+    #[error("limit of an account reached")]
+    Quota,
     /// This grain can not be read back as it was written.
     #[error("{lba} is damaged on the media")]
     Damaged {
@@ -218,6 +221,25 @@ pub trait BlockStore: Send + Sync {
         true
     }
 
+    /// Ranges belong to an account, or to none, from now on, with everything that is and gets mapped in them; as
+    /// [`ftl::Ftl::assign`]. A store that counts nothing ignores it.
+    fn assign(&self, _ranges: &[LbaRange], _account: Option<AccountId>) {}
+
+    /// As [`assign`](Self::assign), unless the account would grow beyond its limit; whether it was done.
+    fn assign_if_room(&self, ranges: &[LbaRange], account: AccountId) -> bool {
+        self.assign(ranges, Some(account));
+        true
+    }
+
+    /// Sets or removes the limit of an account, in grains: what would make it grow beyond is refused with
+    /// [`StoreError::Quota`]. A store that counts nothing ignores it.
+    fn limit_account(&self, _account: AccountId, _limit: Option<u64>) {}
+
+    /// How full an account is.
+    fn account(&self, _account: AccountId) -> AccountUse {
+        AccountUse::default()
+    }
+
     /// Number of mapped grains in the range. Stores that can count faster than one grain at a time override it.
     fn mapped_count(&self, range: LbaRange) -> u64 {
         let end = range.end();
@@ -292,6 +314,22 @@ macro_rules! forward {
 
             fn let_leave(&self, range: LbaRange) -> bool {
                 (**self).let_leave(range)
+            }
+
+            fn assign(&self, ranges: &[LbaRange], account: Option<AccountId>) {
+                (**self).assign(ranges, account);
+            }
+
+            fn assign_if_room(&self, ranges: &[LbaRange], account: AccountId) -> bool {
+                (**self).assign_if_room(ranges, account)
+            }
+
+            fn limit_account(&self, account: AccountId, limit: Option<u64>) {
+                (**self).limit_account(account, limit);
+            }
+
+            fn account(&self, account: AccountId) -> AccountUse {
+                (**self).account(account)
             }
         }
     };

@@ -2,14 +2,17 @@
 
 use std::fs::File;
 
-use ftl::{AtomicBatch, Device, Intent, Lba, LbaRange, Space, Volume, VolumeError};
+use ftl::{
+    AccountId, AccountUse, AtomicBatch, Device, Intent, Lba, LbaRange, Space, Volume, VolumeError,
+};
 
 use crate::store::{BlockStore, ByteAddr, ShareError, StoreError, share_on};
 
 impl From<VolumeError> for StoreError {
     fn from(error: VolumeError) -> Self {
         match error {
-            VolumeError::NoSpace | VolumeError::Quota => Self::NoSpace,
+            VolumeError::NoSpace => Self::NoSpace,
+            VolumeError::Quota => Self::Quota,
             VolumeError::Damaged { lba } | VolumeError::Media { lba, .. } => Self::Damaged { lba },
             VolumeError::BatchTooLarge => Self::BatchTooLarge,
             VolumeError::Failed(_)
@@ -77,5 +80,24 @@ impl<D: Device> BlockStore for Volume<D> {
 
     fn let_leave(&self, range: LbaRange) -> bool {
         self.ftl().let_leave(range)
+    }
+
+    fn assign(&self, ranges: &[LbaRange], account: Option<AccountId>) {
+        self.ftl().assign(ranges, account);
+    }
+
+    fn assign_if_room(&self, ranges: &[LbaRange], account: AccountId) -> bool {
+        // Should this fail, the volume has, and takes no changes anyway.
+        let _ = self.load(LbaRange::ALL);
+        self.ftl().assign_if_room(ranges, account)
+    }
+
+    fn limit_account(&self, account: AccountId, limit: Option<u64>) {
+        self.ftl().limit_account(account, limit);
+    }
+
+    fn account(&self, account: AccountId) -> AccountUse {
+        let _ = self.load(LbaRange::ALL);
+        self.ftl().account(account)
     }
 }

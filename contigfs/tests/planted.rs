@@ -9,6 +9,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use contigfs::planted::Bug;
 use harness::crash::{STEPS, Workload, prepare};
 use harness::model::Run;
+use harness::quota::Quotas;
 
 /// Who is to notice.
 #[derive(Clone, Copy, Debug)]
@@ -19,6 +20,8 @@ enum Judge {
     Model,
     /// Calls beside a mapping that has the same pages.
     Mapping,
+    /// Counting again what is charged to projects.
+    Recount,
 }
 
 /// The judge that each bug is meant for.
@@ -37,6 +40,7 @@ fn judge(bug: Bug) -> Judge {
         | Bug::ParentUnmoved
         | Bug::RangesForgotten => Judge::Model,
         Bug::StoresUnseen | Bug::SharedLeftAway => Judge::Mapping,
+        Bug::ProjectsForgotten | Bug::ProjectLeftBehind | Bug::ProjectsMixed => Judge::Recount,
     }
 }
 
@@ -46,6 +50,7 @@ fn caught(bug: Bug) -> Option<String> {
         Judge::PowerCuts => cut_power(bug),
         Judge::Model => drop(Run::of(1, 20_000, Some(bug))),
         Judge::Mapping => harness::sharing::run(1, 250, Some(bug)),
+        Judge::Recount => drop(Quotas::of(1, 2000, Some(bug))),
     };
     let panic = catch_unwind(AssertUnwindSafe(search)).err()?;
     let text = panic.downcast::<String>().map(|text| *text);

@@ -8,7 +8,7 @@ use super::relocation::{RawRelocation, Relocation};
 use super::{HOT_RANGE, INODES_MAX, ROOT_DIR_RANGE};
 use crate::buddy::Order;
 use crate::error::Corruption;
-use crate::inode::{FileKind, InodeNo};
+use crate::inode::{FileKind, InodeNo, ProjectId};
 use crate::time::Timestamp;
 
 /// Size of a hot record.
@@ -26,7 +26,9 @@ const FLAG_ORPHAN: u8 = 1;
 const FLAG_RESERVED: u8 = 2;
 /// Part of the file is in another range already: the cold record says which.
 const FLAG_RELOCATING: u8 = 4;
-const FLAGS: u8 = FLAG_ORPHAN | FLAG_RESERVED | FLAG_RELOCATING;
+/// It belongs to a project: the cold record says which.
+const FLAG_PROJECT: u8 = 8;
+const FLAGS: u8 = FLAG_ORPHAN | FLAG_RESERVED | FLAG_RELOCATING | FLAG_PROJECT;
 /// `order` of inodes without data.
 const NO_RANGE: u8 = 0xff;
 /// Kind bits of record 0, the table itself.
@@ -73,7 +75,9 @@ struct RawCold {
     mtime: RawTime,
     ctime: RawTime,
     btime: RawTime,
-    reserved: [u8; 16],
+    /// 0 unless the hot record says that it belongs to a project.
+    project: U32,
+    reserved: [u8; 12],
     /// All zero unless the hot record says that the file is relocating.
     relocation: RawRelocation,
     /// CRC-32 of the inode number (8 bytes) and the 124 bytes before.
@@ -118,6 +122,8 @@ pub(crate) struct InodeRecord {
     pub(crate) reserved: bool,
     /// On the way to another range; `range` and `size` are still the old ones.
     pub(crate) relocation: Option<Relocation>,
+    /// Who is charged for it.
+    pub(crate) project: Option<ProjectId>,
     pub(crate) nlink: u32,
     pub(crate) uid: u32,
     pub(crate) gid: u32,
@@ -179,6 +185,12 @@ impl InodeRecord {
                 ));
             }
         };
+        let project = ProjectId::new(raw.project.get());
+        if project.is_some() != hot.in_project {
+            return Err(wrong(
+                "hot and cold record disagree whether it belongs to a project",
+            ));
+        }
         Ok(Some(Self {
             kind: hot.kind,
             perm: hot.perm,
@@ -188,6 +200,7 @@ impl InodeRecord {
             orphan: hot.orphan,
             reserved: hot.reserved,
             relocation,
+            project,
             nlink: raw.nlink.get(),
             uid: raw.uid.get(),
             gid: raw.gid.get(),
@@ -220,6 +233,10 @@ impl InodeRecord {
                     | match self.relocation {
                         Some(_) => FLAG_RELOCATING,
                         None => 0,
+                    }
+                    | match self.project {
+                        Some(_) => FLAG_PROJECT,
+                        None => 0,
                     },
                 crc: U32::ZERO,
             },
@@ -243,7 +260,8 @@ impl InodeRecord {
             mtime: time(self.mtime),
             ctime: time(self.ctime),
             btime: time(self.btime),
-            reserved: [0; 16],
+            project: U32::new(self.project.map_or(0, ProjectId::get)),
+            reserved: [0; 12],
             relocation: self
                 .relocation
                 .map_or(RawRelocation::ZERO, |relocation| relocation.emit()),
@@ -268,6 +286,8 @@ pub(crate) struct HotRecord {
     pub(crate) reserved: bool,
     /// Part of the file is in another range; the cold record knows which.
     pub(crate) relocating: bool,
+    /// It belongs to a project; the cold record knows which.
+    pub(crate) in_project: bool,
 }
 
 impl HotRecord {
@@ -321,6 +341,7 @@ impl HotRecord {
             orphan: raw.flags & FLAG_ORPHAN != 0,
             reserved: raw.flags & FLAG_RESERVED != 0,
             relocating: raw.flags & FLAG_RELOCATING != 0,
+            in_project: raw.flags & FLAG_PROJECT != 0,
         }))
     }
 }
@@ -418,6 +439,7 @@ mod tests {
             orphan: false,
             reserved: false,
             relocation: None,
+            project: None,
             nlink: 2,
             uid: 1000,
             gid: 100,
@@ -486,6 +508,19 @@ mod tests {
         assert!(HotRecord::parse(ino, &hot).is_ok_and(|hot| hot.is_some_and(|r| r.relocating)));
         assert!(InodeRecord::parse(ino, &hot, &cold_at_rest).is_err());
         assert!(InodeRecord::parse(ino, &hot_at_rest, &cold).is_err());
+    }
+
+    /// A project is in the cold record, and the hot one says so: neither without the other.
+    #[test]
+    fn project_and_its_flag_belong_together() {
+        let (mut record, ino) = (sample(), InodeNo(5));
+        let (hot_alone, cold_alone) = (record.emit_hot(ino), record.emit_cold(ino));
+        record.project = ProjectId::new(0x102);
+        let (hot, cold) = (record.emit_hot(ino), record.emit_cold(ino));
+        assert_eq!(InodeRecord::parse(ino, &hot, &cold), Ok(Some(record)));
+        assert_eq!((hot[27], &cold[80..84]), (8, &b"\x02\x01\0\0"[..]));
+        assert!(InodeRecord::parse(ino, &hot, &cold_alone).is_err());
+        assert!(InodeRecord::parse(ino, &hot_alone, &cold).is_err());
     }
 
     /// A record read at another inode's place, or with any damaged byte, is not taken for good.

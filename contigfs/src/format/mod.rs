@@ -5,6 +5,7 @@
 
 mod dirent;
 mod inode;
+mod project;
 mod relocation;
 mod root;
 mod xattr;
@@ -15,6 +16,9 @@ pub(crate) use dirent::{
 pub(crate) use inode::{
     COLD_BYTES, COLD_PER_GRAIN, HOT_BYTES, HOT_PER_GRAIN, HotRecord, InodeRecord, Range,
     TableRecord,
+};
+pub(crate) use project::{
+    PROJECT_BYTES, PROJECTS_MAX, PROJECTS_PER_GRAIN, ProjectRecord, project_place,
 };
 pub(crate) use relocation::{Relocation, Splice};
 pub(crate) use root::{Features, RootRecord};
@@ -35,6 +39,11 @@ pub(crate) const ROOT_LBA: Lba = Lba(0);
 pub(crate) const METADATA_ORDER: Order = Order(32);
 /// Where its second copy lies; neither is ever changed.
 pub(crate) const ROOT_COPY_LBA: Lba = Lba(1);
+/// The table of projects with limits: 2^16 of 64 bytes.
+pub(crate) const PROJECT_RANGE: Range = Range {
+    start: Lba(1 << 20),
+    order: Order(10),
+};
 /// The hot records of the inode table: 2^32 of 32 bytes.
 pub(crate) const HOT_RANGE: Range = Range {
     start: Lba(1 << 26),

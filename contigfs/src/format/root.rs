@@ -28,7 +28,9 @@ impl Features {
     pub(crate) const XATTRS: Self = Self(1);
     /// Files may be on their way from one range to another.
     pub(crate) const RELOCATIONS: Self = Self(2);
-    const KNOWN: Self = Self::XATTRS.with(Self::RELOCATIONS);
+    /// Inodes may belong to projects, which may have limits.
+    pub(crate) const PROJECTS: Self = Self(4);
+    const KNOWN: Self = Self::XATTRS.with(Self::RELOCATIONS).with(Self::PROJECTS);
 
     pub(crate) const fn contains(self, other: Self) -> bool {
         self.0 & other.0 == other.0
@@ -180,10 +182,10 @@ mod tests {
         assert_eq!(bytes[8..12], [2, 0, 0, 0]);
         assert_eq!(bytes[48..56], [1, 0, 0, 0, 0, 0, 0, 0]);
         assert_eq!(RootRecord::parse(&bytes), Ok(root));
-        root.features = Features(0b101);
+        root.features = Features(0b1101);
         assert_eq!(
             RootRecord::parse(&root.emit()),
-            Err(Corruption::Features(0b100))
+            Err(Corruption::Features(0b1000))
         );
         let mut later = bytes;
         later[8] = 3;

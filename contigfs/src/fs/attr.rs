@@ -92,6 +92,33 @@ impl<S: BlockStore> Fs<S> {
         Ok(self.attr_of(&inode))
     }
 
+    /// Grains that a file may have in place of what it holds, and why not more: [`FsError::NoSpace`] or
+    /// [`FsError::Quota`].
+    pub fn room_in_place_of(&self, ino: InodeNo) -> Result<(u64, FsError), FsError> {
+        let inode = self.inode(ino)?;
+        let held = self.attr_of(&inode).grains;
+        let space = self.store.space();
+        let free = (space.capacity + held).saturating_sub(space.mapped);
+        let project = inode.state().record.project;
+        let room = project.and_then(|project| self.room_of_project(project, held));
+        Ok(match room {
+            Some(room) if room < free => (room, FsError::Quota),
+            _ => (free, FsError::NoSpace),
+        })
+    }
+
+    /// How full the file system is for who looks from this inode: if it belongs to a project with limits, they are the
+    /// size.
+    pub fn statfs_at(&self, ino: InodeNo) -> StatFs {
+        let all = self.statfs();
+        let project = self.inode(ino).ok();
+        let project = project.and_then(|inode| inode.state().record.project);
+        match project {
+            Some(project) => self.within_limits(project, all),
+            None => all,
+        }
+    }
+
     /// How full the file system is.
     pub fn statfs(&self) -> StatFs {
         let space = self.store.space();

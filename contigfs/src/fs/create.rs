@@ -215,6 +215,7 @@ impl<S: BlockStore> Fs<S> {
             return Err(FsError::Exists);
         }
         let _changes = lock_changes([&dir, &inode]);
+        self.check_same_project(&inode, &dir)?;
         {
             let state = inode.state();
             if state.dead || state.record.nlink == 0 && !state.linkable {
@@ -349,6 +350,7 @@ impl<S: BlockStore> Fs<S> {
             orphan: false,
             reserved: false,
             relocation: None,
+            project: parent.project,
             nlink: if is_dir { 2 } else { 1 },
             uid: node.uid,
             gid: if inherits_group { parent.gid } else { node.gid },
@@ -363,6 +365,11 @@ impl<S: BlockStore> Fs<S> {
             ctime: now,
             btime: now,
         };
+        if let Err(error) = self.join_project(ino, &record) {
+            self.release_range(range);
+            self.alloc().table.give_back(ino);
+            return Err(error);
+        }
         let index = range
             .filter(|_| is_dir)
             .map(|range| DirIndex::empty(ino, range));
@@ -374,7 +381,9 @@ impl<S: BlockStore> Fs<S> {
 
     fn unreserve_inode(&self, inode: &Arc<Inode>) {
         self.cache.remove(inode.ino);
-        self.release_range(inode.state().record.range);
+        let record = inode.state().record;
+        self.leave_project(inode.ino, &record);
+        self.release_range(record.range);
         self.alloc().table.give_back(inode.ino);
     }
 

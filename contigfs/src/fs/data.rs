@@ -100,7 +100,8 @@ impl<S: BlockStore> Fs<S> {
         self.count_dirty(became_dirty)
     }
 
-    /// Writes at `offset`, making the file longer if need be. A short count means that the volume was full.
+    /// Writes at `offset`, making the file longer if need be. A short count means that the volume or the
+    /// project was full.
     pub fn write(
         &self,
         ino: InodeNo,
@@ -204,11 +205,11 @@ impl<S: BlockStore> Fs<S> {
         written.map(Attempt::Wrote)
     }
 
-    /// Writes; when the volume fills up, as many grains as fit.
+    /// Writes; when the volume or the project fills up, as many grains as fit.
     fn write_grains(&self, range: Range, offset: u64, data: &[u8]) -> Result<usize, FsError> {
         match self.store.write(ByteAddr::new(range.start, offset), data) {
             Ok(()) => return Ok(data.len()),
-            Err(StoreError::NoSpace) => {}
+            Err(StoreError::NoSpace | StoreError::Quota) => {}
             Err(error) => return Err(error.into()),
         }
         let mut done = 0;

@@ -88,6 +88,7 @@ fn first_batch(options: &FormatOptions) -> AtomicBatch {
         orphan: false,
         reserved: false,
         relocation: None,
+        project: None,
         nlink: 2,
         uid: options.uid,
         gid: options.gid,

@@ -3,6 +3,7 @@
 //! # Locks
 //! Each is taken in this order; a thread that holds one never takes one further up.
 //!
+//! 0. `quota`: held while somebody makes a tree a project or changes its limits; tried, never waited for.
 //! 1. `namespace`: shared by everything that changes names; exclusive for renames between directories, so that the
 //!    shape of the tree stands still while a directory moves.
 //! 2. `Inode::content`: of a file, shared for reading and for writing inside the file, exclusive for anything that
@@ -15,7 +16,7 @@
 //! 5. `grow`: held while the record of the inode table is written.
 //! 6. a shard of the inode cache; it is held while a record is read from media.
 //! 7. `Inode::sharing`, which is held while memory changes its size, and `Fs::shared`
-//! 8. `Inode::state` and `alloc`: short, never across a call of the store, never two at once.
+//! 8. `Inode::state`, `alloc` and `projects`: short, never across a call of the store, never two at once.
 //!
 //! Reads and writes of a file hold only its `content`, hence files are independent, readers of one file are
 //! parallel, and so are writers that do not make it longer. Commits of operations in different directories are in
@@ -35,6 +36,8 @@ mod lookup;
 mod metadata_sync;
 mod mount;
 mod observer;
+mod project;
+mod quota;
 mod range;
 mod readdir;
 mod relocate;
@@ -71,6 +74,7 @@ pub use format::FormatOptions;
 pub use metadata_sync::{MetadataSync, UnknownMetadataSync};
 pub use mount::FsOptions;
 pub use observer::ExtentObserver;
+pub use quota::{NewLimits, Quota};
 pub use readdir::DirEntry;
 pub use rename::RenameMode;
 pub use space::FallocMode;
@@ -78,9 +82,12 @@ pub use space::FallocMode;
 use cache::Cache;
 use cache::{Inode, Tail};
 use features::FeaturesInUse;
+use project::Projects;
 use txn::Txn;
 
 pub(crate) use lookup::Remember;
+pub(crate) use mount::read_root;
+pub(crate) use project::read_projects;
 pub(crate) use txn::{cold_place, hot_place};
 
 /// Where "now" comes from.
@@ -120,6 +127,8 @@ pub struct Fs<S> {
     atime_policy: AtomicU8,
     metadata_sync: MetadataSync,
     observer: OnceLock<Box<dyn ExtentObserver>>,
+    projects: Mutex<Projects>,
+    quota: Mutex<()>,
 }
 
 /// What is free.

@@ -9,6 +9,7 @@ use ftl::{GRAIN_BYTES, LbaRange};
 use super::cache::Cache;
 use super::features::FeaturesInUse;
 use super::metadata_sync::MetadataSync;
+use super::project::Charges;
 use super::range::FILE_ORDER;
 use super::txn::{cold_place, hot_place};
 use super::{Alloc, Clock, Fs, Inode, Tail, Txn};
@@ -34,6 +35,7 @@ struct Scan {
     orphans: Vec<InodeNo>,
     /// Files on their way to another range.
     relocating: Vec<InodeNo>,
+    projects: Charges,
 }
 
 /// How a file system is run, beside what is on media.
@@ -105,7 +107,10 @@ impl<S: BlockStore> Fs<S> {
             atime_policy: AtomicU8::default(),
             metadata_sync: options.metadata_sync,
             observer: OnceLock::new(),
+            projects: Mutex::default(),
+            quota: Mutex::default(),
         };
+        fs.begin_projects(&scan.projects);
         // A volume that can not be changed any more can still be read, so errors here are not the end.
         if !fs.degraded
             && let Err(error) = fs.trim_what_nobody_owns()
@@ -184,6 +189,7 @@ impl<S: BlockStore> Fs<S> {
             orphan: false,
             reserved: false,
             relocation: None,
+            project: None,
             nlink: 2,
             uid: 0,
             gid: 0,
@@ -285,6 +291,7 @@ fn scan(
     table.note(InodeNo::TABLE);
     // There is always one: see `make_up_root`.
     table.note(InodeNo::ROOT);
+    let mut projects = Charges::default();
     let mut has_root = false;
     let mut next = 0;
     while next < grains {
@@ -330,6 +337,14 @@ fn scan(
                 }
                 relocating.push(ino);
             }
+            if record.in_project && planted != Some(Bug::ProjectsForgotten) {
+                match read_whole(store, ino, hot) {
+                    Some(record) => projects.note(ino, &record),
+                    None => {
+                        tracing::warn!(%ino, "nobody is charged for an inode that can not be read")
+                    }
+                }
+            }
             if record.orphan && ino != InodeNo::ROOT {
                 orphans.push(ino);
             }
@@ -351,6 +366,7 @@ fn scan(
         bad,
         orphans,
         relocating,
+        projects,
     })
 }
 
@@ -361,11 +377,16 @@ fn reserve_target(
     ino: InodeNo,
     hot: &[u8; HOT_BYTES],
 ) -> Option<()> {
+    let relocation = read_whole(store, ino, hot)?.relocation?;
+    buddy.reserve(relocation.to).then_some(())
+}
+
+/// What both records say together; `None` when the cold one can not be read.
+fn read_whole(store: &impl BlockStore, ino: InodeNo, hot: &[u8; HOT_BYTES]) -> Option<InodeRecord> {
     let mut cold = [0; COLD_BYTES];
     let (lba, offset) = cold_place(ino);
     store
         .read(ByteAddr::new(lba, u64::from(offset)), &mut cold)
         .ok()?;
-    let relocation = InodeRecord::parse(ino, hot, &cold).ok()??.relocation?;
-    buddy.reserve(relocation.to).then_some(())
+    InodeRecord::parse(ino, hot, &cold).ok()?
 }

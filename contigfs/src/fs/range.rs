@@ -135,11 +135,13 @@ impl<S: BlockStore> Fs<S> {
             return Ok(None);
         }
         let _change = super::lock(&inode.change);
+        self.charge_range(inode, behind);
         let mut txn = Txn::default();
         txn.edit(inode, |record| record.range = Some(grown));
         match self.commit(txn) {
             Ok(()) => Ok(Some(grown)),
             Err(error) => {
+                self.charge_nobody(inode, behind);
                 self.alloc().buddy.cut(grown, range.order);
                 Err(error)
             }

@@ -8,6 +8,7 @@ use super::cache::Journey;
 use super::{Fs, Inode, Txn, lock};
 use crate::error::FsError;
 use crate::format::{Features, InodeRecord, Range, Relocation, Splice};
+use crate::planted::Bug;
 use crate::store::BlockStore;
 
 /// Most ranges that one batch remaps.
@@ -40,8 +41,12 @@ impl<S: BlockStore> Fs<S> {
             return Err(FsError::Busy);
         }
         self.observe(|observer| observer.moving(inode.ino));
+        if !self.has_bug(Bug::ProjectLeftBehind) {
+            self.charge_range(inode, relocation.to.lbas());
+        }
         let result = self.travel(inode, relocation, Some(change));
         if result.is_err() && inode.state().record.relocation.is_none() {
+            self.charge_nobody(inode, relocation.to.lbas());
             self.alloc().buddy.release(relocation.to);
         }
         result
@@ -121,7 +126,10 @@ impl<S: BlockStore> Fs<S> {
         // Only what is removed from a file of many terabytes is more than the last batch trims; nobody owns it any more.
         // The file has arrived either way: should this fail, the next mount trims it.
         match self.trim_now(old.lbas()) {
-            Ok(()) => self.alloc().buddy.release(old),
+            Ok(()) => {
+                self.charge_nobody(inode, old.lbas());
+                self.alloc().buddy.release(old);
+            }
             Err(error) => tracing::warn!(%error, ino = %inode.ino, "leftovers at the old place"),
         }
         Ok(())

@@ -193,6 +193,12 @@ impl<S: BlockStore> Fs<S> {
             _ => None,
         };
         let _changes = lock_changes([&from, &to, &old].into_iter().chain(&new));
+        if !self.has_bug(Bug::ProjectsMixed) {
+            self.check_same_project(&old, &to)?;
+        }
+        if let (Some(new), RenameMode::Exchange) = (&new, mode) {
+            self.check_same_project(new, &from)?;
+        }
         let now = self.now();
         let (mut from_plan, mut to_plan) = (DirPlan::default(), DirPlan::default());
         match target {

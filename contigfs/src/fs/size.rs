@@ -83,6 +83,9 @@ impl<S: BlockStore> Fs<S> {
             }
         }
         if let Some(smaller) = smaller {
+            let (kept, all) = (smaller.order.grains(), range.order.grains());
+            let rest = LbaRange::new(range.start.offset(kept), all - kept);
+            self.charge_nobody(inode, rest);
             self.alloc().buddy.cut(range, smaller.order);
         }
         if let Some(behind) = more {
@@ -143,17 +146,12 @@ impl<S: BlockStore> Fs<S> {
             if runs.is_empty() {
                 continue;
             }
+            // What was reserved stays so, in the same batch: nobody else gets the space, and it is no more than before.
             self.store.commit(AtomicBatch {
-                trims: runs.clone(),
+                zeros: if reserved { runs.clone() } else { Vec::new() },
+                trims: runs,
                 ..AtomicBatch::default()
             })?;
-            if reserved {
-                // The space was just freed; if somebody else took it meanwhile, the reservation is lost.
-                self.store.commit(AtomicBatch {
-                    zeros: runs,
-                    ..AtomicBatch::default()
-                })?;
-            }
         }
         inode.state().tail = Tail::Zeros;
         Ok(())

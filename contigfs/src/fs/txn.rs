@@ -145,6 +145,9 @@ impl<S: BlockStore> Fs<S> {
         }
         let mut frees = Vec::new();
         for edit in &txn.edits {
+            if edit.fate == Fate::Free {
+                self.end_project_of(&edit.inode, &mut txn.batch);
+            }
             let plan =
                 (edit.fate == Fate::Free).then(|| self.alloc().table.plan_free(edit.inode.ino));
             frees.extend(plan.map(|plan| (edit.inode.ino, plan)));
@@ -238,6 +241,8 @@ impl<S: BlockStore> Fs<S> {
         let hold = state.lookups > 0 || state.opens > 0;
         let range = edit.after.range;
         drop(state);
+        // Before anybody else can get its number or its range.
+        self.leave_project(inode.ino, &edit.after);
         if !hold {
             self.cache.remove(inode.ino);
         }

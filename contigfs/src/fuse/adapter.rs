@@ -112,7 +112,7 @@ impl<S: BlockStore + 'static> Serve for Adapter<S> {
             opcode::GETATTR => self.getattr(message, reply),
             opcode::STATX => self.statx(message, reply),
             opcode::SETATTR => self.setattr(message, reply),
-            opcode::STATFS => self.statfs(reply),
+            opcode::STATFS => self.statfs(&message, reply),
             opcode::GETXATTR => self.getxattr(message, reply),
             opcode::LISTXATTR => self.listxattr(message, reply),
             opcode::SETXATTR => self.setxattr(message, reply),

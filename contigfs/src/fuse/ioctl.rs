@@ -2,7 +2,10 @@
 //!
 //! The kernel handles `FICLONE` and `FICLONERANGE` itself and refuses them for every FUSE file system (`EOPNOTSUPP`),
 //! because FUSE has no operation for them; `copy_file_range` clones instead. `FITRIM` does arrive, and so does what is our
-//! own: [`GROW`].
+//! own: [`GROW`] and [`QUOTA`]. Those for flags and project ids come by way of the kernel's own operation for them.
+
+pub(super) mod project;
+pub(super) mod quota;
 
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
@@ -10,6 +13,18 @@ use crate::store::{BlockStore, GrowError, Grown};
 
 /// `FITRIM` of `linux/fs.h`: `_IOWR('X', 121, struct fstrim_range)`.
 pub(super) const FITRIM: u32 = 0xc018_5879;
+
+/// `FS_IOC_GETFLAGS`; the kernel asks for an `int`.
+pub(super) const GETFLAGS: u32 = 0x8008_6601;
+/// `FS_IOC_SETFLAGS`
+pub(super) const SETFLAGS: u32 = 0x4008_6602;
+/// `FS_IOC_FSGETXATTR`
+pub(super) const FSGETXATTR: u32 = 0x801c_581f;
+/// `FS_IOC_FSSETXATTR`
+pub(super) const FSSETXATTR: u32 = 0x401c_5820;
+
+/// Shows, sets and removes limits of projects: `_IOWR('C', 2, struct quota_request)`.
+pub const QUOTA: u32 = 0xc800_4302;
 
 /// Makes the volume that is mounted here larger: `_IOWR('C', 1, struct grow_request)`.
 pub const GROW: u32 = 0xc100_4301;

@@ -19,6 +19,7 @@ mod links;
 mod lost_found;
 mod overlaps;
 mod places;
+mod projects;
 mod records;
 mod xattrs;
 
@@ -158,6 +159,7 @@ impl<S: BlockStore> Surgeon<'_, S> {
             Self::roots,
             Self::table_grains,
             Self::table,
+            Self::announce,
             Self::records,
             Self::places,
             Self::overlaps,
@@ -168,6 +170,7 @@ impl<S: BlockStore> Surgeon<'_, S> {
             Self::nameless,
             Self::link_counts,
             Self::attributes,
+            Self::limits,
         ];
         for step in steps {
             let done = step(self)?;

@@ -112,6 +112,9 @@ impl<S: BlockStore> Surgeon<'_, S> {
             _ => u32::from(!hot.orphan),
         };
         let holder = self.survey.holders(ino).first().copied();
+        // A directory is charged as the one that holds it; for others `quota set` has to be given again.
+        let above = holder.filter(|_| hot.in_project);
+        let project = above.and_then(|dir| self.survey.inodes.get(&dir)?.project);
         Some(InodeRecord {
             kind: hot.kind,
             perm: hot.perm & !SET_ID,
@@ -121,6 +124,7 @@ impl<S: BlockStore> Surgeon<'_, S> {
             orphan: hot.orphan,
             reserved: hot.reserved,
             relocation: None,
+            project,
             nlink: links,
             uid: 0,
             gid: 0,
@@ -152,6 +156,7 @@ impl<S: BlockStore> Surgeon<'_, S> {
             orphan: false,
             reserved: false,
             relocating: false,
+            in_project: false,
         }
     }
 }

@@ -3,4 +3,5 @@
 
 pub mod crash;
 pub mod model;
+pub mod quota;
 pub mod sharing;

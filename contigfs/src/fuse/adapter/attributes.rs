@@ -34,8 +34,8 @@ impl<S: BlockStore + 'static> Adapter<S> {
         Ok(())
     }
 
-    pub(super) fn statfs(&self, reply: Reply) -> Served {
-        let stat = self.fs.statfs();
+    pub(super) fn statfs(&self, message: &Message<'_>, reply: Reply) -> Served {
+        let stat = self.fs.statfs_at(message.ino());
         let grain = ftl::GRAIN_BYTES as u32;
         reply.message(&StatfsOut {
             blocks: stat.grains,

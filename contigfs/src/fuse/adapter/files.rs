@@ -2,10 +2,11 @@
 
 use std::cell::RefCell;
 use std::sync::Arc;
+use std::thread::Builder;
 
 use zerocopy::IntoBytes;
 
-use super::super::ioctl;
+use super::super::ioctl::{self, project, quota};
 use super::super::message::Message;
 use super::super::passthrough::Passthrough;
 use super::super::reply::Reply;
@@ -246,13 +247,37 @@ impl<S: BlockStore + 'static> Adapter<S> {
         );
         let answer = match what.cmd {
             ioctl::FITRIM => ioctl::trim(uid, bytes, argument).map(Vec::from),
+            ioctl::QUOTA if quota::takes_long(argument) => {
+                self.change_quota(message.ino(), uid, argument, reply);
+                return Ok(());
+            }
+            ioctl::QUOTA => quota::serve(&self.fs, message.ino(), uid, argument),
+            ioctl::GETFLAGS | ioctl::SETFLAGS | ioctl::FSGETXATTR | ioctl::FSSETXATTR => {
+                project::serve(&self.fs, message.ino(), uid, what.cmd, argument)
+            }
             ioctl::GROW => ioctl::grow(self.fs.store(), uid, argument).map(Vec::from),
             _ => Err(libc::ENOTTY),
         };
-        match answer {
-            Ok(answer) => reply.parts(&[IoctlOut::default().as_bytes(), &answer]),
-            Err(errno) => reply.errno(errno),
-        }
+        answer_ioctl(reply, answer);
         Ok(())
+    }
+
+    /// A tree is gone through on a thread of its own: those that serve requests are few. The file system lets only one
+    /// be changed at a time.
+    fn change_quota(&self, dir: InodeNo, uid: u32, argument: &[u8], reply: Reply) {
+        let (fs, argument) = (Arc::clone(&self.fs), argument.to_vec());
+        let work = move || answer_ioctl(reply, quota::serve(&fs, dir, uid, &argument));
+        // If there is no thread to be had, the reply is dropped, and says so.
+        let started = Builder::new().name("quota".to_owned()).spawn(work);
+        if let Err(error) = started {
+            tracing::error!(%error, "no thread to change limits");
+        }
+    }
+}
+
+fn answer_ioctl(reply: Reply, answer: Result<Vec<u8>, i32>) {
+    match answer {
+        Ok(answer) => reply.parts(&[IoctlOut::default().as_bytes(), &answer]),
+        Err(errno) => reply.errno(errno),
     }
 }
