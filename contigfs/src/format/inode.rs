@@ -17,6 +17,8 @@ pub(crate) const HOT_BYTES: usize = 32;
 pub(crate) const HOT_PER_GRAIN: u64 = (GRAIN_BYTES / HOT_BYTES) as u64;
 /// Size of a cold record.
 pub(crate) const COLD_BYTES: usize = 128;
+/// Where the number of the project stands in a cold record, 0 for none.
+pub(crate) const COLD_PROJECT: usize = std::mem::offset_of!(RawCold, project);
 /// Cold records in a grain.
 pub(crate) const COLD_PER_GRAIN: u64 = (GRAIN_BYTES / COLD_BYTES) as u64;
 

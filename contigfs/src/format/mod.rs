@@ -14,8 +14,8 @@ pub(crate) use dirent::{
     DIRENT_UNIT, Dirent, GRAIN_UNITS, UNITS_MAX, parse_grain, parse_unit, units_for,
 };
 pub(crate) use inode::{
-    COLD_BYTES, COLD_PER_GRAIN, HOT_BYTES, HOT_PER_GRAIN, HotRecord, InodeRecord, Range,
-    TableRecord,
+    COLD_BYTES, COLD_PER_GRAIN, COLD_PROJECT, HOT_BYTES, HOT_PER_GRAIN, HotRecord, InodeRecord,
+    Range, TableRecord,
 };
 pub(crate) use project::{
     PROJECT_BYTES, PROJECTS_MAX, PROJECTS_PER_GRAIN, ProjectRecord, project_place,

@@ -19,11 +19,11 @@ use crate::buddy::Order;
 use crate::check::Problem;
 use crate::error::FsError;
 use crate::format::{
-    COLD_BYTES, GRAIN, HOT_BYTES, HOT_PER_GRAIN, HOT_RANGE, INODES_MAX, InodeRecord, Range,
-    TARGET_MAX, TableRecord,
+    COLD_BYTES, COLD_PROJECT, GRAIN, HOT_BYTES, HOT_PER_GRAIN, HOT_RANGE, INODES_MAX, InodeRecord,
+    Range, TARGET_MAX, TableRecord,
 };
 use crate::fs::{cold_place, hot_place};
-use crate::inode::{FileKind, InodeNo};
+use crate::inode::{FileKind, InodeNo, ProjectId};
 use crate::store::{BlockStore, ByteAddr, StoreError};
 
 /// What is mapped in one block of so many grains (4 GiB), and is nobody's, is taken for one file. No file has less than
@@ -258,8 +258,10 @@ impl<S: BlockStore> Surgeon<'_, S> {
     fn with_cold(&self, ino: InodeNo, made_up: InodeRecord) -> Option<InodeRecord> {
         let cold = read_cold(self.store, ino).ok()?;
         let generation = u64::from_le_bytes(*cold.first_chunk()?);
+        let project = u32::from_le_bytes(*cold[COLD_PROJECT..].first_chunk()?);
         let hot = InodeRecord {
             generation,
+            project: ProjectId::new(project),
             ..made_up
         };
         InodeRecord::parse(ino, &hot.emit_hot(ino), &cold).ok()?
@@ -279,6 +281,7 @@ impl<S: BlockStore> Surgeon<'_, S> {
             orphan: false,
             reserved: false,
             relocation: None,
+            project: None,
             nlink: 1,
             uid: 0,
             gid: 0,

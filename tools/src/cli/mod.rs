@@ -5,6 +5,7 @@ pub mod fs;
 pub mod ftl;
 mod litmus;
 pub mod mount;
+pub mod quota;
 
 use std::path::PathBuf;
 
@@ -68,6 +69,9 @@ pub enum Command {
         after_help = "Example: lvextend -L 200G vg/flash && flashnet resize /mnt/flash\n         flashnet resize --truncate volume.img 2GiB"
     )]
     Resize(Resize),
+    /// Limit what may lie below a directory of a mounted volume: bytes and inodes.
+    #[command(subcommand)]
+    Quota(quota::QuotaCommand),
     /// Show what is on the media of a volume that is not in use.
     #[command(after_help = "Example: flashnet inspect volume.img --map 0+16")]
     Inspect(device::Inspect),

@@ -12,6 +12,7 @@ mod litmus;
 mod mkfs;
 mod mount;
 mod perf;
+mod quota;
 mod remote;
 mod remount;
 mod resize;
@@ -47,6 +48,7 @@ pub fn run(cli: &Cli) -> Result<Done> {
         Command::Mount(options) => mount::run(options),
         Command::Umount(options) => umount::run(options),
         Command::Fsck(options) => return fsck::run(options, json),
+        Command::Quota(command) => quota::run(command, json),
         Command::Resize(options) => resize::run(options, json),
         Command::Ls(options) => remote::ls(options, json),
         Command::Stat(options) => remote::stat(options, json),

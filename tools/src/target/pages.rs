@@ -225,7 +225,8 @@ impl FlashPages {
 /// What the endpoint is told of an error of the translation layer.
 pub(super) fn page_error(error: &GetError) -> PageError {
     match error {
-        GetError::NoSpace => PageError::NoSpace,
+        // A peer has no more of a limit than of a full volume.
+        GetError::NoSpace | GetError::Quota => PageError::NoSpace,
         GetError::OutOfRange => PageError::Gone,
         _ => PageError::Media,
     }

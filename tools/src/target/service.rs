@@ -418,10 +418,11 @@ impl Service {
     /// fails before anything is lost.
     fn replace(&self, inode: InodeNo, path: &str, length: u64) -> Result<(), Refusal> {
         let attr = self.fs.attr(inode)?;
-        let room = (self.fs.statfs().grains_free + attr.grains) * GRAIN_BYTES as u64;
+        let (room, reason) = self.fs.room_in_place_of(inode)?;
+        let room = room * GRAIN_BYTES as u64;
         if length > room {
             let text = format!("{path} would have {length} bytes, there is room for {room}");
-            return Err(Refusal(libc::ENOSPC, text));
+            return Err(Refusal(reason.errno(), text));
         }
         if length > attr.size {
             self.resize(inode, length)?;

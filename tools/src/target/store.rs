@@ -8,8 +8,8 @@ use std::sync::{Arc, Weak};
 use contigfs::{BlockStore, ByteAddr, GrowError, Grown, ShareError, StoreError, share_on};
 use ftl::device::file::{EnlargeError, enlarge};
 use ftl::{
-    AtomicBatch, CommitError, DurableError, Ftl, GRAIN_BYTES, GetError, Intent, Lba, LbaRange,
-    PageRef, ResizeError, Space,
+    AccountId, AccountUse, AtomicBatch, CommitError, DurableError, Ftl, GRAIN_BYTES, GetError,
+    Intent, Lba, LbaRange, PageRef, ResizeError, Space,
 };
 
 use super::job::{Job, PagesJob, waiter};
@@ -156,6 +156,7 @@ fn pieces(at: ByteAddr, len: usize) -> Vec<Piece> {
 pub(super) fn store_error(error: &GetError) -> StoreError {
     match *error {
         GetError::NoSpace => StoreError::NoSpace,
+        GetError::Quota => StoreError::Quota,
         GetError::Damaged { lba } | GetError::Media { lba, .. } => StoreError::Damaged { lba },
         _ => StoreError::Failed,
     }
@@ -165,6 +166,7 @@ pub(super) fn store_error(error: &GetError) -> StoreError {
 pub(super) fn durable_error(error: &DurableError) -> StoreError {
     match *error {
         DurableError::NoSpace => StoreError::NoSpace,
+        DurableError::Quota => StoreError::Quota,
         DurableError::Damaged { lba }
         | DurableError::Media { lba, .. }
         | DurableError::Lost { lba } => StoreError::Damaged { lba },
@@ -292,6 +294,24 @@ impl BlockStore for TargetStore {
 
     fn let_leave(&self, range: LbaRange) -> bool {
         self.ftl.let_leave(range)
+    }
+
+    fn assign(&self, ranges: &[LbaRange], account: Option<AccountId>) {
+        self.ftl.assign(ranges, account);
+    }
+
+    fn assign_if_room(&self, ranges: &[LbaRange], account: AccountId) -> bool {
+        self.load(LbaRange::ALL);
+        self.ftl.assign_if_room(ranges, account)
+    }
+
+    fn limit_account(&self, account: AccountId, limit: Option<u64>) {
+        self.ftl.limit_account(account, limit);
+    }
+
+    fn account(&self, account: AccountId) -> AccountUse {
+        self.load(LbaRange::ALL);
+        self.ftl.account(account)
     }
 
     fn grow(&self, bytes: Option<u64>) -> Result<Grown, GrowError> {
