@@ -203,15 +203,17 @@ fn chain_from(
 #[derive(Default)]
 struct Headers {
     all: Vec<(Pba, Header)>,
-    /// The headers by number, and where the one before each lies.
-    backs: BTreeMap<HeaderNo, Option<Pba>>,
+    /// The headers by number and session, and where the one before each lies. A session begins with the numbers that were
+    /// cut off from the one before it, so several may have the same.
+    backs: BTreeMap<(HeaderNo, u64), Option<Pba>>,
     lives: BTreeMap<SegmentId, Life>,
 }
 
 impl Headers {
     fn note(&mut self, chain: Vec<(Pba, Header)>) {
         for (at, header) in chain {
-            if self.backs.insert(header.no, header.back).is_none() {
+            let key = (header.no, header.session);
+            if self.backs.insert(key, header.back).is_none() {
                 self.lives
                     .insert(header.segment, (header.epoch, header.session));
                 self.all.push((at, header));
@@ -221,9 +223,10 @@ impl Headers {
 
     /// Numbers that are missing before one that is there, and where they should be.
     fn gaps(&self) -> Vec<(HeaderNo, Pba)> {
-        let gaps = self.backs.iter().filter_map(|(no, back)| {
+        let is_there = |no| self.backs.range((no, 0)..=(no, u64::MAX)).next().is_some();
+        let gaps = self.backs.iter().filter_map(|((no, _), back)| {
             let before = HeaderNo(no.0.checked_sub(1)?);
-            (!self.backs.contains_key(&before)).then_some((before, (*back)?))
+            (!is_there(before)).then_some((before, (*back)?))
         });
         gaps.collect()
     }
