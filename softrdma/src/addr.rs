@@ -106,6 +106,29 @@ impl Msn {
     }
 }
 
+/// The eight bytes of an Immediate Data message (RFC 7306 §6).
+///
+/// The RFC does not say how the 32 bits of the verbs lie in them; we do as other iWARP endpoints: in front, big-endian,
+/// zeros behind.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Immediate(pub [u8; 8]);
+
+impl Immediate {
+    /// The `imm_data` of the verbs.
+    #[must_use]
+    pub const fn value(self) -> u32 {
+        let [a, b, c, d, ..] = self.0;
+        u32::from_be_bytes([a, b, c, d])
+    }
+}
+
+impl From<u32> for Immediate {
+    fn from(value: u32) -> Self {
+        let [a, b, c, d] = value.to_be_bytes();
+        Self([a, b, c, d, 0, 0, 0, 0])
+    }
+}
+
 /// The caller's cookie of a work request, returned in its completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct WrId(pub u64);

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::fmt;
 
-use crate::addr::{Stag, WrId};
+use crate::addr::{Immediate, Stag, WrId};
 
 /// Which kind of request completed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -14,8 +14,22 @@ pub enum CompletionOpcode {
     RdmaRead,
     /// `SEND`: the transport took the message.
     Send,
+    /// `FETCH_ADD`: it was executed, and the old value is here.
+    FetchAdd,
+    /// `COMP_SWAP`: it was executed or not, and the old value is here.
+    CompSwap,
     /// `RECV`: a message arrived.
     Recv,
+    /// `RECV_RDMA_WITH_IMM`: immediate data arrived; all WRITEs before it are placed.
+    RecvRdmaWithImm,
+}
+
+impl CompletionOpcode {
+    /// Of the receive queue?
+    #[must_use]
+    pub const fn is_recv(self) -> bool {
+        matches!(self, Self::Recv | Self::RecvRdmaWithImm)
+    }
 }
 
 /// How it ended.
@@ -68,12 +82,16 @@ pub struct Completion {
     pub opcode: CompletionOpcode,
     /// How it ended.
     pub status: Status,
-    /// Bytes transferred.
+    /// Bytes transferred. With immediate data: bytes of the WRITE that came right before it.
     pub bytes: u32,
+    /// Atomic operation: what the eight bytes were before.
+    pub original: u64,
     /// Receive: the peer asked for a solicited event.
     pub solicited: bool,
     /// Receive: the local STag that the message invalidated.
     pub invalidated: Option<Stag>,
+    /// Receive: the immediate data.
+    pub immediate: Option<Immediate>,
     /// Receive into a vector: the message.
     pub message: Option<Vec<u8>>,
 }
@@ -88,13 +106,13 @@ pub(crate) struct CompletionQueue {
 
 impl CompletionQueue {
     pub(crate) fn push(&mut self, completion: Completion) {
-        self.recvs += usize::from(completion.opcode == CompletionOpcode::Recv);
+        self.recvs += usize::from(completion.opcode.is_recv());
         self.entries.push_back(completion);
     }
 
     pub(crate) fn pop(&mut self) -> Option<Completion> {
         let completion = self.entries.pop_front()?;
-        self.recvs -= usize::from(completion.opcode == CompletionOpcode::Recv);
+        self.recvs -= usize::from(completion.opcode.is_recv());
         Some(completion)
     }
 

@@ -1,4 +1,4 @@
-//! Software iWARP endpoint: MPA, DDP and RDMAP (RFC 5044, 5041, 5040, 6581) without I/O.
+//! Software iWARP endpoint: MPA, DDP and RDMAP (RFC 5044, 5041, 5040, 6581, 7306) without I/O.
 //!
 //! A [`Connection`] turns received bytes into memory accesses and completions, and work requests and answers into
 //! bytes to send. It reads no clock, owns no socket and starts no thread: a driver does, in a short loop. What peers
@@ -72,9 +72,11 @@
 //! # Invariants
 //!
 //! - C1. What arrives takes effect strictly in stream order, and before anything behind it: a WRITE whose page is
-//!   absent stops the inbound side until it is placed. READs are the exception: they are taken into a queue of at most
-//!   IRD entries and answered in order, while later WRITEs and SENDs go on (RFC 5040 §5.5 promises no more).
-//! - C2. After a WRITE through a sync STag nothing of this connection takes effect before it is durable (DESIGN §3).
+//!   absent stops the inbound side until it is placed, and so does an atomic operation. READs are the exception: they
+//!   are taken into a queue of at most IRD entries and answered in order, while later requests go on (RFC 5040 §5.5 and
+//!   RFC 7306 §5.4 promise no more). Answers leave in the order of the requests.
+//! - C2. After a WRITE or an atomic operation through a sync STag nothing of this connection takes effect, and nothing is
+//!   answered, before it is durable (DESIGN §3).
 //! - C3. Memory is touched only under one access check, made anew for each copy (I10, I11; [`mem::access`]).
 //! - C4. Every accepted request completes exactly once, unsignaled successes silently (I18).
 //! - C5. Every queue has a maximum in [`Config`] (I16). Pages pinned: at most `read_window_pages`; a WRITE that
@@ -125,13 +127,16 @@ pub mod wire;
 pub mod wqe;
 
 pub use addr::{
-    BackingId, Msn, ProtectionDomain, RemoteAddr, Stag, StreamId, TaggedOffset, Ticket, Time, WrId,
+    BackingId, Immediate, Msn, ProtectionDomain, RemoteAddr, Stag, StreamId, TaggedOffset, Ticket,
+    Time, WrId,
 };
 pub use config::{Config, Revision};
 pub use connection::{Connection, SocketState};
 pub use cq::{Completion, CompletionOpcode, Status};
 pub use event::{CloseReason, ConnectRequest, Established, Event, SetupError};
-pub use mem::{Backing, Buffer, MemoryRegion, RegionSpec, RegionTable, RegisterError, Rights};
+pub use mem::{
+    Atomic, Backing, Buffer, MemoryRegion, RegionSpec, RegionTable, RegisterError, Rights,
+};
 pub use page::{
     GetPage, Intent, NoPages, PAGE_BYTES, Page, PageError, PageRange, PageStore, PutPage,
 };

@@ -17,6 +17,7 @@
 //! - `sync` is always answered later, by [`Connection::handle_durable`](crate::Connection::handle_durable).
 
 use crate::addr::{BackingId, Ticket};
+use crate::mem::{ATOMIC_BYTES, Atomic};
 
 /// Size of a page.
 pub const PAGE_BYTES: usize = 4096;
@@ -84,6 +85,19 @@ pub trait Page {
 
     /// Copies `from` into the page at `offset`. Only for pages got with a write intent.
     fn copy_in(&mut self, offset: usize, from: &[u8]);
+
+    /// Carries out an atomic operation on the eight bytes at `offset`, a multiple of 8; returns what they were. Only for
+    /// pages got with [`Intent::Write`]. A store whose pages several threads write at the same time overrides it with an
+    /// atomic instruction on its memory.
+    fn atomic(&mut self, offset: usize, op: Atomic) -> u64 {
+        let mut bytes = [0; ATOMIC_BYTES];
+        self.copy_out(offset, &mut bytes);
+        let (old, new) = op.apply_bytes(bytes);
+        if let Some(new) = new {
+            self.copy_in(offset, &new);
+        }
+        old
+    }
 
     /// Appends `len` bytes from `offset` on to `out`. Override it when that can be done without clearing `out` first:
     /// it is the hot path of READ.

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use crate::addr::{RemoteAddr, Stag, WrId};
-use crate::mem::Buffer;
+use crate::addr::{Immediate, RemoteAddr, Stag, WrId};
+use crate::mem::{Atomic, Buffer};
 
 /// Bytes of a local buffer.
 #[derive(Clone, Debug)]
@@ -103,6 +103,84 @@ pub enum Operation {
         /// STag of the peer that it shall invalidate.
         invalidate: Option<Stag>,
     },
+    /// RDMA WRITE, then immediate data: the peer's receive completes when the WRITE is placed.
+    WriteImmediate {
+        /// Bytes to write.
+        source: Source,
+        /// Where to.
+        remote: RemoteAddr,
+        /// What the peer's receive shall hold.
+        immediate: Immediate,
+        /// Ask for a solicited event at the peer.
+        solicited: bool,
+    },
+    /// Immediate data alone.
+    Immediate {
+        /// What the peer's receive shall hold.
+        immediate: Immediate,
+        /// Ask for a solicited event at the peer.
+        solicited: bool,
+    },
+    /// Atomic operation on eight bytes of the peer; the completion has their old value.
+    Atomic {
+        /// Where they are; a multiple of 8.
+        remote: RemoteAddr,
+        /// What becomes of them.
+        op: Atomic,
+    },
+}
+
+impl Operation {
+    /// `ATOMIC_FETCH_AND_ADD` of the verbs.
+    #[must_use]
+    pub const fn fetch_add(remote: RemoteAddr, add: u64) -> Self {
+        let op = Atomic::FetchAdd { add, mask: 0 };
+        Self::Atomic { remote, op }
+    }
+
+    /// `ATOMIC_CMP_AND_SWP` of the verbs.
+    #[must_use]
+    pub const fn compare_swap(remote: RemoteAddr, compare: u64, swap: u64) -> Self {
+        let op = Atomic::CompareSwap {
+            compare,
+            compare_mask: u64::MAX,
+            swap,
+            swap_mask: u64::MAX,
+        };
+        Self::Atomic { remote, op }
+    }
+
+    /// Is it complete only when the peer has answered? Such requests count against ORD.
+    pub(crate) const fn is_answered(&self) -> bool {
+        matches!(self, Self::Read { .. } | Self::Atomic { .. })
+    }
+
+    /// Immediate data that end it, and whether they ask for a solicited event.
+    pub(crate) const fn immediate(&self) -> Option<(Immediate, bool)> {
+        match self {
+            Self::WriteImmediate {
+                immediate,
+                solicited,
+                ..
+            }
+            | Self::Immediate {
+                immediate,
+                solicited,
+            } => Some((*immediate, *solicited)),
+            _ => None,
+        }
+    }
+
+    /// Bytes of local memory it moves, and the slice they are in.
+    pub(crate) fn local(&self) -> (usize, Option<&LocalSlice>) {
+        match self {
+            Self::Write { source, .. }
+            | Self::Send { source, .. }
+            | Self::WriteImmediate { source, .. } => (source.len(), source.local()),
+            Self::Read { sink, .. } => (sink.len, Some(sink)),
+            Self::Immediate { .. } | Self::Atomic { .. } => (0, None),
+        }
+    }
 }
 
 /// A request for the send queue.
@@ -112,7 +190,7 @@ pub struct WorkRequest {
     pub wr_id: WrId,
     /// Complete it visibly also on success. Errors are always reported.
     pub signaled: bool,
-    /// Hold it until all earlier READs have completed.
+    /// Hold it, and all behind it, until all earlier READs and atomic operations have completed.
     pub fence: bool,
     /// What to do.
     pub op: Operation,
@@ -155,7 +233,7 @@ pub enum PostError {
     /// A message is at most 2^32 - 1 bytes.
     #[error("message is longer than 2^32 - 1 bytes")]
     TooLong,
-    /// No READs were agreed on with this peer (ORD 0).
+    /// No READs or atomic operations were agreed on with this peer (ORD 0).
     #[error("peer accepts no READs")]
     NoReads,
 }

@@ -61,7 +61,7 @@ impl PageStore for Resident {
     fn sync(&mut self, _: &[PageRange], _: Ticket) {}
 }
 
-/// READs and WRITEs at depth 16, delivered in pieces that cut FPDUs: after a warm-up neither side allocates.
+/// READs, WRITEs and atomic operations at depth 16, delivered in pieces that cut FPDUs: after a warm-up neither side allocates.
 #[test]
 fn the_data_path_does_not_allocate() {
     const DEPTH: usize = 16;
@@ -78,11 +78,14 @@ fn the_data_path_does_not_allocate() {
         for id in 0..DEPTH as u64 {
             let remote = region.remote((id * 77 + count * 13) % 200 * PAGE_BYTES as u64 + id);
             let slice = LocalSlice::new(&local, id as usize * PAGE_BYTES, PAGE_BYTES);
-            let op = match id % 2 {
+            let aligned = region.remote((id * 8 + count * 4096) % (1 << 20));
+            let op = match id % 4 {
                 0 => Operation::Read {
                     sink: slice,
                     remote,
                 },
+                2 if id == 2 => Operation::compare_swap(aligned, 0, count),
+                2 => Operation::fetch_add(aligned, count),
                 _ => Operation::Write {
                     source: Source::Local(slice),
                     remote,

@@ -90,6 +90,10 @@ fn describe_segment(segment: &Segment<'_>) -> String {
                 Opcode::SendSolicited => ("SendSE", 0),
                 Opcode::SendSolicitedInvalidate => ("SendSEInvalidate", 0),
                 Opcode::Terminate => ("Terminate", 2),
+                Opcode::ImmediateData => ("ImmediateData", 0),
+                Opcode::ImmediateDataSolicited => ("ImmediateDataSE", 0),
+                Opcode::AtomicRequest => ("AtomicRequest", 1),
+                Opcode::AtomicResponse => ("AtomicResponse", 3),
                 Opcode::Write | Opcode::ReadResponse => unreachable!("tagged"),
             };
             let head = format!(
@@ -145,7 +149,6 @@ fn readings(text: &str) -> BTreeMap<(usize, bool), Vec<String>> {
             ["DV=", "SHORT", "QN=5"]
                 .iter()
                 .any(|prefix| word.starts_with(prefix))
-                || ["ImmediateData", "AtomicRequest"].contains(&word)
         };
         let line = if bad_crc {
             "BAD CRC".to_owned()

@@ -9,7 +9,7 @@ use common::{Residency, TestPages, completions, connect, table};
 use softrdma::wire::rdmap::Opcode;
 use softrdma::wire::terminate::TerminateCode::{self, *};
 use softrdma::{
-    BackingId, Buffer, CloseReason, Completion, Config, Connection, Event, LocalSlice,
+    Atomic, BackingId, Buffer, CloseReason, Completion, Config, Connection, Event, LocalSlice,
     MemoryRegion, Operation, PageError, PostError, ProtectionDomain, RecvBuffer, RegionSpec,
     RegionTable, RemoteAddr, Rights, SocketState, Source, Stag, Status, TaggedOffset, Time,
     WorkRequest, WrId,
@@ -70,6 +70,13 @@ fn each_error_has_its_code() {
     let read_request = |msn, offset, body: &[u8], last| {
         raw::untagged(Opcode::ReadRequest, msn, offset, Stag(0), body, last)
     };
+    let atomic = raw::atomic_body(stag, 0, Atomic::FetchAdd { add: 1, mask: 0 });
+    let atomic_request = |msn, offset, body: &[u8], last| {
+        raw::untagged(Opcode::AtomicRequest, msn, offset, Stag(0), body, last)
+    };
+    let immediate = |msn, offset, body: &[u8], last| {
+        raw::untagged(Opcode::ImmediateData, msn, offset, Stag(0), body, last)
+    };
     let mut bad_crc = send(1, 0, 10);
     *bad_crc.last_mut().unwrap() ^= 1;
     let rows: Vec<(&str, Vec<u8>, TerminateCode)> = vec![
@@ -102,13 +109,13 @@ fn each_error_has_its_code() {
             OperationVersion,
         ),
         (
-            "atomic",
-            raw::fpdu(&[&[0x41, 0x4a][..], &[0; 68]].concat()),
+            "unassigned opcode",
+            raw::fpdu(&[&[0x41, 0x4c][..], &[0; 68]].concat()),
             OperationUnexpectedOpcode,
         ),
         (
-            "immediate",
-            raw::fpdu(&[&[0x41, 0x48][..], &[0; 24]].concat()),
+            "unassigned opcode, tagged",
+            raw::fpdu(&[&[0xc1, 0x4e][..], &[0; 24]].concat()),
             OperationUnexpectedOpcode,
         ),
         (
@@ -173,6 +180,90 @@ fn each_error_has_its_code() {
             "read in parts",
             read_request(1, 0, &body, false),
             UntaggedTooLong,
+        ),
+        (
+            "atomic in the queue of sends",
+            raw::fpdu(&[&[0x41, 0x4a][..], &[0; 68]].concat()),
+            UntaggedQueue,
+        ),
+        (
+            "atomic out of order",
+            atomic_request(2, 0, &atomic, true),
+            UntaggedMsnRange,
+        ),
+        (
+            "atomic at an offset",
+            atomic_request(1, 8, &atomic, true),
+            UntaggedOffset,
+        ),
+        (
+            "atomic cut short",
+            atomic_request(1, 0, &atomic[..51], true),
+            OperationUnspecified,
+        ),
+        (
+            "atomic too long",
+            atomic_request(1, 0, &[&atomic[..], &[0]].concat(), true),
+            UntaggedTooLong,
+        ),
+        (
+            "atomic in parts",
+            atomic_request(1, 0, &atomic, false),
+            UntaggedTooLong,
+        ),
+        (
+            "reserved atomic operation",
+            atomic_request(1, 0, &[&[0, 0, 0, 1][..], &atomic[4..]].concat(), true),
+            OperationUnexpectedOpcode,
+        ),
+        (
+            "atomic response nobody asked for",
+            raw::untagged(Opcode::AtomicResponse, 1, 0, Stag(0), &[0; 12], true),
+            UntaggedNoBuffer,
+        ),
+        (
+            "atomic response out of order",
+            raw::untagged(Opcode::AtomicResponse, 2, 0, Stag(0), &[0; 12], true),
+            UntaggedMsnRange,
+        ),
+        (
+            "immediate data out of order",
+            immediate(2, 0, &[0; 8], true),
+            UntaggedMsnRange,
+        ),
+        (
+            "immediate data at an offset",
+            immediate(1, 8, &[0; 8], true),
+            UntaggedOffset,
+        ),
+        (
+            "immediate data inside a message",
+            [
+                raw::send(1, 0, &[1; 4], false),
+                immediate(1, 0, &[0; 8], true),
+            ]
+            .concat(),
+            UntaggedOffset,
+        ),
+        (
+            "immediate data cut short",
+            immediate(1, 0, &[0; 7], true),
+            OperationUnspecified,
+        ),
+        (
+            "immediate data too long",
+            immediate(1, 0, &[0; 9], true),
+            UntaggedTooLong,
+        ),
+        (
+            "immediate data in parts",
+            immediate(1, 0, &[0; 8], false),
+            UntaggedTooLong,
+        ),
+        (
+            "immediate data without buffer",
+            [send(1, 0, 1), send(2, 0, 1), immediate(3, 0, &[0; 8], true)].concat(),
+            UntaggedNoBuffer,
         ),
         (
             "response nobody asked for",

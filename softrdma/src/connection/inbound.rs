@@ -1,8 +1,8 @@
 //! What arrives: FPDU by FPDU, strictly in order.
 //!
-//! The inbound side stops ("parks") when the next thing can not happen yet: a page of a WRITE is not in memory, or
-//! a WRITE through a sync STag is not durable. Bytes behind it are kept, unread. READs do not park: they enter the
-//! inbound read queue, and their pages are awaited there.
+//! The inbound side stops ("parks") when the next thing can not happen yet: a page of a WRITE or of an atomic operation
+//! is not in memory, or what went through a sync STag is not durable. Bytes behind it are kept, unread. READs do not
+//! park: they enter the inbound read queue, and their pages are awaited there.
 
 use crate::addr::Ticket;
 use crate::connection::phase::{Local, Phase, Remote};
@@ -27,6 +27,10 @@ pub(super) enum Inbound {
         total: usize,
         payload: usize,
         last: bool,
+    },
+    /// The first kept FPDU, `total` bytes, is an atomic operation that waits for its page.
+    Executing {
+        total: usize,
     },
     /// Nothing happens before this is durable.
     AwaitDurable(Ticket),
@@ -70,6 +74,9 @@ impl<S: PageStore> Connection<S> {
             Segment::Tagged(segment) => self
                 .requests
                 .handle_response(&segment, &mut self.completions),
+            Segment::Untagged(segment) if segment.opcode == Opcode::AtomicRequest => {
+                return self.take_atomic(pages, &segment, ulpdu, total);
+            }
             Segment::Untagged(segment) => self.take_untagged(&segment),
         };
         match result {
@@ -94,6 +101,10 @@ impl<S: PageStore> Connection<S> {
         ulpdu: &[u8],
         total: usize,
     ) -> Step {
+        if !self.mid_write {
+            self.written = 0;
+        }
+        self.written = self.written.saturating_add(segment.payload.len() as u32);
         self.mid_write = !segment.last;
         let who = self.accessor();
         match self
@@ -117,7 +128,7 @@ impl<S: PageStore> Connection<S> {
     }
 
     /// Stops the inbound side until everything written through sync STags is durable.
-    fn barrier(&mut self, pages: &mut S, took: usize) -> Step {
+    pub(super) fn barrier(&mut self, pages: &mut S, took: usize) -> Step {
         let ticket = self.tickets.next(TicketKind::Durable);
         pages.sync(self.placer.dirty(), ticket);
         self.placer.clear_dirty();
@@ -128,15 +139,7 @@ impl<S: PageStore> Connection<S> {
     fn take_untagged(&mut self, segment: &Untagged<'_>) -> Result<(), TerminateCode> {
         match segment.opcode {
             Opcode::ReadRequest => {
-                if matches!(
-                    self.phase,
-                    Phase::Rts {
-                        local: Local::FinSent { .. },
-                        ..
-                    }
-                ) {
-                    // It can not be answered any more.
-                    self.close(CloseReason::Lost);
+                if self.close_if_unanswerable() {
                     return Ok(());
                 }
                 self.responses
@@ -148,14 +151,38 @@ impl<S: PageStore> Connection<S> {
                 self.close(CloseReason::TerminateReceived(terminate));
                 Ok(())
             }
+            Opcode::AtomicResponse => self
+                .requests
+                .handle_atomic_response(segment, &mut self.completions),
+            Opcode::ImmediateData | Opcode::ImmediateDataSolicited => {
+                let written = std::mem::take(&mut self.written);
+                self.receives
+                    .handle_immediate(segment, written, &mut self.completions)
+            }
             _ => self.take_send(segment),
         }
+    }
+
+    /// Behind our FIN a request of the peer can not be answered any more: the connection ends, and true is returned.
+    pub(super) fn close_if_unanswerable(&mut self) -> bool {
+        let fin_sent = matches!(
+            self.phase,
+            Phase::Rts {
+                local: Local::FinSent { .. },
+                ..
+            }
+        );
+        if fin_sent {
+            self.close(CloseReason::Lost);
+        }
+        fin_sent
     }
 
     fn take_send(&mut self, segment: &Untagged<'_>) -> Result<(), TerminateCode> {
         self.receives
             .handle_segment(segment, &mut self.completions)?;
         if segment.last {
+            self.written = 0;
             let invalidated = segment.opcode.invalidates().then_some(segment.invalidate);
             if let Some(stag) = invalidated {
                 self.invalidate(stag)
@@ -204,7 +231,7 @@ impl<S: PageStore> Connection<S> {
         page: Result<S::Page, PageError>,
     ) {
         let Inbound::Placing { payload, .. } = self.inbound else {
-            return;
+            return self.handle_atomic_page(pages, ticket, page);
         };
         let who = self.accessor();
         let start = LENGTH_BYTES + TAGGED_BYTES;
@@ -220,9 +247,13 @@ impl<S: PageStore> Connection<S> {
 
     /// Answers a pending [`PageStore::put`]. Tickets of operations that no longer exist are ignored.
     pub fn handle_put(&mut self, pages: &mut S, ticket: Ticket) {
-        if matches!(self.inbound, Inbound::Placing { .. }) {
-            let placed = self.placer.handle_put(ticket);
-            self.write_progressed(pages, placed);
+        match self.inbound {
+            Inbound::Placing { .. } => {
+                let placed = self.placer.handle_put(ticket);
+                self.write_progressed(pages, placed);
+            }
+            Inbound::Executing { .. } => self.handle_atomic_put(pages, ticket),
+            _ => {}
         }
     }
 
@@ -250,6 +281,7 @@ impl<S: PageStore> Connection<S> {
         match result {
             Ok(()) => {
                 self.inbound = Inbound::Open;
+                self.responses.release();
                 self.resume(pages);
             }
             Err(error) => {
@@ -258,7 +290,7 @@ impl<S: PageStore> Connection<S> {
         }
     }
 
-    fn resume(&mut self, pages: &mut S) {
+    pub(super) fn resume(&mut self, pages: &mut S) {
         self.rx.unpark();
         self.feed(pages, &[]);
         self.responses.fill_window(pages, &mut self.tickets);
@@ -296,7 +328,7 @@ impl<S: PageStore> Connection<S> {
         }
         let cut_short =
             !self.rx.kept().is_empty() || self.mid_write || self.receives.is_mid_message();
-        if cut_short || self.requests.has_reads() {
+        if cut_short || self.requests.has_unanswered() {
             return self.close(CloseReason::Lost);
         }
         *remote = Remote::Finished;

@@ -3,6 +3,7 @@
 //! A driver feeds it what happens (`handle_*`) and carries out what it wants (`poll_*`). After every call of the first
 //! kind it drains all of the second kind; the crate's description has the loop.
 
+mod execute;
 mod inbound;
 mod phase;
 mod place;
@@ -33,8 +34,9 @@ use crate::wire::hello::HELLO_BYTES;
 use crate::wire::marker::Framer;
 use crate::wire::rdmap::Opcode;
 use crate::wire::terminate::{Terminate, TerminateCode};
-use crate::wqe::{Operation, PostError, RecvBuffer, WorkRequest};
+use crate::wqe::{PostError, RecvBuffer, WorkRequest};
 
+use execute::Execution;
 use inbound::Inbound;
 use phase::{Finish, Local, Phase, Remote};
 use place::Placer;
@@ -110,9 +112,13 @@ pub struct Connection<S: PageStore> {
     inbound: Inbound,
     /// A WRITE message of the peer has begun and not ended.
     mid_write: bool,
+    /// Bytes of the WRITE message that arrived last, or is arriving, unless a message for the receive queue followed.
+    written: u32,
     regions: RegionCache,
     tickets: Tickets,
     placer: Placer,
+    /// Atomic operation that waits for its page.
+    execution: Option<Execution>,
     responses: Responses<S::Page>,
     receives: Receives,
     // Outbound.
@@ -184,9 +190,11 @@ impl<S: PageStore> Connection<S> {
             rx: StreamBuffer::default(),
             inbound: Inbound::Open,
             mid_write: false,
+            written: 0,
             regions: RegionCache::new(table),
             tickets: Tickets::new(config.tag),
             placer: Placer::default(),
+            execution: None,
             responses: Responses::new(config.read_window_pages),
             receives: Receives::new(),
             requests: Requests::new(),
@@ -351,18 +359,13 @@ impl<S: PageStore> Connection<S> {
         if self.requests.len() + self.completions.sends() >= self.config.send_queue_max {
             return Err(PostError::QueueFull);
         }
-        let (len, slice) = match &request.op {
-            Operation::Write { source, .. } | Operation::Send { source, .. } => {
-                (source.len(), source.local())
-            }
-            Operation::Read { sink, .. } => (sink.len, Some(sink)),
-        };
+        let (len, slice) = request.op.local();
         if slice.is_some_and(|slice| !slice.is_inside()) {
             return Err(PostError::OutOfBounds);
         }
         let len = u32::try_from(len).map_err(|_| PostError::TooLong)?;
-        let is_read = matches!(request.op, Operation::Read { .. });
-        if is_read && self.ord == 0 && matches!(self.phase, Phase::Rts { .. }) {
+        let open = matches!(self.phase, Phase::Rts { .. });
+        if open && self.ord == 0 && request.op.is_answered() {
             return Err(PostError::NoReads);
         }
         self.requests.push(request, len);
@@ -452,11 +455,12 @@ impl<S: PageStore> Connection<S> {
     }
 
     /// All work ends in error and everything held is given back.
-    fn flush(&mut self, oldest_read: Status) {
-        self.requests.flush(oldest_read, &mut self.completions);
+    fn flush(&mut self, oldest_answered: Status) {
+        self.requests.flush(oldest_answered, &mut self.completions);
         self.receives.flush(&mut self.completions);
         self.responses.reset();
         self.placer.reset();
+        self.execution = None;
         self.inbound = Inbound::Open;
         self.rx = StreamBuffer::default();
         self.nudge_at = None;
@@ -491,15 +495,15 @@ impl<S: PageStore> Connection<S> {
         if matches!(self.phase, Phase::Closed) {
             return;
         }
-        self.flush(read_status(&reason));
+        self.flush(answered_status(&reason));
         self.control_out.clear();
         self.phase = Phase::Closed;
         self.events.push_back(Event::Closed(reason));
     }
 }
 
-/// What the READ that the peer stopped at is told.
-fn read_status(reason: &CloseReason) -> Status {
+/// What the READ or atomic operation that the peer stopped at is told.
+fn answered_status(reason: &CloseReason) -> Status {
     match reason {
         CloseReason::TerminateReceived(Terminate {
             layer: 0, etype: 1, ..

@@ -155,7 +155,7 @@ impl Placer {
         Ok(())
     }
 
-    fn note_dirty(&mut self, backing: BackingId, offset: u64, len: usize) {
+    pub(super) fn note_dirty(&mut self, backing: BackingId, offset: u64, len: usize) {
         let first = offset / PAGE_BYTES as u64;
         let count = (offset + len as u64).div_ceil(PAGE_BYTES as u64) - first;
         if let Some(range) = self.dirty.last_mut()

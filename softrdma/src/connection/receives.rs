@@ -1,8 +1,8 @@
-//! The receive queue: buffers for the peer's SENDs, used in posting order.
+//! The receive queue: buffers for the peer's SENDs and immediate data, used in posting order.
 
 use std::collections::VecDeque;
 
-use crate::addr::{Msn, Stag, WrId};
+use crate::addr::{Immediate, Msn, Stag, WrId};
 use crate::cq::{Completion, CompletionOpcode, CompletionQueue, Status};
 use crate::wire::ddp::Untagged;
 use crate::wire::terminate::TerminateCode;
@@ -42,9 +42,22 @@ impl Receive {
             opcode: CompletionOpcode::Recv,
             status,
             bytes,
+            original: 0,
             solicited,
             invalidated,
+            immediate: None,
             message,
+        }
+    }
+
+    /// Immediate data leaves the buffer as it is.
+    fn immediate(self, immediate: Immediate, solicited: bool, written: u32) -> Completion {
+        Completion {
+            opcode: CompletionOpcode::RecvRdmaWithImm,
+            bytes: written,
+            immediate: Some(immediate),
+            message: None,
+            ..self.completion(Status::Success, solicited, None)
         }
     }
 }
@@ -128,6 +141,38 @@ impl Receives {
         if let Some(receive) = self.queue.pop_front() {
             completions.push(receive.completion(Status::Success, solicited, invalidated));
         }
+    }
+
+    /// Takes an Immediate Data message; `written` bytes of a WRITE came right before it.
+    pub(super) fn handle_immediate(
+        &mut self,
+        segment: &Untagged<'_>,
+        written: u32,
+        completions: &mut CompletionQueue,
+    ) -> Result<(), TerminateCode> {
+        if segment.msn != self.msn {
+            return Err(TerminateCode::UntaggedMsnRange);
+        }
+        let Some(receive) = self.queue.front() else {
+            return Err(TerminateCode::UntaggedNoBuffer);
+        };
+        if segment.offset != 0 || receive.got > 0 {
+            return Err(TerminateCode::UntaggedOffset);
+        }
+        // The RFC wants exactly eight bytes and names no code for fewer.
+        let immediate = match <[u8; 8]>::try_from(segment.payload) {
+            Ok(bytes) if segment.last => Immediate(bytes),
+            Err(_) if segment.payload.len() < 8 && segment.last => {
+                return Err(TerminateCode::OperationUnspecified);
+            }
+            _ => return Err(TerminateCode::UntaggedTooLong),
+        };
+        self.msn = self.msn.next();
+        if let Some(receive) = self.queue.pop_front() {
+            let solicited = segment.opcode.is_solicited();
+            completions.push(receive.immediate(immediate, solicited, written));
+        }
+        Ok(())
     }
 
     /// Ends all in error.

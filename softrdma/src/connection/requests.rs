@@ -1,8 +1,9 @@
-//! The send queue: WRITE, READ and SEND of the local program.
+//! The send queue: what the local program asks of the peer.
 //!
 //! # Invariants
-//! - S1. `wqes[..next]` are sent, or failed, and wait for an earlier READ; `wqes[next]` may be sent in part.
-//! - S2. A READ awaiting its response is at the front as soon as it is the oldest: everything before it is done.
+//! - S1. `wqes[..next]` are sent, or failed, and wait for an earlier answer; `wqes[next]` may be sent in part.
+//! - S2. A request awaiting its answer is at the front as soon as it is the oldest: everything before it is done. So the
+//!   answer that comes next is that of the front, and carries the next number of its queue.
 //! - S3. Requests complete in posting order.
 
 use std::collections::VecDeque;
@@ -10,6 +11,8 @@ use std::collections::VecDeque;
 use crate::addr::{Msn, RemoteAddr, Stag, TaggedOffset, WrId};
 use crate::connection::segment::cut;
 use crate::cq::{Completion, CompletionOpcode, CompletionQueue, Status};
+use crate::mem::{ATOMIC_BYTES, Atomic};
+use crate::wire::atomic::{ATOMIC_RESPONSE_BYTES, AtomicRequest, AtomicResponse};
 use crate::wire::ddp::{TAGGED_BYTES, Tagged, UNTAGGED_BYTES, Untagged};
 use crate::wire::marker::Framer;
 use crate::wire::rdmap::{Opcode, ReadRequest};
@@ -20,7 +23,7 @@ use crate::wqe::{Operation, Source, WorkRequest};
 enum State {
     /// Not sent, or in part.
     Waiting,
-    /// A READ without its whole response.
+    /// A READ or atomic operation without its whole answer.
     AwaitingResponse,
     Done(Status),
 }
@@ -34,25 +37,41 @@ struct Wqe {
     /// Bytes sent; of a READ: received.
     moved: u32,
     len: u32,
-    /// READ: name we gave to the sink.
-    sink: Stag,
+    /// Our number of a request that is answered. READ: index of the STag we gave to the sink.
+    token: u32,
+    /// Atomic operation: the answer.
+    original: u64,
     state: State,
 }
 
 impl Wqe {
+    /// Name of a READ's sink.
+    fn sink(&self) -> Stag {
+        Stag::new(self.token, 0)
+    }
+
     fn completion(&self, status: Status) -> Completion {
         let opcode = match self.op {
-            Operation::Write { .. } => CompletionOpcode::RdmaWrite,
+            Operation::Write { .. } | Operation::WriteImmediate { .. } => {
+                CompletionOpcode::RdmaWrite
+            }
             Operation::Read { .. } => CompletionOpcode::RdmaRead,
-            Operation::Send { .. } => CompletionOpcode::Send,
+            Operation::Send { .. } | Operation::Immediate { .. } => CompletionOpcode::Send,
+            Operation::Atomic {
+                op: Atomic::FetchAdd { .. },
+                ..
+            } => CompletionOpcode::FetchAdd,
+            Operation::Atomic { .. } => CompletionOpcode::CompSwap,
         };
         Completion {
             wr_id: self.wr_id,
             opcode,
             status,
             bytes: self.moved,
+            original: self.original,
             solicited: false,
             invalidated: None,
+            immediate: None,
             message: None,
         }
     }
@@ -67,8 +86,11 @@ pub(super) struct Requests {
     /// A ready-to-receive READ is outstanding; it is older than every other.
     rtr_read: bool,
     send_msn: Msn,
-    read_msn: Msn,
-    sinks: u32,
+    /// Of the next request that is answered.
+    request_msn: Msn,
+    /// Of the next Atomic Response.
+    atomic_msn: Msn,
+    tokens: u32,
 }
 
 impl Requests {
@@ -79,8 +101,9 @@ impl Requests {
             outstanding: 0,
             rtr_read: false,
             send_msn: Msn::FIRST,
-            read_msn: Msn::FIRST,
-            sinks: 0,
+            request_msn: Msn::FIRST,
+            atomic_msn: Msn::FIRST,
+            tokens: 0,
         }
     }
 
@@ -107,17 +130,17 @@ impl Requests {
             op,
             moved: 0,
             len,
-            sink: Stag(0),
+            token: 0,
+            original: 0,
             state: State::Waiting,
         });
     }
 
-    /// Is there a READ that has no complete response yet?
-    pub(super) fn has_reads(&self) -> bool {
-        let is_read = |wqe: &Wqe| {
-            matches!(wqe.op, Operation::Read { .. }) && !matches!(wqe.state, State::Done(_))
-        };
-        self.rtr_read || self.wqes.iter().any(is_read)
+    /// Is there a request that only an answer completes, and none has come?
+    pub(super) fn has_unanswered(&self) -> bool {
+        let is_unanswered =
+            |wqe: &Wqe| wqe.op.is_answered() && !matches!(wqe.state, State::Done(_));
+        self.rtr_read || self.wqes.iter().any(is_unanswered)
     }
 
     /// A message was begun and not ended.
@@ -125,7 +148,7 @@ impl Requests {
         self.wqes.get(self.next).is_some_and(|wqe| wqe.moved > 0)
     }
 
-    /// Can a segment be built, with `ord` READs allowed?
+    /// Can a segment be built, with `ord` requests outstanding that are answered?
     pub(super) fn is_ready(&self, ord: u16) -> bool {
         let Some(wqe) = self.wqes.get(self.next) else {
             return false;
@@ -135,7 +158,7 @@ impl Requests {
             return false;
         }
         // With ORD 0 a READ is "ready" to fail.
-        !matches!(wqe.op, Operation::Read { .. }) || ord == 0 || outstanding < ord
+        !wqe.op.is_answered() || ord == 0 || outstanding < ord
     }
 
     /// The request of zero bytes that opens a peer-to-peer connection (RFC 6581 §6).
@@ -157,19 +180,22 @@ impl Requests {
     }
 
     fn emit_read(&mut self, request: ReadRequest, framer: &mut Framer, out: &mut Vec<u8>) {
+        self.emit_request(Opcode::ReadRequest, framer, out, |out| request.emit(out));
+    }
+
+    /// One message of queue 1.
+    fn emit_request(
+        &mut self,
+        opcode: Opcode,
+        framer: &mut Framer,
+        out: &mut Vec<u8>,
+        body: impl FnOnce(&mut Vec<u8>),
+    ) {
         let at = framer.open(out);
-        let header = Untagged {
-            opcode: Opcode::ReadRequest,
-            last: true,
-            invalidate: Stag(0),
-            msn: self.read_msn,
-            offset: 0,
-            payload: &[],
-        };
-        header.emit_header(out);
-        request.emit(out);
+        untagged(opcode, self.request_msn).emit_header(out);
+        body(out);
         framer.seal(out, at);
-        self.read_msn = self.read_msn.next();
+        self.request_msn = self.request_msn.next();
     }
 
     /// Appends one segment of the next request; only when `is_ready`.
@@ -184,32 +210,20 @@ impl Requests {
         let Some(wqe) = self.wqes.get_mut(self.next) else {
             return;
         };
+        if wqe.op.is_answered() {
+            if ord == 0 {
+                wqe.state = State::Done(Status::LocalQpOperation);
+            } else {
+                self.emit_answered(framer, out);
+            }
+            self.next += 1;
+            self.reap(completions);
+            return;
+        }
         let remaining = wqe.len - wqe.moved;
         match &wqe.op {
-            Operation::Read { remote, .. } => {
-                if ord == 0 {
-                    wqe.state = State::Done(Status::LocalQpOperation);
-                } else {
-                    self.sinks = self.sinks.wrapping_add(1) & 0x00ff_ffff;
-                    let sink = Stag::new(self.sinks.max(1), 0);
-                    (wqe.sink, wqe.state) = (sink, State::AwaitingResponse);
-                    let sink = RemoteAddr {
-                        stag: sink,
-                        to: TaggedOffset(0),
-                    };
-                    let request = ReadRequest {
-                        sink,
-                        size: wqe.len,
-                        source: *remote,
-                    };
-                    self.outstanding += 1;
-                    self.emit_read(request, framer, out);
-                }
-                self.next += 1;
-                self.reap(completions);
-                return;
-            }
-            Operation::Write { source, remote } => {
+            Operation::Write { source, remote }
+            | Operation::WriteImmediate { source, remote, .. } => {
                 let to = remote.to.wrapping_add(u64::from(wqe.moved));
                 let len = cut(remaining, to.0, ulpdu_max, TAGGED_BYTES);
                 let at = framer.open(out);
@@ -233,12 +247,13 @@ impl Requests {
                 let len = cut(remaining, u64::from(wqe.moved), ulpdu_max, UNTAGGED_BYTES);
                 let at = framer.open(out);
                 let header = Untagged {
-                    opcode: Opcode::send(*solicited, invalidate.is_some()),
                     last: len == remaining,
                     invalidate: invalidate.unwrap_or(Stag(0)),
-                    msn: self.send_msn,
                     offset: wqe.moved,
-                    payload: &[],
+                    ..untagged(
+                        Opcode::send(*solicited, invalidate.is_some()),
+                        self.send_msn,
+                    )
                 };
                 header.emit_header(out);
                 append_source(source, wqe.moved, len, out);
@@ -248,12 +263,58 @@ impl Requests {
                     self.send_msn = self.send_msn.next();
                 }
             }
+            Operation::Immediate { .. } => {}
+            Operation::Read { .. } | Operation::Atomic { .. } => unreachable!("is answered"),
+        }
+        if wqe.moved < wqe.len {
+            return;
+        }
+        // The immediate data follow the last segment of their WRITE at once.
+        if let Some((immediate, solicited)) = wqe.op.immediate() {
+            let at = framer.open(out);
+            untagged(Opcode::immediate(solicited), self.send_msn).emit_header(out);
+            out.extend_from_slice(&immediate.0);
+            framer.seal(out, at);
+            self.send_msn = self.send_msn.next();
         }
         // The transport has a copy: complete (RFC 5040 §5.5 rule 9). A zero-length message is one segment.
-        if wqe.moved == wqe.len {
-            wqe.state = State::Done(Status::Success);
-            self.next += 1;
-            self.reap(completions);
+        wqe.state = State::Done(Status::Success);
+        self.next += 1;
+        self.reap(completions);
+    }
+
+    /// Appends the next request, which is answered.
+    fn emit_answered(&mut self, framer: &mut Framer, out: &mut Vec<u8>) {
+        let Some(wqe) = self.wqes.get_mut(self.next) else {
+            return;
+        };
+        // Never 0: some peers treat STag 0 specially.
+        self.tokens = (self.tokens + 1) & 0x00ff_ffff;
+        wqe.token = self.tokens.max(1);
+        wqe.state = State::AwaitingResponse;
+        self.outstanding += 1;
+        match wqe.op {
+            Operation::Read { remote, .. } => {
+                let sink = RemoteAddr {
+                    stag: wqe.sink(),
+                    to: TaggedOffset(0),
+                };
+                let request = ReadRequest {
+                    sink,
+                    size: wqe.len,
+                    source: remote,
+                };
+                self.emit_read(request, framer, out);
+            }
+            Operation::Atomic { remote, op } => {
+                let request = AtomicRequest {
+                    request: wqe.token,
+                    target: remote,
+                    op,
+                };
+                self.emit_request(Opcode::AtomicRequest, framer, out, |out| request.emit(out));
+            }
+            _ => unreachable!("is not answered"),
         }
     }
 
@@ -281,7 +342,7 @@ impl Requests {
         // What the answer to a READ of zero bytes carries is nobody's: `siw` repeats its last message there.
         let len = segment.payload.len() as u32;
         if len > 0 && wqe.len > 0 {
-            if segment.stag != wqe.sink {
+            if segment.stag != wqe.sink() {
                 return Err(TerminateCode::TaggedInvalidStag);
             }
             if segment.to.0 != u64::from(wqe.moved) || len > wqe.len - wqe.moved {
@@ -302,6 +363,45 @@ impl Requests {
         Ok(())
     }
 
+    /// Takes an Atomic Response, or says why nobody asked for it.
+    pub(super) fn handle_atomic_response(
+        &mut self,
+        segment: &Untagged<'_>,
+        completions: &mut CompletionQueue,
+    ) -> Result<(), TerminateCode> {
+        if segment.msn != self.atomic_msn {
+            return Err(TerminateCode::UntaggedMsnRange);
+        }
+        if segment.offset != 0 {
+            return Err(TerminateCode::UntaggedOffset);
+        }
+        // S2: when the front waits for another kind of answer, this one has no buffer yet.
+        let front = self.wqes.front_mut().filter(|wqe| {
+            wqe.state == State::AwaitingResponse && matches!(wqe.op, Operation::Atomic { .. })
+        });
+        let Some(wqe) = front.filter(|_| !self.rtr_read) else {
+            return Err(TerminateCode::UntaggedNoBuffer);
+        };
+        let Some(response) = AtomicResponse::parse(segment.payload).filter(|_| segment.last) else {
+            let too_long = segment.payload.len() > ATOMIC_RESPONSE_BYTES || !segment.last;
+            return Err(if too_long {
+                TerminateCode::UntaggedTooLong
+            } else {
+                TerminateCode::OperationUnspecified
+            });
+        };
+        if response.request != wqe.token {
+            return Err(TerminateCode::OperationCatastrophicStream);
+        }
+        wqe.original = response.original;
+        wqe.moved = ATOMIC_BYTES as u32;
+        wqe.state = State::Done(Status::Success);
+        self.atomic_msn = self.atomic_msn.next();
+        self.outstanding -= 1;
+        self.reap(completions);
+        Ok(())
+    }
+
     /// Completes what is done at the front (S3).
     fn reap(&mut self, completions: &mut CompletionQueue) {
         while let Some(&Wqe {
@@ -319,13 +419,13 @@ impl Requests {
         }
     }
 
-    /// Ends everything in error. The oldest READ awaiting its response gets `oldest_read`, the others are flushed.
-    pub(super) fn flush(&mut self, oldest_read: Status, completions: &mut CompletionQueue) {
-        let mut of_read = oldest_read;
+    /// Ends everything in error. The oldest request awaiting its answer gets `oldest`, the others are flushed.
+    pub(super) fn flush(&mut self, oldest: Status, completions: &mut CompletionQueue) {
+        let mut oldest = oldest;
         for wqe in self.wqes.drain(..) {
             let status = match wqe.state {
                 State::Done(status) => status,
-                State::AwaitingResponse => std::mem::replace(&mut of_read, Status::Flushed),
+                State::AwaitingResponse => std::mem::replace(&mut oldest, Status::Flushed),
                 State::Waiting => Status::Flushed,
             };
             if wqe.signaled || !status.is_success() {
@@ -333,6 +433,18 @@ impl Requests {
             }
         }
         (self.next, self.outstanding, self.rtr_read) = (0, 0, false);
+    }
+}
+
+/// Header of a message of one segment.
+fn untagged(opcode: Opcode, msn: Msn) -> Untagged<'static> {
+    Untagged {
+        opcode,
+        last: true,
+        invalidate: Stag(0),
+        msn,
+        offset: 0,
+        payload: &[],
     }
 }
 

@@ -1,8 +1,9 @@
-//! READs of the peer: the inbound read queue (IRQ).
+//! Requests of the peer that are to be answered: the inbound read queue (IRQ).
 //!
 //! Each accepted Read Request becomes an entry; the pages of all entries are asked for in order as far as a window
 //! of pinned pages allows, so cold pages of several READs are fetched side by side. Responses are built strictly in
-//! order from the ready prefix of the window, straight into the send buffer.
+//! order from the ready prefix of the window, straight into the send buffer. Atomic operations have been executed when
+//! they get here; only their answers wait for their turn.
 //!
 //! # Invariants
 //! - Q1. `slots[i]` belongs to ticket number `front + i`; slots are in the order of the bytes that will be sent.
@@ -11,7 +12,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use crate::addr::{Msn, Ticket};
+use crate::addr::{BackingId, Msn, Stag, Ticket};
 use crate::connection::Fault;
 use crate::connection::segment::cut;
 use crate::connection::ticket::{TicketKind, Tickets, distance};
@@ -19,9 +20,10 @@ use crate::mem::access::{AccessError, AccessKind, Accessor, Request, check};
 use crate::mem::cache::RegionCache;
 use crate::mem::region::{Backing, Region};
 use crate::page::{GetPage, Intent, PAGE_BYTES, Page, PageError, PageStore};
+use crate::wire::atomic::AtomicResponse;
 use crate::wire::ddp::{TAGGED_BYTES, Tagged, Untagged};
 use crate::wire::marker::Framer;
-use crate::wire::rdmap::{Opcode, ReadRequest};
+use crate::wire::rdmap::{Opcode, READ_REQUEST_BYTES, ReadRequest};
 use crate::wire::terminate::TerminateCode;
 
 #[derive(Debug)]
@@ -31,8 +33,23 @@ enum Slot<P> {
     Failed(PageError),
 }
 
+/// A request that is not answered completely.
 #[derive(Debug)]
-struct Inbound {
+enum Entry {
+    Read(Read),
+    Atomic(Answer),
+}
+
+/// The answer to an atomic operation.
+#[derive(Debug)]
+struct Answer {
+    response: AtomicResponse,
+    /// Not to be sent before it is durable.
+    held: bool,
+}
+
+#[derive(Debug)]
+struct Read {
     msn: Msn,
     request: ReadRequest,
     /// Source region and offset of the first byte in its backing; nothing for a READ of zero bytes.
@@ -43,7 +60,21 @@ struct Inbound {
     sent: u32,
 }
 
-impl Inbound {
+impl Read {
+    /// Source in pages, and how much of it has not been asked for.
+    fn to_ask(&mut self) -> Option<(BackingId, u64)> {
+        let (region, offset) = self.source.as_ref()?;
+        match region.spec.backing {
+            Backing::Pages(backing) if self.asked < self.request.size => Some((backing, *offset)),
+            _ => None,
+        }
+    }
+
+    fn is_paged(&self) -> bool {
+        let source = self.source.as_ref();
+        source.is_some_and(|(region, _)| matches!(region.spec.backing, Backing::Pages(_)))
+    }
+
     /// Request for the part of the source that is not sent yet, `len` bytes of it.
     fn access(&self, len: u32) -> Request {
         Request {
@@ -55,43 +86,47 @@ impl Inbound {
     }
 }
 
-/// The peer's READs that are not answered completely.
+/// The peer's requests that are not answered completely.
 #[derive(Debug)]
 pub(super) struct Responses<P> {
-    reads: VecDeque<Inbound>,
+    entries: VecDeque<Entry>,
     slots: VecDeque<Slot<P>>,
     /// Ticket of `slots[0]`.
     front: Ticket,
     /// Entry whose pages are asked for next.
     asking: usize,
     window: usize,
+    /// Of the next request.
     msn: Msn,
+    /// Of the next Atomic Response.
+    atomic_msn: Msn,
 }
 
 impl<P: Page> Responses<P> {
     pub(super) fn new(window: usize) -> Self {
         Self {
-            reads: VecDeque::new(),
+            entries: VecDeque::new(),
             slots: VecDeque::new(),
             front: Ticket(0),
             asking: 0,
             window: window.max(1),
             msn: Msn::FIRST,
+            atomic_msn: Msn::FIRST,
         }
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.reads.is_empty()
+        self.entries.is_empty()
     }
 
     /// A response was begun and not ended.
     pub(super) fn is_mid_message(&self) -> bool {
-        self.reads.front().is_some_and(|read| read.sent > 0)
+        matches!(self.entries.front(), Some(Entry::Read(read)) if read.sent > 0)
     }
 
-    /// Gives all pages back and forgets all READs.
+    /// Gives all pages back and forgets all requests.
     pub(super) fn reset(&mut self) {
-        self.reads.clear();
+        self.entries.clear();
         self.slots.clear();
         self.asking = 0;
     }
@@ -104,25 +139,10 @@ impl<P: Page> Responses<P> {
         ird: u16,
         segment: &Untagged<'_>,
     ) -> Result<(), TerminateCode> {
-        if segment.msn != self.msn {
-            return Err(TerminateCode::UntaggedMsnRange);
-        }
-        if segment.offset != 0 {
-            return Err(TerminateCode::UntaggedOffset);
-        }
-        // There is no code for a Read Request of a wrong length but this one, if it is too long.
-        let Some(request) = ReadRequest::parse(segment.payload).filter(|_| segment.last) else {
-            let too_long =
-                segment.payload.len() > crate::wire::rdmap::READ_REQUEST_BYTES || !segment.last;
-            return Err(if too_long {
-                TerminateCode::UntaggedTooLong
-            } else {
-                TerminateCode::OperationUnspecified
-            });
+        self.admit(ird, segment, READ_REQUEST_BYTES)?;
+        let Some(request) = ReadRequest::parse(segment.payload) else {
+            return Err(TerminateCode::OperationUnspecified);
         };
-        if self.reads.len() >= usize::from(ird) {
-            return Err(TerminateCode::OperationCatastrophicStream);
-        }
         // A READ of zero bytes names no source (RFC 5040 §5.2.1).
         let source = if request.size == 0 {
             None
@@ -143,14 +163,55 @@ impl<P: Page> Responses<P> {
             Some((Arc::clone(region), offset))
         };
         self.msn = self.msn.next();
-        self.reads.push_back(Inbound {
+        self.entries.push_back(Entry::Read(Read {
             msn: segment.msn,
             request,
             source,
             asked: 0,
             sent: 0,
-        });
+        }));
         Ok(())
+    }
+
+    /// May a request with a body of `bytes` bytes come in now?
+    pub(super) fn admit(
+        &self,
+        ird: u16,
+        segment: &Untagged<'_>,
+        bytes: usize,
+    ) -> Result<(), TerminateCode> {
+        if segment.msn != self.msn {
+            return Err(TerminateCode::UntaggedMsnRange);
+        }
+        if segment.offset != 0 {
+            return Err(TerminateCode::UntaggedOffset);
+        }
+        // There is no code for a request of a wrong length but this one, if it is too long.
+        if segment.payload.len() > bytes || !segment.last {
+            return Err(TerminateCode::UntaggedTooLong);
+        }
+        if segment.payload.len() < bytes {
+            return Err(TerminateCode::OperationUnspecified);
+        }
+        if self.entries.len() >= usize::from(ird) {
+            return Err(TerminateCode::OperationCatastrophicStream);
+        }
+        Ok(())
+    }
+
+    /// Queues the answer to an atomic operation that was admitted and executed; `held` until `release`.
+    pub(super) fn push_atomic(&mut self, request: u32, original: u64, held: bool) {
+        self.msn = self.msn.next();
+        let response = AtomicResponse { request, original };
+        self.entries
+            .push_back(Entry::Atomic(Answer { response, held }));
+    }
+
+    /// What was held is durable. Nothing is queued behind it while it is held.
+    pub(super) fn release(&mut self) {
+        if let Some(Entry::Atomic(answer)) = self.entries.back_mut() {
+            answer.held = false;
+        }
     }
 
     /// Asks for pages, in order, as far as the window allows.
@@ -159,17 +220,12 @@ impl<P: Page> Responses<P> {
         pages: &mut S,
         tickets: &mut Tickets,
     ) {
-        while let Some(read) = self.reads.get_mut(self.asking) {
-            let paged =
-                read.source
-                    .as_ref()
-                    .and_then(|(region, offset)| match region.spec.backing {
-                        Backing::Pages(backing) if read.asked < read.request.size => {
-                            Some((backing, *offset))
-                        }
-                        _ => None,
-                    });
-            let Some((backing, offset)) = paged else {
+        while let Some(entry) = self.entries.get_mut(self.asking) {
+            let Entry::Read(read) = entry else {
+                self.asking += 1;
+                continue;
+            };
+            let Some((backing, offset)) = read.to_ask() else {
                 self.asking += 1;
                 continue;
             };
@@ -205,18 +261,17 @@ impl<P: Page> Responses<P> {
 
     /// Can a segment be built?
     pub(super) fn is_ready(&self) -> bool {
-        let Some(read) = self.reads.front() else {
-            return false;
-        };
-        match &read.source {
-            Some((region, _)) if matches!(region.spec.backing, Backing::Pages(_)) => {
+        match self.entries.front() {
+            None => false,
+            Some(Entry::Atomic(answer)) => !answer.held,
+            Some(Entry::Read(read)) if read.is_paged() => {
                 matches!(self.slots.front(), Some(Slot::Ready(_) | Slot::Failed(_)))
             }
-            _ => true,
+            Some(Entry::Read(_)) => true,
         }
     }
 
-    /// Appends one segment of the first READ's response; only when `is_ready`.
+    /// Appends the first answer, or one segment of it; only when `is_ready`.
     pub(super) fn emit(
         &mut self,
         who: Accessor,
@@ -224,8 +279,13 @@ impl<P: Page> Responses<P> {
         framer: &mut Framer,
         out: &mut Vec<u8>,
     ) -> Result<(), Fault> {
-        let Some(read) = self.reads.front() else {
-            return Ok(());
+        let read = match self.entries.front() {
+            Some(Entry::Read(read)) => read,
+            Some(Entry::Atomic(_)) => {
+                self.emit_atomic(framer, out);
+                return Ok(());
+            }
+            None => return Ok(()),
         };
         let sink = read.request.sink;
         let to = sink.to.wrapping_add(u64::from(read.sent));
@@ -268,12 +328,35 @@ impl<P: Page> Responses<P> {
         self.slots.drain(..done_slots);
         self.front = self.front.advanced(done_slots);
         if header.last {
-            self.reads.pop_front();
-            self.asking = self.asking.saturating_sub(1);
-        } else if let Some(read) = self.reads.front_mut() {
+            self.pop();
+        } else if let Some(Entry::Read(read)) = self.entries.front_mut() {
             read.sent += len;
         }
         Ok(())
+    }
+
+    fn pop(&mut self) -> Option<Entry> {
+        self.asking = self.asking.saturating_sub(1);
+        self.entries.pop_front()
+    }
+
+    fn emit_atomic(&mut self, framer: &mut Framer, out: &mut Vec<u8>) {
+        let Some(Entry::Atomic(answer)) = self.pop() else {
+            return;
+        };
+        let at = framer.open(out);
+        let header = Untagged {
+            opcode: Opcode::AtomicResponse,
+            last: true,
+            invalidate: Stag(0),
+            msn: self.atomic_msn,
+            offset: 0,
+            payload: &[],
+        };
+        header.emit_header(out);
+        answer.response.emit(out);
+        framer.seal(out, at);
+        self.atomic_msn = self.atomic_msn.next();
     }
 
     /// How many of the `wanted` bytes at `offset` lie in the ready prefix of the window.
@@ -316,12 +399,14 @@ impl<P: Page> Responses<P> {
 
     /// The Read Request being answered, advanced to where it stopped, as a Terminate encloses it (RFC 5040 §4.8).
     pub(super) fn offending_ulpdu(&self) -> Option<Vec<u8>> {
-        let read = self.reads.front()?;
+        let Some(Entry::Read(read)) = self.entries.front() else {
+            return None;
+        };
         let mut ulpdu = Vec::new();
         let header = Untagged {
             opcode: Opcode::ReadRequest,
             last: true,
-            invalidate: crate::addr::Stag(0),
+            invalidate: Stag(0),
             msn: read.msn,
             offset: 0,
             payload: &[],

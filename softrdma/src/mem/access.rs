@@ -20,6 +20,8 @@ pub enum AccessKind {
     Write,
     /// Source of a READ.
     Read,
+    /// Target of an atomic operation.
+    Atomic,
     /// Send with Invalidate.
     Invalidate,
 }
@@ -71,20 +73,12 @@ impl AccessError {
             (AccessKind::Write, Self::NotOfStream) => TerminateCode::TaggedNotOfStream,
             (AccessKind::Write, Self::Wrap) => TerminateCode::TaggedWrap,
             (AccessKind::Write, Self::Bounds) => TerminateCode::TaggedBounds,
-            (AccessKind::Read | AccessKind::Invalidate, Self::InvalidStag) => {
-                TerminateCode::ProtectionInvalidStag
-            }
-            (AccessKind::Read | AccessKind::Invalidate, Self::NotOfStream) => {
-                TerminateCode::ProtectionNotOfStream
-            }
-            (AccessKind::Read | AccessKind::Invalidate, Self::Wrap) => {
-                TerminateCode::ProtectionWrap
-            }
-            (AccessKind::Read | AccessKind::Invalidate, Self::Bounds) => {
-                TerminateCode::ProtectionBounds
-            }
-            (AccessKind::Read, Self::Rights) => TerminateCode::ProtectionRights,
             (AccessKind::Invalidate, Self::Rights) => TerminateCode::ProtectionCannotInvalidate,
+            (_, Self::InvalidStag) => TerminateCode::ProtectionInvalidStag,
+            (_, Self::NotOfStream) => TerminateCode::ProtectionNotOfStream,
+            (_, Self::Wrap) => TerminateCode::ProtectionWrap,
+            (_, Self::Bounds) => TerminateCode::ProtectionBounds,
+            (_, Self::Rights) => TerminateCode::ProtectionRights,
         }
     }
 }
@@ -130,6 +124,7 @@ pub(crate) fn check<'a>(
     let granted = match what.kind {
         AccessKind::Write => region.spec.rights.contains(Rights::REMOTE_WRITE),
         AccessKind::Read => region.spec.rights.contains(Rights::REMOTE_READ),
+        AccessKind::Atomic => region.spec.rights.contains(Rights::REMOTE_ATOMIC),
         // A region that several streams share must not be invalidated by one of them (RFC 5042 §6.2.3).
         AccessKind::Invalidate => {
             region.spec.stream.is_some() && region.spec.rights.contains(Rights::REMOTE_INVALIDATE)

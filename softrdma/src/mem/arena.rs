@@ -6,7 +6,7 @@
 //!
 //! # Invariants
 //! - B1. `start` points to `len` bytes allocated with `LAYOUT(len)`, initialised, until the drop.
-//! - B2. Nobody holds a reference to these bytes.
+//! - B2. Nobody holds a reference to these bytes, but for an atomic operation as an atomic.
 
 #![allow(unsafe_code)]
 
@@ -14,7 +14,9 @@ use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
 use std::fmt;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
+use crate::mem::atomic::{ATOMIC_BYTES, Atomic};
 use crate::page::PAGE_BYTES;
 
 /// Memory for regions, messages and READ data.
@@ -118,6 +120,21 @@ impl Buffer {
         unsafe { out.set_len(at + len) };
     }
 
+    /// Carries out an atomic operation on the eight bytes at `offset`; returns what they were. Atomic against every other
+    /// atomic operation on these bytes; against plain copies as memory of the CPU is.
+    ///
+    /// # Panics
+    /// If they are not all inside, or `offset` is not a multiple of 8.
+    pub fn atomic(&self, offset: usize, op: Atomic) -> u64 {
+        self.check(offset, ATOMIC_BYTES);
+        assert!(offset.is_multiple_of(ATOMIC_BYTES), "aligned offset");
+        // SAFETY: inside the allocation (checked, B1).
+        let word = unsafe { self.start.as_ptr().add(offset) }.cast::<u64>();
+        // SAFETY: initialised and alive (B1), aligned because the allocation is page-aligned and the offset a multiple
+        // of 8; nobody holds a reference to the bytes but as an atomic (B2).
+        op.execute(unsafe { AtomicU64::from_ptr(word) })
+    }
+
     /// A copy of `len` bytes from `offset` on.
     ///
     /// # Panics
@@ -166,6 +183,23 @@ mod tests {
         assert_eq!(&two, b"lo");
         assert_eq!(buffer.address() % PAGE_BYTES as u64, 0);
         assert!(Buffer::zeroed(0).is_empty());
+    }
+
+    #[test]
+    #[cfg(target_endian = "little")]
+    fn atomics_return_the_old_value() {
+        let buffer = Buffer::zeroed(16);
+        buffer.write(8, &7_u64.to_le_bytes());
+        let add = Atomic::FetchAdd { add: 3, mask: 0 };
+        assert_eq!(buffer.atomic(8, add), 7);
+        assert_eq!(buffer.to_vec(8, 8), 10_u64.to_le_bytes());
+        assert_eq!(buffer.to_vec(0, 8), [0; 8]);
+    }
+
+    #[test]
+    #[should_panic(expected = "aligned offset")]
+    fn refuses_unaligned_atomics() {
+        Buffer::zeroed(16).atomic(4, Atomic::FetchAdd { add: 1, mask: 0 });
     }
 
     #[test]

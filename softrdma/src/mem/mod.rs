@@ -2,9 +2,11 @@
 
 pub mod access;
 pub mod arena;
+pub mod atomic;
 pub(crate) mod cache;
 pub mod region;
 
 pub use access::{AccessError, AccessKind};
 pub use arena::Buffer;
+pub use atomic::{ATOMIC_BYTES, Atomic};
 pub use region::{Backing, MemoryRegion, RegionSpec, RegionTable, RegisterError, Rights};

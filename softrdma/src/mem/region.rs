@@ -33,6 +33,8 @@ bitflags::bitflags! {
         const REMOTE_WRITE = 2;
         /// Target of Send with Invalidate; only with a region bound to one stream.
         const REMOTE_INVALIDATE = 4;
+        /// Target of atomic operations.
+        const REMOTE_ATOMIC = 8;
     }
 }
 

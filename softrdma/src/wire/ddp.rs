@@ -40,15 +40,17 @@ pub struct RawUntagged {
 pub const UNTAGGED_BYTES: usize = size_of::<RawUntagged>();
 const _: () = assert!(UNTAGGED_BYTES == 18);
 
-/// Untagged buffer queues (RFC 5040 §5.1).
+/// Untagged buffer queues (RFC 5040 §5.1, RFC 7306 §4.2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum QueueNum {
-    /// Sends.
+    /// Sends and Immediate Data.
     Send,
-    /// Read Requests.
+    /// Read and Atomic Requests, which share their message numbers.
     ReadRequest,
     /// Terminate.
     Terminate,
+    /// Atomic Responses.
+    AtomicResponse,
 }
 
 impl QueueNum {
@@ -57,6 +59,7 @@ impl QueueNum {
             Self::Send => 0,
             Self::ReadRequest => 1,
             Self::Terminate => 2,
+            Self::AtomicResponse => 3,
         }
     }
 }
@@ -295,6 +298,10 @@ mod tests {
             (Opcode::SendSolicited, 0x45, 0),
             (Opcode::SendSolicitedInvalidate, 0x46, 0),
             (Opcode::Terminate, 0x47, 2),
+            (Opcode::ImmediateData, 0x48, 0),
+            (Opcode::ImmediateDataSolicited, 0x49, 0),
+            (Opcode::AtomicRequest, 0x4a, 1),
+            (Opcode::AtomicResponse, 0x4b, 3),
         ] {
             let bytes = [
                 0x41, code, 0xaa, 0xbb, 0xcc, 0xdd, 0, 0, 0, queue, 0, 0, 1, 2, 0, 0, 3, 4, b'p',
@@ -326,7 +333,7 @@ mod tests {
         assert_eq!(with(&[(1, 0x83)]), TerminateCode::OperationVersion);
         assert_eq!(with(&[(1, 0x40)]), TerminateCode::OperationUnexpectedOpcode);
         assert_eq!(with(&[(0, 0xc1)]), TerminateCode::OperationUnexpectedOpcode);
-        for opcode in 8..=15 {
+        for opcode in 12..=15 {
             assert_eq!(
                 with(&[(1, 0x40 | opcode)]),
                 TerminateCode::OperationUnexpectedOpcode

@@ -3,6 +3,7 @@
 //!
 //! All fields are big-endian, but for the CRC (RFC 5044 §4.3, stored as iSCSI does: little-endian).
 
+pub mod atomic;
 pub mod ddp;
 pub mod fpdu;
 pub mod hello;

@@ -1,4 +1,4 @@
-//! RDMAP opcodes and the Read Request header (RFC 5040 §4).
+//! RDMAP opcodes (RFC 5040 §4.3, RFC 7306 §4.1) and the Read Request header (RFC 5040 §4.4).
 
 use zerocopy::big_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -22,6 +22,10 @@ pub enum Opcode {
     SendSolicited = 5,
     SendSolicitedInvalidate = 6,
     Terminate = 7,
+    ImmediateData = 8,
+    ImmediateDataSolicited = 9,
+    AtomicRequest = 10,
+    AtomicResponse = 11,
 }
 
 impl Opcode {
@@ -37,6 +41,10 @@ impl Opcode {
             5 => Self::SendSolicited,
             6 => Self::SendSolicitedInvalidate,
             7 => Self::Terminate,
+            8 => Self::ImmediateData,
+            9 => Self::ImmediateDataSolicited,
+            10 => Self::AtomicRequest,
+            11 => Self::AtomicResponse,
             _ => return None,
         })
     }
@@ -52,12 +60,15 @@ impl Opcode {
     pub const fn queue(self) -> Option<QueueNum> {
         Some(match self {
             Self::Write | Self::ReadResponse => return None,
-            Self::ReadRequest => QueueNum::ReadRequest,
+            Self::ReadRequest | Self::AtomicRequest => QueueNum::ReadRequest,
             Self::Terminate => QueueNum::Terminate,
+            Self::AtomicResponse => QueueNum::AtomicResponse,
             Self::Send
             | Self::SendInvalidate
             | Self::SendSolicited
-            | Self::SendSolicitedInvalidate => QueueNum::Send,
+            | Self::SendSolicitedInvalidate
+            | Self::ImmediateData
+            | Self::ImmediateDataSolicited => QueueNum::Send,
         })
     }
 
@@ -72,10 +83,23 @@ impl Opcode {
         }
     }
 
+    /// The form of Immediate Data with or without a solicited event.
+    #[must_use]
+    pub const fn immediate(solicited: bool) -> Self {
+        if solicited {
+            Self::ImmediateDataSolicited
+        } else {
+            Self::ImmediateData
+        }
+    }
+
     /// Asks for a solicited event.
     #[must_use]
     pub const fn is_solicited(self) -> bool {
-        matches!(self, Self::SendSolicited | Self::SendSolicitedInvalidate)
+        matches!(
+            self,
+            Self::SendSolicited | Self::SendSolicitedInvalidate | Self::ImmediateDataSolicited
+        )
     }
 
     /// Names an STag to invalidate.
@@ -178,7 +202,7 @@ mod tests {
         for bits in 0..=255_u8 {
             assert_eq!(
                 Opcode::from_bits(bits).map(|opcode| opcode as u8),
-                (bits < 8).then_some(bits)
+                (bits < 12).then_some(bits)
             );
         }
         for (solicited, invalidate) in [(false, false), (false, true), (true, false), (true, true)]

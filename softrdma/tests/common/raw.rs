@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use softrdma::wire::atomic::{AtomicRequest, AtomicResponse};
 use softrdma::wire::ddp::{Segment, Tagged, Untagged};
 use softrdma::wire::fpdu;
 use softrdma::wire::rdmap::{Opcode, ReadRequest};
@@ -9,7 +10,8 @@ use softrdma::wire::reader::{Item, StreamReader};
 use softrdma::wire::start::{Enhanced, StartFrame, StartKind};
 use softrdma::wire::terminate::{Terminate, TerminateCode};
 use softrdma::{
-    Config, Connection, Event, Msn, PageStore, RegionTable, RemoteAddr, Stag, TaggedOffset, Time,
+    Atomic, Config, Connection, Event, Msn, PageStore, RegionTable, RemoteAddr, Stag, TaggedOffset,
+    Time,
 };
 
 /// A Request without hello and without the peer-to-peer model.
@@ -118,6 +120,38 @@ pub fn read(msn: u32, stag: Stag, to: u64, size: u32) -> Vec<u8> {
     )
 }
 
+pub fn atomic_body(stag: Stag, to: u64, op: Atomic) -> Vec<u8> {
+    let mut body = Vec::new();
+    AtomicRequest {
+        request: ATOMIC_ID,
+        target: RemoteAddr {
+            stag,
+            to: TaggedOffset(to),
+        },
+        op,
+    }
+    .emit(&mut body);
+    body
+}
+
+/// The number that our atomic operations bear, all of them: a responder repeats it, whatever it is.
+pub const ATOMIC_ID: u32 = 0x7070_7070;
+
+pub fn atomic(msn: u32, stag: Stag, to: u64, op: Atomic) -> Vec<u8> {
+    let body = atomic_body(stag, to, op);
+    untagged(Opcode::AtomicRequest, msn, 0, Stag(0), &body, true)
+}
+
+pub fn atomic_response(msn: u32, request: u32, original: u64) -> Vec<u8> {
+    let mut body = Vec::new();
+    AtomicResponse { request, original }.emit(&mut body);
+    untagged(Opcode::AtomicResponse, msn, 0, Stag(0), &body, true)
+}
+
+pub fn immediate(msn: u32, bytes: [u8; 8]) -> Vec<u8> {
+    untagged(Opcode::ImmediateData, msn, 0, Stag(0), &bytes, true)
+}
+
 /// A responder that has accepted the Request above; its Reply is dropped.
 pub fn responder<S: PageStore>(
     config: Config,
@@ -148,6 +182,10 @@ pub enum Sent {
     Response(Stag, u64, Vec<u8>, bool),
     Read(u32, ReadRequest),
     Send(u32, Vec<u8>, bool),
+    /// Number, bytes, solicited.
+    Immediate(u32, Vec<u8>, bool),
+    Atomic(u32, AtomicRequest),
+    AtomicResponse(u32, AtomicResponse),
     /// The code, and what is enclosed.
     Terminate(TerminateCode, Vec<u8>),
 }
@@ -178,6 +216,15 @@ pub fn frames(bytes: &[u8]) -> Vec<Sent> {
                     Terminate::parse(s.payload).unwrap().code().unwrap(),
                     s.payload[4..].to_vec(),
                 ),
+                Opcode::AtomicRequest => {
+                    Sent::Atomic(s.msn.0, AtomicRequest::parse(s.payload).unwrap())
+                }
+                Opcode::AtomicResponse => {
+                    Sent::AtomicResponse(s.msn.0, AtomicResponse::parse(s.payload).unwrap())
+                }
+                Opcode::ImmediateData | Opcode::ImmediateDataSolicited => {
+                    Sent::Immediate(s.msn.0, s.payload.to_vec(), s.opcode.is_solicited())
+                }
                 _ => Sent::Send(s.msn.0, s.payload.to_vec(), s.last),
             },
         });
