@@ -1,9 +1,12 @@
 //! What a connection is told before it starts, with its limits (RELIABILITY I16).
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::addr::ProtectionDomain;
 use crate::page::PAGE_BYTES;
+use crate::srq::SharedReceives;
+use crate::wire::start::RtrKinds;
 
 /// Largest ULPDU that any MPA sender may build (RFC 5044 §5.1, upper clamp of MULPDU).
 pub const ULPDU_LIMIT: u16 = 64_768;
@@ -34,8 +37,10 @@ pub struct Config {
     pub crc: bool,
     /// Initiator: revision of the Request.
     pub revision: Revision,
-    /// Initiator, revision 2: peer-to-peer set-up with a ready-to-receive frame (zero-length Write or Read).
+    /// Initiator, revision 2: peer-to-peer set-up with a ready-to-receive frame.
     pub peer_to_peer: bool,
+    /// Initiator, peer-to-peer set-up: kinds of ready-to-receive frames that are offered.
+    pub rtr: RtrKinds,
     /// Announce ourselves in front of the private data, so that two of our own endpoints agree on large FPDUs.
     pub hello: bool,
     /// READs of the peer that we hold at once.
@@ -50,6 +55,9 @@ pub struct Config {
     pub send_queue_max: usize,
     /// Buffers in the receive queue.
     pub recv_queue_max: usize,
+    /// Takes buffers for the peer's messages from here instead of a receive queue of its own; then `recv_queue_max`
+    /// bounds the unread completions alone.
+    pub shared_receives: Option<Arc<SharedReceives>>,
     /// Pages pinned or asked for at once on behalf of the peer's READs. The store must be able to pin this many for
     /// each connection at the same time.
     pub read_window_pages: usize,
@@ -69,6 +77,11 @@ impl Default for Config {
             crc: true,
             revision: Revision::Two,
             peer_to_peer: true,
+            rtr: RtrKinds {
+                send: false,
+                write: true,
+                read: true,
+            },
             hello: true,
             ird_max: 64,
             ord_max: 64,
@@ -77,6 +90,7 @@ impl Default for Config {
             ulpdu_foreign: mulpdu(1448, false),
             send_queue_max: 1024,
             recv_queue_max: 1024,
+            shared_receives: None,
             read_window_pages: 128,
             inbound_buffer_max: 1 << 20,
             start_timeout: Duration::from_secs(10),

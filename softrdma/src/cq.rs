@@ -18,6 +18,10 @@ pub enum CompletionOpcode {
     FetchAdd,
     /// `COMP_SWAP`: it was executed or not, and the old value is here.
     CompSwap,
+    /// `LOCAL_INV`: no access through the STag happens any more.
+    LocalInv,
+    /// `BIND_MW`: the window may be used.
+    BindMw,
     /// `RECV`: a message arrived.
     Recv,
     /// `RECV_RDMA_WITH_IMM`: immediate data arrived; all WRITEs before it are placed.
@@ -41,6 +45,10 @@ pub enum Status {
     LocalLength,
     /// `IBV_WC_LOC_QP_OP_ERR`: this connection cannot do that (a READ with ORD 0).
     LocalQpOperation,
+    /// `IBV_WC_LOC_PROT_ERR`: no such STag to invalidate.
+    LocalProtection,
+    /// `IBV_WC_MW_BIND_ERR`: the window or its region does not allow it.
+    WindowBind,
     /// `IBV_WC_REM_ACCESS_ERR`: the peer refused access to its memory.
     RemoteAccess,
     /// `IBV_WC_REM_INV_REQ_ERR`: the peer found the request malformed or had no buffer.
@@ -65,6 +73,8 @@ impl fmt::Display for Status {
             Self::Success => "success",
             Self::LocalLength => "local length error",
             Self::LocalQpOperation => "local QP operation error",
+            Self::LocalProtection => "local protection error",
+            Self::WindowBind => "memory window bind error",
             Self::RemoteAccess => "remote access error",
             Self::RemoteInvalidRequest => "remote invalid request error",
             Self::RemoteOperation => "remote operation error",

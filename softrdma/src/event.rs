@@ -12,6 +12,8 @@ pub enum Event {
     Established(Established),
     /// The peer sent FIN: it will send no more. What was posted here still goes out.
     PeerFinished,
+    /// `IBV_EVENT_SRQ_LIMIT_REACHED`: by a message of this connection the shared receive queue fell below its limit.
+    SharedReceivesLow,
     /// The end; the last event. All requests have completed.
     Closed(CloseReason),
 }

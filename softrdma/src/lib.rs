@@ -122,6 +122,7 @@ pub mod driver;
 pub mod event;
 pub mod mem;
 pub mod page;
+pub mod srq;
 mod stream;
 pub mod wire;
 pub mod wqe;
@@ -135,9 +136,11 @@ pub use connection::{Connection, SocketState};
 pub use cq::{Completion, CompletionOpcode, Status};
 pub use event::{CloseReason, ConnectRequest, Established, Event, SetupError};
 pub use mem::{
-    Atomic, Backing, Buffer, MemoryRegion, RegionSpec, RegionTable, RegisterError, Rights,
+    Atomic, Backing, Buffer, MemoryRegion, MemoryWindow, RegionSpec, RegionTable, RegisterError,
+    Rights, WindowBind,
 };
 pub use page::{
     GetPage, Intent, NoPages, PAGE_BYTES, Page, PageError, PageRange, PageStore, PutPage,
 };
+pub use srq::SharedReceives;
 pub use wqe::{LocalSlice, Operation, PostError, RecvBuffer, Source, WorkRequest};

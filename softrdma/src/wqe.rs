@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::addr::{Immediate, RemoteAddr, Stag, WrId};
-use crate::mem::{Atomic, Buffer};
+use crate::mem::{Atomic, Buffer, WindowBind};
 
 /// Bytes of a local buffer.
 #[derive(Clone, Debug)]
@@ -51,22 +51,55 @@ pub enum Source {
     Local(LocalSlice),
     /// Bytes given away.
     Bytes(Vec<u8>),
+    /// A few bytes inside the request itself (`IBV_SEND_INLINE`); made by [`Source::inline`].
+    Inline(InlineBytes),
+}
+
+/// Bytes that a request can hold itself.
+pub const INLINE_BYTES_MAX: usize = 32;
+
+/// Up to [`INLINE_BYTES_MAX`] bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InlineBytes {
+    bytes: [u8; INLINE_BYTES_MAX],
+    /// At most `INLINE_BYTES_MAX`.
+    len: u8,
+}
+
+impl InlineBytes {
+    /// The bytes.
+    #[must_use]
+    pub fn as_slice(&self) -> &[u8] {
+        &self.bytes[..usize::from(self.len)]
+    }
 }
 
 impl Source {
+    /// A copy of `bytes` inside the request; `None` if there are more than [`INLINE_BYTES_MAX`].
+    #[must_use]
+    pub fn inline(bytes: &[u8]) -> Option<Self> {
+        let mut copy = [0; INLINE_BYTES_MAX];
+        copy.get_mut(..bytes.len())?.copy_from_slice(bytes);
+        Some(Self::Inline(InlineBytes {
+            bytes: copy,
+            len: bytes.len() as u8,
+        }))
+    }
+
     /// Number of bytes.
     #[must_use]
     pub fn len(&self) -> usize {
         match self {
             Self::Local(slice) => slice.len,
             Self::Bytes(bytes) => bytes.len(),
+            Self::Inline(bytes) => usize::from(bytes.len),
         }
     }
 
     pub(crate) fn local(&self) -> Option<&LocalSlice> {
         match self {
             Self::Local(slice) => Some(slice),
-            Self::Bytes(_) => None,
+            Self::Bytes(_) | Self::Inline(_) => None,
         }
     }
 
@@ -128,6 +161,13 @@ pub enum Operation {
         /// What becomes of them.
         op: Atomic,
     },
+    /// Ends the remote access through a local STag, when everything before it in this queue has been sent.
+    LocalInvalidate {
+        /// Of a region or a bound window.
+        stag: Stag,
+    },
+    /// Binds a memory window for this connection's peer, when everything before it in this queue has been sent.
+    BindWindow(WindowBind),
 }
 
 impl Operation {
@@ -178,7 +218,10 @@ impl Operation {
             | Self::Send { source, .. }
             | Self::WriteImmediate { source, .. } => (source.len(), source.local()),
             Self::Read { sink, .. } => (sink.len, Some(sink)),
-            Self::Immediate { .. } | Self::Atomic { .. } => (0, None),
+            Self::Immediate { .. }
+            | Self::Atomic { .. }
+            | Self::LocalInvalidate { .. }
+            | Self::BindWindow(_) => (0, None),
         }
     }
 }
@@ -218,12 +261,31 @@ pub enum RecvBuffer {
     Vec(usize),
 }
 
+impl RecvBuffer {
+    /// Is it inside its buffer, and not longer than a message?
+    pub(crate) fn validate(&self) -> Result<(), PostError> {
+        let (len, inside) = match self {
+            Self::Local(slice) => (slice.len, slice.is_inside()),
+            Self::Vec(max) => (*max, true),
+        };
+        if !inside {
+            return Err(PostError::OutOfBounds);
+        }
+        u32::try_from(len)
+            .map(|_| ())
+            .map_err(|_| PostError::TooLong)
+    }
+}
+
 /// Why a request was not queued.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum PostError {
     /// The queue holds its maximum; take completions first.
     #[error("queue is full")]
     QueueFull,
+    /// The connection takes its buffers from a shared queue: post them there.
+    #[error("receive queue is shared")]
+    SharedQueue,
     /// The connection is closing or closed.
     #[error("connection is not open")]
     NotOpen,

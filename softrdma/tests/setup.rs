@@ -701,3 +701,29 @@ fn private_data_limits() {
         assert_eq!(established.private_data, vec![1; most]);
     }
 }
+
+/// Ready-to-receive by SEND, between two endpoints of ours that have nothing else in common: it takes message number 1
+/// and shows neither as work nor as a completion, and takes no buffer.
+#[test]
+fn ready_to_receive_by_send() {
+    let config = Config {
+        rtr: RtrKinds {
+            send: true,
+            write: false,
+            read: false,
+        },
+        ..Config::default()
+    };
+    let (ours, theirs) = (table(1), table(2));
+    let mut pair = connect(config, &ours, Config::default(), &theirs, pages());
+    pair.b
+        .connection
+        .post_recv(WrId(1), RecvBuffer::Vec(10))
+        .unwrap();
+    assert_eq!(completions(&mut pair.a.connection), []);
+    assert_eq!(completions(&mut pair.b.connection), []);
+    pair.a.connection.post_send(send(2, b"hello")).unwrap();
+    pair.run();
+    let done = completions(&mut pair.b.connection);
+    assert_eq!(done[0].message.as_deref(), Some(&b"hello"[..]));
+}

@@ -4,7 +4,7 @@
 //! is not in memory, or what went through a sync STag is not durable. Bytes behind it are kept, unread. READs do not
 //! park: they enter the inbound read queue, and their pages are awaited there.
 
-use crate::addr::Ticket;
+use crate::addr::{Msn, Ticket};
 use crate::connection::phase::{Local, Phase, Remote};
 use crate::connection::place::Placed;
 use crate::connection::ticket::TicketKind;
@@ -54,11 +54,15 @@ impl<S: PageStore> Connection<S> {
             Ok(NextFpdu::Fpdu(ulpdu, total)) => (ulpdu, total),
             Err(_) => return self.fail(Fault::Peer(TerminateCode::MpaCrc), None),
         };
-        self.first_fpdu_arrived();
+        let is_first = self.first_fpdu_arrived();
         let segment = match Segment::parse(ulpdu) {
             Ok(segment) => segment,
             Err(error) => return self.fail(Fault::Peer(error.terminate()), Some(ulpdu)),
         };
+        if is_first && self.is_rtr_send(&segment) {
+            self.receives.skip();
+            return Step::Took(total);
+        }
         let result = match segment {
             Segment::Tagged(Tagged {
                 opcode: Opcode::Write,
@@ -77,7 +81,13 @@ impl<S: PageStore> Connection<S> {
             Segment::Untagged(segment) if segment.opcode == Opcode::AtomicRequest => {
                 return self.take_atomic(pages, &segment, ulpdu, total);
             }
-            Segment::Untagged(segment) => self.take_untagged(&segment),
+            Segment::Untagged(segment) => {
+                let result = self.take_untagged(&segment);
+                if self.receives.take_low() {
+                    self.events.push_back(Event::SharedReceivesLow);
+                }
+                result
+            }
         };
         match result {
             Ok(()) if matches!(self.phase, Phase::Closed) => Step::Discard,
@@ -86,12 +96,26 @@ impl<S: PageStore> Connection<S> {
         }
     }
 
-    fn first_fpdu_arrived(&mut self) {
-        if let Phase::AwaitFirst { established, .. } = &mut self.phase {
-            let established = established.take();
-            self.events.extend(established.map(Event::Established));
-            self.phase = Phase::rts();
-        }
+    /// True for the first FPDU of the connection.
+    fn first_fpdu_arrived(&mut self) -> bool {
+        let Phase::AwaitFirst { established, .. } = &mut self.phase else {
+            return false;
+        };
+        let established = established.take();
+        self.events.extend(established.map(Event::Established));
+        self.phase = Phase::rts();
+        true
+    }
+
+    /// The zero-length Send that we agreed on as the first frame; it takes message number 1 and no buffer.
+    fn is_rtr_send(&self, segment: &Segment<'_>) -> bool {
+        let is_empty_send = |segment: &Untagged<'_>| {
+            segment.opcode == Opcode::Send
+                && segment.last
+                && segment.payload.is_empty()
+                && (segment.msn, segment.offset) == (Msn::FIRST, 0)
+        };
+        self.rtr_send && matches!(segment, Segment::Untagged(segment) if is_empty_send(segment))
     }
 
     fn take_write(

@@ -107,6 +107,8 @@ pub struct Connection<S: PageStore> {
     is_foreign: bool,
     ird: u16,
     ord: u16,
+    /// Responder: the first frame will be a zero-length Send that nobody sees.
+    rtr_send: bool,
     // Inbound.
     rx: StreamBuffer,
     inbound: Inbound,
@@ -187,6 +189,7 @@ impl<S: PageStore> Connection<S> {
             is_foreign: true,
             ird: 0,
             ord: 0,
+            rtr_send: false,
             rx: StreamBuffer::default(),
             inbound: Inbound::Open,
             mid_write: false,
@@ -196,7 +199,7 @@ impl<S: PageStore> Connection<S> {
             placer: Placer::default(),
             execution: None,
             responses: Responses::new(config.read_window_pages),
-            receives: Receives::new(),
+            receives: Receives::new(config.shared_receives.clone(), config.recv_queue_max),
             requests: Requests::new(),
             turn: Turn::Response,
             control_out: Vec::new(),
@@ -378,17 +381,13 @@ impl<S: PageStore> Connection<S> {
     /// See [`PostError`]; nothing was queued.
     pub fn post_recv(&mut self, wr_id: WrId, buffer: RecvBuffer) -> Result<(), PostError> {
         self.check_open()?;
+        if self.receives.is_shared() {
+            return Err(PostError::SharedQueue);
+        }
         if self.receives.len() + self.completions.recvs() >= self.config.recv_queue_max {
             return Err(PostError::QueueFull);
         }
-        let (len, inside) = match &buffer {
-            RecvBuffer::Local(slice) => (slice.len, slice.is_inside()),
-            RecvBuffer::Vec(max) => (*max, true),
-        };
-        if !inside {
-            return Err(PostError::OutOfBounds);
-        }
-        u32::try_from(len).map_err(|_| PostError::TooLong)?;
+        buffer.validate()?;
         self.receives.push(wr_id, buffer);
         Ok(())
     }

@@ -1,9 +1,11 @@
 //! The receive queue: buffers for the peer's SENDs and immediate data, used in posting order.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use crate::addr::{Immediate, Msn, Stag, WrId};
 use crate::cq::{Completion, CompletionOpcode, CompletionQueue, Status};
+use crate::srq::SharedReceives;
 use crate::wire::ddp::Untagged;
 use crate::wire::terminate::TerminateCode;
 use crate::wqe::{LocalSlice, RecvBuffer};
@@ -67,13 +69,43 @@ impl Receive {
 pub(super) struct Receives {
     queue: VecDeque<Receive>,
     msn: Msn,
+    /// Where a buffer is taken from when a message begins; the queue then has at most that one.
+    shared: Option<Arc<SharedReceives>>,
+    /// Unread completions with which no more buffers are taken from there.
+    unread_max: usize,
+    /// The shared queue fell below its limit by us.
+    is_low: bool,
 }
 
 impl Receives {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(shared: Option<Arc<SharedReceives>>, unread_max: usize) -> Self {
         Self {
             queue: VecDeque::new(),
             msn: Msn::FIRST,
+            shared,
+            unread_max,
+            is_low: false,
+        }
+    }
+
+    pub(super) fn is_shared(&self) -> bool {
+        self.shared.is_some()
+    }
+
+    /// Did the shared queue fall below its limit? True once.
+    pub(super) fn take_low(&mut self) -> bool {
+        std::mem::take(&mut self.is_low)
+    }
+
+    /// A message begins.
+    fn draw(&mut self, completions: &CompletionQueue) {
+        let Some(shared) = &self.shared else { return };
+        if !self.queue.is_empty() || completions.recvs() >= self.unread_max {
+            return;
+        }
+        if let Some((wr_id, buffer, is_low)) = shared.take() {
+            self.is_low |= is_low;
+            self.push(wr_id, buffer);
         }
     }
 
@@ -108,6 +140,7 @@ impl Receives {
         if segment.msn != self.msn {
             return Err(TerminateCode::UntaggedMsnRange);
         }
+        self.draw(completions);
         let Some(receive) = self.queue.front_mut() else {
             return Err(TerminateCode::UntaggedNoBuffer);
         };
@@ -143,6 +176,11 @@ impl Receives {
         }
     }
 
+    /// Takes the zero-length Send that opens a peer-to-peer connection, which nobody sees.
+    pub(super) fn skip(&mut self) {
+        self.msn = self.msn.next();
+    }
+
     /// Takes an Immediate Data message; `written` bytes of a WRITE came right before it.
     pub(super) fn handle_immediate(
         &mut self,
@@ -153,6 +191,7 @@ impl Receives {
         if segment.msn != self.msn {
             return Err(TerminateCode::UntaggedMsnRange);
         }
+        self.draw(completions);
         let Some(receive) = self.queue.front() else {
             return Err(TerminateCode::UntaggedNoBuffer);
         };

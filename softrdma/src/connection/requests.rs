@@ -11,7 +11,8 @@ use std::collections::VecDeque;
 use crate::addr::{Msn, RemoteAddr, Stag, TaggedOffset, WrId};
 use crate::connection::segment::cut;
 use crate::cq::{Completion, CompletionOpcode, CompletionQueue, Status};
-use crate::mem::{ATOMIC_BYTES, Atomic};
+use crate::mem::access::Accessor;
+use crate::mem::{ATOMIC_BYTES, Atomic, RegionTable};
 use crate::wire::atomic::{ATOMIC_RESPONSE_BYTES, AtomicRequest, AtomicResponse};
 use crate::wire::ddp::{TAGGED_BYTES, Tagged, UNTAGGED_BYTES, Untagged};
 use crate::wire::marker::Framer;
@@ -62,6 +63,8 @@ impl Wqe {
                 ..
             } => CompletionOpcode::FetchAdd,
             Operation::Atomic { .. } => CompletionOpcode::CompSwap,
+            Operation::LocalInvalidate { .. } => CompletionOpcode::LocalInv,
+            Operation::BindWindow(_) => CompletionOpcode::BindMw,
         };
         Completion {
             wr_id: self.wr_id,
@@ -75,6 +78,15 @@ impl Wqe {
             message: None,
         }
     }
+}
+
+/// What requests are sent, and carried out locally, under.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Limits<'a> {
+    pub(super) ord: u16,
+    pub(super) ulpdu_max: u16,
+    pub(super) who: Accessor,
+    pub(super) table: &'a RegionTable,
 }
 
 /// Work requests not yet completed.
@@ -179,6 +191,14 @@ impl Requests {
         self.rtr_read = true;
     }
 
+    /// The message of zero bytes that opens a peer-to-peer connection; it takes a message number.
+    pub(super) fn emit_rtr_send(&mut self, framer: &mut Framer, out: &mut Vec<u8>) {
+        let at = framer.open(out);
+        untagged(Opcode::Send, self.send_msn).emit_header(out);
+        framer.seal(out, at);
+        self.send_msn = self.send_msn.next();
+    }
+
     fn emit_read(&mut self, request: ReadRequest, framer: &mut Framer, out: &mut Vec<u8>) {
         self.emit_request(Opcode::ReadRequest, framer, out, |out| request.emit(out));
     }
@@ -198,15 +218,15 @@ impl Requests {
         self.request_msn = self.request_msn.next();
     }
 
-    /// Appends one segment of the next request; only when `is_ready`.
+    /// Appends one segment of the next request, or carries out a local one; only when `is_ready`.
     pub(super) fn emit(
         &mut self,
-        ord: u16,
-        ulpdu_max: u16,
+        limits: Limits<'_>,
         framer: &mut Framer,
         out: &mut Vec<u8>,
         completions: &mut CompletionQueue,
     ) {
+        let Limits { ord, ulpdu_max, .. } = limits;
         let Some(wqe) = self.wqes.get_mut(self.next) else {
             return;
         };
@@ -221,6 +241,7 @@ impl Requests {
             return;
         }
         let remaining = wqe.len - wqe.moved;
+        let mut status = Status::Success;
         match &wqe.op {
             Operation::Write { source, remote }
             | Operation::WriteImmediate { source, remote, .. } => {
@@ -264,6 +285,16 @@ impl Requests {
                 }
             }
             Operation::Immediate { .. } => {}
+            Operation::LocalInvalidate { stag } => {
+                if !limits.table.invalidate_local(limits.who, *stag) {
+                    status = Status::LocalProtection;
+                }
+            }
+            Operation::BindWindow(bind) => {
+                if !limits.table.bind_window(limits.who, bind) {
+                    status = Status::WindowBind;
+                }
+            }
             Operation::Read { .. } | Operation::Atomic { .. } => unreachable!("is answered"),
         }
         if wqe.moved < wqe.len {
@@ -278,7 +309,7 @@ impl Requests {
             self.send_msn = self.send_msn.next();
         }
         // The transport has a copy: complete (RFC 5040 §5.5 rule 9). A zero-length message is one segment.
-        wqe.state = State::Done(Status::Success);
+        wqe.state = State::Done(status);
         self.next += 1;
         self.reap(completions);
     }
@@ -453,5 +484,6 @@ fn append_source(source: &Source, from: u32, len: u32, out: &mut Vec<u8>) {
     match source {
         Source::Local(slice) => slice.buffer.append_to(slice.offset + from, len, out),
         Source::Bytes(bytes) => out.extend_from_slice(&bytes[from..from + len]),
+        Source::Inline(bytes) => out.extend_from_slice(&bytes.as_slice()[from..from + len]),
     }
 }

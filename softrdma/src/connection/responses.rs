@@ -62,7 +62,7 @@ struct Read {
 
 impl Read {
     /// Source in pages, and how much of it has not been asked for.
-    fn to_ask(&mut self) -> Option<(BackingId, u64)> {
+    fn unasked(&self) -> Option<(BackingId, u64)> {
         let (region, offset) = self.source.as_ref()?;
         match region.spec.backing {
             Backing::Pages(backing) if self.asked < self.request.size => Some((backing, *offset)),
@@ -225,7 +225,7 @@ impl<P: Page> Responses<P> {
                 self.asking += 1;
                 continue;
             };
-            let Some((backing, offset)) = read.to_ask() else {
+            let Some((backing, offset)) = read.unasked() else {
                 self.asking += 1;
                 continue;
             };

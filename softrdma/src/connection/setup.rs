@@ -16,14 +16,6 @@ use crate::wire::rdmap::Opcode;
 use crate::wire::start::{Enhanced, NOT_NEGOTIATED, NextStart, RtrKinds, StartFrame, StartKind};
 use crate::wire::terminate::TerminateCode;
 
-/// The ready-to-receive frames that we can send and take. A zero-length Send is avoided: whether it uses up a
-/// message number is not spelled out.
-const RTR_SUPPORTED: RtrKinds = RtrKinds {
-    send: false,
-    write: true,
-    read: true,
-};
-
 /// A Request that the program has not answered yet: all of it that the Reply depends on.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Asked {
@@ -39,7 +31,7 @@ pub(super) fn emit_request(config: &Config, private_data: &[u8], out: &mut Vec<u
     let enhanced = matches!(config.revision, Revision::Two).then(|| Enhanced {
         ird: config.ird_max.min(READS_LIMIT),
         ord: config.ord_max.min(READS_LIMIT),
-        peer_to_peer: config.peer_to_peer.then_some(RTR_SUPPORTED),
+        peer_to_peer: config.peer_to_peer.then_some(config.rtr),
     });
     let revision = if enhanced.is_some() { 2 } else { 1 };
     let data = with_hello(config.hello, config, private_data);
@@ -132,6 +124,9 @@ impl<S: PageStore> Connection<S> {
         self.emit_reply(asked, enhanced, false, private_data);
         let established = self.established(Vec::new());
         let peer_to_peer = enhanced.is_some_and(|block| block.peer_to_peer.is_some());
+        self.rtr_send = enhanced
+            .and_then(|block| block.peer_to_peer)
+            .is_some_and(|kinds| kinds.send);
         // With the peer-to-peer model the program hears of it when the ready-to-receive frame arrived.
         self.phase = if peer_to_peer {
             Phase::AwaitFirst {
@@ -202,7 +197,7 @@ impl<S: PageStore> Connection<S> {
         if block
             .peer_to_peer
             .map(rtr_answer)
-            .is_some_and(|kinds| !kinds.write)
+            .is_some_and(|kinds| kinds.read && !kinds.write)
         {
             ird = ird.max(1);
         }
@@ -239,8 +234,14 @@ impl<S: PageStore> Connection<S> {
                 let error = SetupError::InsufficientIrd(peer);
                 return self.setup_terminated(TerminateCode::MpaInsufficientIrd, error);
             }
-            rtr = block.peer_to_peer.filter(|_| self.config.peer_to_peer);
-            if rtr.is_some_and(|kinds| !kinds.write && !kinds.read) {
+            let offered = self.config.rtr;
+            let peer = block.peer_to_peer.filter(|_| self.config.peer_to_peer);
+            rtr = peer.map(|kinds| RtrKinds {
+                send: kinds.send && offered.send,
+                write: kinds.write && offered.write,
+                read: kinds.read && offered.read,
+            });
+            if rtr == Some(RtrKinds::default()) {
                 return self
                     .setup_terminated(TerminateCode::MpaNoCommonRtr, SetupError::NoCommonRtr);
             }
@@ -248,9 +249,12 @@ impl<S: PageStore> Connection<S> {
         self.phase = Phase::rts();
         match rtr {
             Some(kinds) if kinds.write => self.emit_zero_write(),
-            Some(_) => self
+            Some(kinds) if kinds.read => self
                 .requests
                 .emit_rtr_read(&mut self.framer, &mut self.control_out),
+            Some(_) => self
+                .requests
+                .emit_rtr_send(&mut self.framer, &mut self.control_out),
             None => {}
         }
         if hello.is_none() {
@@ -318,16 +322,13 @@ impl<S: PageStore> Connection<S> {
     }
 }
 
-/// What we answer to the kinds offered: those we support too, or, if none, what we support.
-fn rtr_answer(offered: RtrKinds) -> RtrKinds {
-    let common = RtrKinds {
-        send: false,
-        write: offered.write && RTR_SUPPORTED.write,
-        read: offered.read && RTR_SUPPORTED.read,
-    };
-    if common.write || common.read {
-        common
-    } else {
-        RTR_SUPPORTED
+/// What we answer to the kinds offered: those offered, but the zero-length Send only if it is alone. Whether that uses up
+/// a message number is not spelled out in RFC 6581; we say it does. If none is offered, what we would take.
+const fn rtr_answer(offered: RtrKinds) -> RtrKinds {
+    let preferred = offered.write || offered.read;
+    RtrKinds {
+        send: offered.send && !preferred,
+        write: offered.write || !(offered.send || preferred),
+        read: offered.read || !(offered.send || preferred),
     }
 }

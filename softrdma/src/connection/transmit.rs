@@ -3,6 +3,7 @@
 use crate::addr::Time;
 use crate::connection::inbound::Inbound;
 use crate::connection::phase::{Finish, Local, Phase, Remote};
+use crate::connection::requests::Limits;
 use crate::connection::{Connection, SocketState};
 use crate::event::CloseReason;
 use crate::page::PageStore;
@@ -74,13 +75,14 @@ impl<S: PageStore> Connection<S> {
                 return false;
             }
             self.turn = Turn::Response;
-            self.requests.emit(
-                self.ord,
-                self.ulpdu_max,
-                &mut self.framer,
-                out,
-                &mut self.completions,
-            );
+            let limits = Limits {
+                ord: self.ord,
+                ulpdu_max: self.ulpdu_max,
+                who: self.accessor(),
+                table: self.regions.table(),
+            };
+            self.requests
+                .emit(limits, &mut self.framer, out, &mut self.completions);
         }
         self.fpdus_sent = true;
         true

@@ -320,7 +320,7 @@ impl TcpClient {
             match event {
                 Event::Established(established) => self.established = established,
                 Event::Closed(reason) => self.ended = Some(reason),
-                Event::PeerFinished | Event::ConnectRequest(_) => {}
+                Event::PeerFinished | Event::ConnectRequest(_) | Event::SharedReceivesLow => {}
             }
         }
     }

@@ -89,6 +89,7 @@ pub(crate) struct Access<'a> {
     /// Offset of the first byte in the backing.
     pub(crate) offset: u64,
     _gate: RwLockReadGuard<'a, bool>,
+    _parent: Option<RwLockReadGuard<'a, bool>>,
 }
 
 /// May `who` do `what` with `region`? See the module's description for the order.
@@ -111,7 +112,8 @@ pub(crate) fn check<'a>(
         return Err(AccessError::NotOfStream);
     }
     let gate = region.gate();
-    if !*gate {
+    let parent = region.parent_gate();
+    if !*gate || parent.as_ref().is_some_and(|parent| !**parent) {
         return Err(AccessError::InvalidStag);
     }
     let len = u64::from(what.len);
@@ -136,5 +138,6 @@ pub(crate) fn check<'a>(
     Ok(Access {
         offset: region.spec.offset + (what.to.0 - base.0),
         _gate: gate,
+        _parent: parent,
     })
 }

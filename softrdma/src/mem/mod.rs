@@ -5,8 +5,10 @@ pub mod arena;
 pub mod atomic;
 pub(crate) mod cache;
 pub mod region;
+pub mod window;
 
 pub use access::{AccessError, AccessKind};
 pub use arena::Buffer;
 pub use atomic::{ATOMIC_BYTES, Atomic};
 pub use region::{Backing, MemoryRegion, RegionSpec, RegionTable, RegisterError, Rights};
+pub use window::{MemoryWindow, WindowBind};

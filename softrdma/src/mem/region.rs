@@ -19,6 +19,7 @@ use rand::{Rng, SeedableRng};
 
 use crate::addr::{BackingId, ProtectionDomain, RemoteAddr, Stag, StreamId, TaggedOffset};
 use crate::mem::Buffer;
+use crate::mem::window::WindowSlot;
 
 /// Regions in one table. The index has 24 bits; staying at a sixteenth keeps guessing hard and drawing cheap.
 pub const REGIONS_MAX: usize = 1 << 20;
@@ -35,6 +36,8 @@ bitflags::bitflags! {
         const REMOTE_INVALIDATE = 4;
         /// Target of atomic operations.
         const REMOTE_ATOMIC = 8;
+        /// Of the local program: binding memory windows to it.
+        const WINDOW_BIND = 64;
     }
 }
 
@@ -45,6 +48,12 @@ pub enum Backing {
     Memory(Arc<Buffer>),
     /// In pages of the [`PageStore`](crate::PageStore).
     Pages(BackingId),
+}
+
+impl Backing {
+    pub(crate) const fn is_paged(&self) -> bool {
+        matches!(self, Self::Pages(_))
+    }
 }
 
 /// What to register.
@@ -111,6 +120,9 @@ pub enum RegisterError {
     /// The table holds its maximum.
     #[error("too many regions")]
     Full,
+    /// Registering anew: no region has this STag.
+    #[error("no such region")]
+    Unknown,
     /// Restoring: these STags are taken, or are not a pair.
     #[error("STag cannot be restored")]
     StagTaken,
@@ -153,13 +165,38 @@ impl MemoryRegion {
 #[derive(Debug)]
 pub(crate) struct Region {
     pub(crate) spec: RegionSpec,
-    stag: Stag,
-    sync_stag: Option<Stag>,
+    pub(super) stag: Stag,
+    pub(super) sync_stag: Option<Stag>,
     /// True while alive. Read-held during each copy.
     live: RwLock<bool>,
+    /// Window: the region that it is bound to.
+    parent: Option<Arc<Self>>,
 }
 
 impl Region {
+    pub(super) fn new(spec: RegionSpec, stag: Stag, sync_stag: Option<Stag>) -> Self {
+        Self {
+            spec,
+            stag,
+            sync_stag,
+            live: RwLock::new(true),
+            parent: None,
+        }
+    }
+
+    pub(super) fn window(spec: RegionSpec, stag: Stag, parent: Arc<Self>) -> Self {
+        let parent = Some(parent);
+        Self {
+            parent,
+            ..Self::new(spec, stag, None)
+        }
+    }
+
+    /// Gate of the region behind a window.
+    pub(crate) fn parent_gate(&self) -> Option<RwLockReadGuard<'_, bool>> {
+        self.parent.as_ref().map(|parent| parent.gate())
+    }
+
     pub(crate) fn answers_to(&self, stag: Stag) -> bool {
         self.stag == stag || self.sync_stag == Some(stag)
     }
@@ -174,10 +211,27 @@ impl Region {
     }
 }
 
+/// What an index is used for.
+#[derive(Debug)]
+pub(super) enum Slot {
+    Region(Arc<Region>),
+    Window(WindowSlot),
+}
+
+impl Slot {
+    /// The region, or what the window is bound to.
+    pub(super) fn region(&self) -> Option<&Arc<Region>> {
+        match self {
+            Self::Region(region) => Some(region),
+            Self::Window(window) => window.region(),
+        }
+    }
+}
+
 /// All regions of a target or client.
 pub struct RegionTable {
-    regions: RwLock<HashMap<u32, Arc<Region>>>,
-    random: Mutex<StdRng>,
+    pub(super) slots: RwLock<HashMap<u32, Slot>>,
+    pub(super) random: Mutex<StdRng>,
     streams: AtomicU64,
     /// Counts deregistrations.
     generation: AtomicU64,
@@ -196,17 +250,17 @@ impl RegionTable {
     #[must_use]
     pub fn new(seed: [u8; 32]) -> Arc<Self> {
         Arc::new(Self {
-            regions: RwLock::new(HashMap::new()),
+            slots: RwLock::new(HashMap::new()),
             random: Mutex::new(StdRng::from_seed(seed)),
             streams: AtomicU64::new(1),
             generation: AtomicU64::new(0),
         })
     }
 
-    /// Number of regions.
+    /// Number of regions and windows.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.regions
+        self.slots
             .read()
             .unwrap_or_else(PoisonError::into_inner)
             .len()
@@ -222,6 +276,21 @@ impl RegionTable {
         self.generation.load(Ordering::Acquire)
     }
 
+    pub(super) fn bump_generation(&self) {
+        self.generation.fetch_add(1, Ordering::Release);
+    }
+
+    /// An index that is not in use. Never 0: some peers treat STag 0 specially.
+    pub(super) fn free_index(&self, slots: &HashMap<u32, Slot>) -> u32 {
+        let mut random = self.random.lock().unwrap_or_else(PoisonError::into_inner);
+        loop {
+            let index = random.random_range(1..1 << 24);
+            if !slots.contains_key(&index) {
+                return index;
+            }
+        }
+    }
+
     pub(crate) fn next_stream(&self) -> StreamId {
         StreamId(self.streams.fetch_add(1, Ordering::Relaxed))
     }
@@ -232,26 +301,13 @@ impl RegionTable {
     /// If it does not fit, or the table is full.
     pub fn register(&self, spec: RegionSpec) -> Result<MemoryRegion, RegisterError> {
         validate(&spec)?;
-        let mut regions = self.regions.write().unwrap_or_else(PoisonError::into_inner);
-        if regions.len() >= REGIONS_MAX {
+        let mut slots = self.slots.write().unwrap_or_else(PoisonError::into_inner);
+        if slots.len() >= REGIONS_MAX {
             return Err(RegisterError::Full);
         }
-        let mut random = self.random.lock().unwrap_or_else(PoisonError::into_inner);
-        // Index 0 is never used: some peers treat STag 0 specially.
-        let index = loop {
-            let index = random.random_range(1..1 << 24);
-            if !regions.contains_key(&index) {
-                break index;
-            }
-        };
-        let key = random.random_range(0..Stag::SYNC);
-        let stag = Stag::new(index, key);
-        let sync_stag = matches!(spec.backing, Backing::Pages(_)).then(|| {
-            // Differs from `key` by 1..=127 in the low seven bits.
-            let other = key ^ random.random_range(1..Stag::SYNC);
-            Stag::new(index, other | Stag::SYNC)
-        });
-        Ok(insert(&mut regions, spec, stag, sync_stag))
+        let index = self.free_index(&slots);
+        let (stag, sync_stag) = self.draw_keys(index, &spec);
+        Ok(insert(&mut slots, Region::new(spec, stag, sync_stag)))
     }
 
     /// Registers a region under STags it had before (DESIGN D11).
@@ -274,45 +330,39 @@ impl RegionTable {
                 return Err(RegisterError::StagTaken);
             }
         }
-        let mut regions = self.regions.write().unwrap_or_else(PoisonError::into_inner);
-        if regions.len() >= REGIONS_MAX {
+        let mut slots = self.slots.write().unwrap_or_else(PoisonError::into_inner);
+        if slots.len() >= REGIONS_MAX {
             return Err(RegisterError::Full);
         }
-        if regions.contains_key(&stag.index()) {
+        if slots.contains_key(&stag.index()) {
             return Err(RegisterError::StagTaken);
         }
-        Ok(insert(&mut regions, spec, stag, sync_stag))
+        Ok(insert(&mut slots, Region::new(spec, stag, sync_stag)))
     }
 
-    /// Ends a region named by either of its STags. When this returned, no remote access happens any more (I11).
-    /// False if there is no such region.
+    /// Ends a region named by either of its STags, and with it all windows over it. When this returned, no remote access
+    /// happens any more (I11). False if there is no such region.
     pub fn deregister(&self, stag: Stag) -> bool {
-        let mut regions = self.regions.write().unwrap_or_else(PoisonError::into_inner);
-        if !regions
-            .get(&stag.index())
-            .is_some_and(|region| region.answers_to(stag))
-        {
-            return false;
-        }
-        let region = regions.remove(&stag.index());
-        drop(regions);
-        self.generation.fetch_add(1, Ordering::Release);
-        if let Some(region) = region {
-            region.kill();
-        }
+        let mut slots = self.slots.write().unwrap_or_else(PoisonError::into_inner);
+        let region = match slots.get(&stag.index()) {
+            Some(Slot::Region(region)) if region.answers_to(stag) => Arc::clone(region),
+            _ => return false,
+        };
+        slots.remove(&stag.index());
+        drop(slots);
+        self.bump_generation();
+        region.kill();
         true
     }
 
     pub(crate) fn find(&self, stag: Stag) -> Option<Arc<Region>> {
-        let regions = self.regions.read().unwrap_or_else(PoisonError::into_inner);
-        regions
-            .get(&stag.index())
-            .filter(|region| region.answers_to(stag))
-            .cloned()
+        let slots = self.slots.read().unwrap_or_else(PoisonError::into_inner);
+        let region = slots.get(&stag.index()).and_then(Slot::region);
+        region.filter(|region| region.answers_to(stag)).cloned()
     }
 }
 
-fn validate(spec: &RegionSpec) -> Result<(), RegisterError> {
+pub(super) fn validate(spec: &RegionSpec) -> Result<(), RegisterError> {
     let end = spec
         .offset
         .checked_add(spec.len)
@@ -326,26 +376,17 @@ fn validate(spec: &RegionSpec) -> Result<(), RegisterError> {
     }
 }
 
-fn insert(
-    regions: &mut HashMap<u32, Arc<Region>>,
-    spec: RegionSpec,
-    stag: Stag,
-    sync_stag: Option<Stag>,
-) -> MemoryRegion {
-    let names = MemoryRegion {
-        stag,
-        sync_stag,
-        base: spec.base,
-        len: spec.len,
-    };
-    regions.insert(
-        stag.index(),
-        Arc::new(Region {
-            spec,
-            stag,
-            sync_stag,
-            live: RwLock::new(true),
-        }),
-    );
+fn insert(slots: &mut HashMap<u32, Slot>, region: Region) -> MemoryRegion {
+    let names = names(&region);
+    slots.insert(region.stag.index(), Slot::Region(Arc::new(region)));
     names
+}
+
+pub(super) fn names(region: &Region) -> MemoryRegion {
+    MemoryRegion {
+        stag: region.stag,
+        sync_stag: region.sync_stag,
+        base: region.spec.base,
+        len: region.spec.len,
+    }
 }

@@ -609,6 +609,8 @@ fn handle_notice(
         }
         Notice::Event(Event::Established(agreed)) => debug!(?tag, ?agreed, "established"),
         Notice::Event(Event::PeerFinished) => connection.disconnect(),
+        // Connections have receive queues of their own.
+        Notice::Event(Event::SharedReceivesLow) => {}
         Notice::Event(Event::Closed(reason)) => {
             debug!(?tag, %reason, "closed");
             control.send(tag, ControlJob::Gone(index, tag));

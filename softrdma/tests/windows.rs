@@ -1,0 +1,346 @@
+//! Memory windows, local invalidation and registering anew: who may touch what, and until when.
+
+mod common;
+
+use std::sync::Arc;
+
+use common::raw::{self, ATOMIC_ID, Sent, terminate_code, transmit};
+use common::{Residency, TestPages, completions, table};
+use softrdma::wire::rdmap::Opcode;
+use softrdma::wire::terminate::TerminateCode::*;
+use softrdma::{
+    BackingId, Buffer, CompletionOpcode, Config, Connection, MemoryRegion, MemoryWindow, Operation,
+    ProtectionDomain, RecvBuffer, RegionSpec, RegionTable, RegisterError, Rights, Stag, Status,
+    TaggedOffset, Time, WindowBind, WorkRequest, WrId,
+};
+
+const DOMAIN: ProtectionDomain = ProtectionDomain(0);
+const FILE: BackingId = BackingId(1);
+
+struct Target {
+    table: Arc<RegionTable>,
+    pages: TestPages,
+    connection: Connection<TestPages>,
+    memory: Arc<Buffer>,
+    region: MemoryRegion,
+    window: MemoryWindow,
+}
+
+fn target() -> Target {
+    let table = table(9);
+    let mut pages = TestPages::new(Residency::Always, 1);
+    let memory = Buffer::zeroed(4096);
+    let rights = Rights::REMOTE_READ | Rights::REMOTE_WRITE | Rights::WINDOW_BIND;
+    let spec = RegionSpec {
+        base: TaggedOffset(0x1_0000),
+        ..RegionSpec::memory(DOMAIN, rights, &memory)
+    };
+    let region = table.register(spec).unwrap();
+    let window = table.allocate_window(DOMAIN).unwrap();
+    let mut connection = raw::responder(Config::default(), &table, &mut pages);
+    // Only behind a first frame of the peer does a responder work.
+    connection.handle_bytes(Time(0), &mut pages, &raw::write(Stag(1), 0, &[], true));
+    Target {
+        table,
+        pages,
+        connection,
+        memory,
+        region,
+        window,
+    }
+}
+
+impl Target {
+    fn bind(&self, key: u8) -> WindowBind {
+        WindowBind {
+            window: self.window,
+            key,
+            region: self.region.stag,
+            to: TaggedOffset(0x1_0100),
+            len: 0x100,
+            rights: Rights::REMOTE_WRITE | Rights::REMOTE_INVALIDATE,
+        }
+    }
+
+    fn post(&mut self, op: Operation) -> (CompletionOpcode, Status) {
+        let request = WorkRequest::new(WrId(1), op);
+        self.connection.post_send(request).unwrap();
+        assert_eq!(transmit(&mut self.connection, &mut self.pages), []);
+        let done = completions(&mut self.connection);
+        (done[0].opcode, done[0].status)
+    }
+
+    fn deliver(&mut self, bytes: &[u8]) {
+        self.connection
+            .handle_bytes(Time(0), &mut self.pages, bytes);
+    }
+
+    /// What a WRITE through `stag` is told; the connection is another one afterwards if it was refused.
+    fn write(&mut self, stag: Stag, to: u64, len: usize) -> Result<(), Sent> {
+        self.deliver(&raw::write(stag, to, &vec![7; len], true));
+        match transmit(&mut self.connection, &mut self.pages).pop() {
+            None => Ok(()),
+            Some(Sent::Terminate(code, _)) => Err(Sent::Terminate(code, vec![])),
+            Some(other) => panic!("{other:?}"),
+        }
+    }
+}
+
+fn refused(code: softrdma::wire::terminate::TerminateCode) -> Result<(), Sent> {
+    Err(Sent::Terminate(code, vec![]))
+}
+
+/// Defends I10: a bound window has the range, the rights and the stream of its bind, and the addresses of its region.
+#[test]
+fn a_window_is_a_part_of_its_region() {
+    let bound = |key| {
+        let mut target = target();
+        let bind = target.bind(key);
+        let done = target.post(Operation::BindWindow(bind));
+        assert_eq!(done, (CompletionOpcode::BindMw, Status::Success));
+        let stag = target.window.stag(key);
+        (target, stag)
+    };
+    let (mut base, stag) = bound(5);
+    assert_eq!(base.write(stag, 0x1_0100, 0x100), Ok(()));
+    assert_eq!(base.memory.to_vec(0x100, 0x100), [7; 0x100]);
+    assert_eq!(base.memory.to_vec(0, 0x100), [0; 0x100]);
+    assert_eq!(base.memory.to_vec(0x200, 0x100), [0; 0x100]);
+    for (to, len) in [(0x1_00ff, 1), (0x1_0100, 0x101), (0x1_0200, 1)] {
+        assert_eq!(bound(5).0.write(stag, to, len), refused(TaggedBounds));
+    }
+    let other_key = Stag(stag.0 ^ 1);
+    assert_eq!(
+        bound(5).0.write(other_key, 0x1_0100, 1),
+        refused(TaggedInvalidStag)
+    );
+    // No READ through it.
+    let (mut target, stag) = bound(5);
+    target.deliver(&raw::read(1, stag, 0x1_0100, 1));
+    assert_eq!(
+        terminate_code(&mut target.connection, &mut target.pages),
+        ProtectionRights
+    );
+    // Another stream of the same domain.
+    let (mut target, stag) = bound(5);
+    target.connection = raw::responder(Config::default(), &target.table, &mut target.pages);
+    assert_eq!(target.write(stag, 0x1_0100, 1), refused(TaggedNotOfStream));
+}
+
+/// Defends I11: a window ends by local and by remote invalidation, by its deallocation and with its region. The first
+/// two leave the region alone, and the window can be bound again.
+#[test]
+fn what_ends_a_window() {
+    for way in 0..4 {
+        let mut target = target();
+        let bind = target.bind(5);
+        target.post(Operation::BindWindow(bind));
+        let stag = target.window.stag(5);
+        assert_eq!(target.write(stag, 0x1_0100, 1), Ok(()));
+        match way {
+            0 => {
+                let done = target.post(Operation::LocalInvalidate { stag });
+                assert_eq!(done, (CompletionOpcode::LocalInv, Status::Success));
+            }
+            1 => {
+                let recv = RecvBuffer::Vec(10);
+                target.connection.post_recv(WrId(2), recv).unwrap();
+                let send = raw::untagged(Opcode::SendInvalidate, 1, 0, stag, b"bye", true);
+                target.deliver(&send);
+                assert_eq!(
+                    completions(&mut target.connection)[0].invalidated,
+                    Some(stag)
+                );
+            }
+            2 => assert!(target.table.deallocate_window(target.window)),
+            _ => assert!(target.table.deregister(target.region.stag)),
+        }
+        if way < 2 {
+            assert_eq!(target.write(target.region.stag, 0x1_0000, 1), Ok(()));
+            let bind = target.bind(6);
+            assert_eq!(target.post(Operation::BindWindow(bind)).1, Status::Success);
+            let stag = target.window.stag(6);
+            assert_eq!(target.write(stag, 0x1_0100, 1), Ok(()));
+        }
+        assert_eq!(
+            target.write(stag, 0x1_0100, 1),
+            refused(TaggedInvalidStag),
+            "{way}"
+        );
+    }
+    let mut target = target();
+    assert!(
+        !target.table.deregister(target.window.stag(0)),
+        "not a region"
+    );
+    assert!(target.table.deallocate_window(target.window));
+    assert!(!target.table.deallocate_window(target.window));
+    let bind = target.bind(5);
+    assert_eq!(
+        target.post(Operation::BindWindow(bind)).1,
+        Status::WindowBind
+    );
+}
+
+/// What may not be bound, and leaves everything as it is.
+#[test]
+fn binds_refused() {
+    let mut target = target();
+    let good = target.bind(5);
+    let unbindable = RegionSpec::memory(DOMAIN, Rights::REMOTE_WRITE, &target.memory);
+    let unbindable = target.table.register(unbindable).unwrap();
+    let foreign = RegionSpec::memory(ProtectionDomain(7), Rights::all(), &target.memory);
+    let foreign = target.table.register(foreign).unwrap();
+    let foreign_window = target.table.allocate_window(ProtectionDomain(7)).unwrap();
+    let rows = [
+        WindowBind { len: 0xf01, ..good },
+        WindowBind {
+            to: TaggedOffset(0xffff),
+            ..good
+        },
+        WindowBind {
+            to: TaggedOffset(u64::MAX),
+            ..good
+        },
+        WindowBind {
+            rights: Rights::REMOTE_ATOMIC,
+            ..good
+        },
+        WindowBind {
+            region: Stag(target.region.stag.0 ^ 1),
+            ..good
+        },
+        WindowBind {
+            region: unbindable.stag,
+            to: TaggedOffset(0),
+            ..good
+        },
+        WindowBind {
+            region: foreign.stag,
+            to: TaggedOffset(0),
+            ..good
+        },
+        WindowBind {
+            window: foreign_window,
+            ..good
+        },
+    ];
+    for bind in rows {
+        let done = target.post(Operation::BindWindow(bind));
+        assert_eq!(
+            done,
+            (CompletionOpcode::BindMw, Status::WindowBind),
+            "{bind:?}"
+        );
+    }
+    assert_eq!(target.post(Operation::BindWindow(good)).1, Status::Success);
+    let twice = target.bind(6);
+    assert_eq!(
+        target.post(Operation::BindWindow(twice)).1,
+        Status::WindowBind,
+        "bound already"
+    );
+    let region = target.window.stag(5);
+    let nested = WindowBind { region, ..twice };
+    assert_eq!(
+        target.post(Operation::BindWindow(nested)).1,
+        Status::WindowBind,
+        "no windows over windows"
+    );
+}
+
+/// Local invalidation of a region: dead at once, for its own domain only; a second one, or one of another domain, fails.
+#[test]
+fn local_invalidation() {
+    let mut target = target();
+    let foreign = RegionSpec::memory(ProtectionDomain(7), Rights::all(), &target.memory);
+    let foreign = target.table.register(foreign).unwrap();
+    let refused_to = (CompletionOpcode::LocalInv, Status::LocalProtection);
+    let invalidate = |stag| Operation::LocalInvalidate { stag };
+    assert_eq!(target.post(invalidate(foreign.stag)), refused_to);
+    assert_eq!(target.post(invalidate(Stag(1))), refused_to);
+    let stag = target.region.stag;
+    assert_eq!(target.post(invalidate(stag)).1, Status::Success);
+    assert_eq!(target.post(invalidate(stag)), refused_to);
+    assert_eq!(target.write(stag, 0x1_0000, 1), refused(TaggedInvalidStag));
+}
+
+/// Registering anew: the index stays, both old STags die, the new ones lead to the new bytes; also out of the dead.
+#[test]
+fn registering_anew() {
+    let mut target = target();
+    let index = target.region.stag.index();
+    let mut old = vec![target.region.stag];
+    for round in 0..300_u64 {
+        if round % 3 == 0 {
+            target.post(Operation::LocalInvalidate { stag: old[0] });
+        }
+        let rights = Rights::REMOTE_WRITE;
+        let spec = if round % 2 == 0 {
+            RegionSpec::pages(DOMAIN, rights, FILE, round, 10)
+        } else {
+            RegionSpec::memory(DOMAIN, rights, &target.memory)
+        };
+        let new = target.table.reregister(old[0], spec).unwrap();
+        let stags: Vec<Stag> = [Some(new.stag), new.sync_stag]
+            .into_iter()
+            .flatten()
+            .collect();
+        assert!(
+            stags
+                .iter()
+                .all(|stag| stag.index() == index && !old.contains(stag))
+        );
+        assert_eq!(target.write(new.stag, 9, 1), Ok(()));
+        assert_eq!(target.table.len(), 2);
+        old = stags;
+    }
+    let spec = RegionSpec::pages(DOMAIN, Rights::all(), FILE, 0, 10);
+    for stag in [
+        target.region.stag,
+        Stag(old[0].0 ^ 1),
+        target.window.stag(0),
+    ] {
+        if !old.contains(&stag) {
+            let unknown = target.table.reregister(stag, spec.clone());
+            assert_eq!(unknown, Err(RegisterError::Unknown));
+        }
+    }
+    let stag = *old.last().unwrap();
+    let new = target.table.reregister(stag, spec).unwrap();
+    assert_eq!(target.write(stag, 0, 1), refused(TaggedInvalidStag));
+    target.connection = raw::responder(Config::default(), &target.table, &mut target.pages);
+    assert_eq!(target.write(new.stag, 0, 1), Ok(()));
+}
+
+/// A window over pages whose key has the sync bit is a sync STag.
+#[test]
+fn a_sync_window() {
+    let mut target = target();
+    let spec = RegionSpec::pages(DOMAIN, Rights::all(), FILE, 0, 8192);
+    let region = target.table.register(spec).unwrap();
+    let bind = WindowBind {
+        window: target.window,
+        key: 0x81,
+        region: region.stag,
+        to: TaggedOffset(4096),
+        len: 8,
+        rights: Rights::REMOTE_ATOMIC,
+    };
+    assert_eq!(target.post(Operation::BindWindow(bind)).1, Status::Success);
+    let add = softrdma::Atomic::FetchAdd { add: 3, mask: 0 };
+    target.deliver(&raw::atomic(1, target.window.stag(0x81), 4096, add));
+    assert_eq!(transmit(&mut target.connection, &mut target.pages), []);
+    let (ranges, ticket) = target.pages.syncs.pop().unwrap();
+    assert_eq!(
+        (ranges[0].backing, ranges[0].first, ranges[0].count),
+        (FILE, 1, 1)
+    );
+    target
+        .connection
+        .handle_durable(&mut target.pages, ticket, Ok(()));
+    let sent = transmit(&mut target.connection, &mut target.pages);
+    assert!(
+        matches!(&sent[..], [Sent::AtomicResponse(1, r)] if r.request == ATOMIC_ID && r.original == 0)
+    );
+}
