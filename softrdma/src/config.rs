@@ -43,6 +43,8 @@ pub struct Config {
     pub rtr: RtrKinds,
     /// Announce ourselves in front of the private data, so that two of our own endpoints agree on large FPDUs.
     pub hello: bool,
+    /// Announce the [private profile](crate::wire::profile), which is on if both sides do. Needs the hello.
+    pub private_profile: bool,
     /// READs of the peer that we hold at once.
     pub ird_max: u16,
     /// Our own READs outstanding at once.
@@ -83,6 +85,7 @@ impl Default for Config {
                 read: true,
             },
             hello: true,
+            private_profile: false,
             ird_max: 64,
             ord_max: 64,
             // Header and 15 pages: whole pages per FPDU let the receiver overwrite without reading.

@@ -18,6 +18,12 @@ pub enum CompletionOpcode {
     FetchAdd,
     /// `COMP_SWAP`: it was executed or not, and the old value is here.
     CompSwap,
+    /// `FLUSH` (private profile): the bytes are where they were asked to be.
+    Flush,
+    /// `ATOMIC_WRITE` (private profile): it was executed.
+    AtomicWrite,
+    /// VERIFY (private profile): the CRC-32C of the range is here.
+    Verify,
     /// `LOCAL_INV`: no access through the STag happens any more.
     LocalInv,
     /// `BIND_MW`: the window may be used.
@@ -43,7 +49,8 @@ pub enum Status {
     Success,
     /// `IBV_WC_LOC_LEN_ERR`: the message did not fit the posted buffer.
     LocalLength,
-    /// `IBV_WC_LOC_QP_OP_ERR`: this connection cannot do that (a READ with ORD 0).
+    /// `IBV_WC_LOC_QP_OP_ERR`: this connection cannot do that (a READ with ORD 0, a FLUSH to a peer
+    /// that does not speak the private profile).
     LocalQpOperation,
     /// `IBV_WC_LOC_PROT_ERR`: no such STag to invalidate.
     LocalProtection,
@@ -94,7 +101,7 @@ pub struct Completion {
     pub status: Status,
     /// Bytes transferred. With immediate data: bytes of the WRITE that came right before it.
     pub bytes: u32,
-    /// Atomic operation: what the eight bytes were before.
+    /// Atomic operation: what the eight bytes were before. VERIFY: the CRC-32C.
     pub original: u64,
     /// Receive: the peer asked for a solicited event.
     pub solicited: bool,

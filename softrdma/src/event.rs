@@ -48,6 +48,8 @@ pub struct Established {
     pub markers: bool,
     /// Largest ULPDU that we send.
     pub ulpdu_max: u16,
+    /// Both sides speak the private profile.
+    pub private_profile: bool,
 }
 
 /// Why a connection ended.

@@ -143,4 +143,5 @@ pub use page::{
     GetPage, Intent, NoPages, PAGE_BYTES, Page, PageError, PageRange, PageStore, PutPage,
 };
 pub use srq::SharedReceives;
+pub use wire::profile::{Placement, Selectivity};
 pub use wqe::{LocalSlice, Operation, PostError, RecvBuffer, Source, WorkRequest};

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use crate::addr::{Immediate, RemoteAddr, Stag, WrId};
 use crate::mem::{Atomic, Buffer, WindowBind};
+use crate::wire::profile::{Placement, Selectivity};
 
 /// Bytes of a local buffer.
 #[derive(Clone, Debug)]
@@ -161,6 +162,30 @@ pub enum Operation {
         /// What becomes of them.
         op: Atomic,
     },
+    /// FLUSH of the private profile: completes when what was placed by everything before it is visible or persistent.
+    Flush {
+        /// First byte, or any in the region.
+        remote: RemoteAddr,
+        /// Which bytes.
+        selectivity: Selectivity,
+        /// How far.
+        placement: Placement,
+    },
+    /// ATOMIC WRITE of the private profile: takes effect after every earlier FLUSH, all eight bytes at once.
+    AtomicWrite {
+        /// Where to; a multiple of 8.
+        remote: RemoteAddr,
+        /// The new value, in the byte order of the peer's memory.
+        value: u64,
+    },
+    /// VERIFY of the private profile: the completion has the CRC-32C of the peer's bytes. At most
+    /// [`VERIFY_BYTES_MAX`](crate::wire::profile::VERIFY_BYTES_MAX).
+    Verify {
+        /// Where they are.
+        remote: RemoteAddr,
+        /// How many.
+        len: u32,
+    },
     /// Ends the remote access through a local STag, when everything before it in this queue has been sent.
     LocalInvalidate {
         /// Of a region or a bound window.
@@ -192,7 +217,15 @@ impl Operation {
 
     /// Is it complete only when the peer has answered? Such requests count against ORD.
     pub(crate) const fn is_answered(&self) -> bool {
-        matches!(self, Self::Read { .. } | Self::Atomic { .. })
+        matches!(self, Self::Read { .. } | Self::Atomic { .. }) || self.is_private()
+    }
+
+    /// Is it of the private profile?
+    pub(crate) const fn is_private(&self) -> bool {
+        matches!(
+            self,
+            Self::Flush { .. } | Self::AtomicWrite { .. } | Self::Verify { .. }
+        )
     }
 
     /// Immediate data that end it, and whether they ask for a solicited event.
@@ -220,6 +253,9 @@ impl Operation {
             Self::Read { sink, .. } => (sink.len, Some(sink)),
             Self::Immediate { .. }
             | Self::Atomic { .. }
+            | Self::Flush { .. }
+            | Self::AtomicWrite { .. }
+            | Self::Verify { .. }
             | Self::LocalInvalidate { .. }
             | Self::BindWindow(_) => (0, None),
         }
@@ -292,10 +328,13 @@ pub enum PostError {
     /// The slice lies outside its buffer.
     #[error("slice lies outside its buffer")]
     OutOfBounds,
-    /// A message is at most 2^32 - 1 bytes.
-    #[error("message is longer than 2^32 - 1 bytes")]
+    /// A message is at most 2^32 - 1 bytes, the range of a VERIFY 1 MiB.
+    #[error("message or range is too long")]
     TooLong,
     /// No READs or atomic operations were agreed on with this peer (ORD 0).
     #[error("peer accepts no READs")]
     NoReads,
+    /// The private profile was not agreed on with this peer.
+    #[error("peer does not speak the private profile")]
+    NoProfile,
 }

@@ -294,7 +294,7 @@ fn revocation_stops_the_rest() {
     let mut target = Target::new();
     let region = target
         .table
-        .register(spec(0, OURS, Rights::all(), 0))
+        .register(spec(0, OURS, Rights::all() - Rights::FLUSH_PERSISTENT, 0))
         .unwrap();
     target.deliver(&raw::read(1, region.stag, 0, LEN as u32));
     let mut out = Vec::new();
@@ -340,7 +340,7 @@ fn invalidate(target: &mut Target, msn: u32, stag: Stag) {
 /// Send with Invalidate: only regions of this stream that allow it; afterwards the STag is dead.
 #[test]
 fn send_with_invalidate() {
-    let all = Rights::all();
+    let all = Rights::all() - Rights::FLUSH_PERSISTENT;
     // (own stream, rights, domain) -> code
     let rows: [(
         Option<bool>,
@@ -447,7 +447,7 @@ fn restore() {
 fn registration_checks_its_range() {
     let table = table(1);
     let buffer = Buffer::zeroed(100);
-    let mut spec = RegionSpec::memory(OURS, Rights::all(), &buffer);
+    let mut spec = RegionSpec::memory(OURS, Rights::all() - Rights::FLUSH_PERSISTENT, &buffer);
     (spec.offset, spec.len) = (1, 100);
     assert_eq!(
         table.register(spec.clone()),
@@ -474,7 +474,11 @@ fn deregistration_waits_for_copies_on_other_threads() {
         let table = table(round);
         let buffer = Buffer::zeroed(1 << 16);
         let region = table
-            .register(RegionSpec::memory(OURS, Rights::all(), &buffer))
+            .register(RegionSpec::memory(
+                OURS,
+                Rights::all() - Rights::FLUSH_PERSISTENT,
+                &buffer,
+            ))
             .unwrap();
         std::thread::scope(|scope| {
             let writer = scope.spawn(|| {

@@ -94,6 +94,10 @@ fn describe_segment(segment: &Segment<'_>) -> String {
                 Opcode::ImmediateDataSolicited => ("ImmediateDataSE", 0),
                 Opcode::AtomicRequest => ("AtomicRequest", 1),
                 Opcode::AtomicResponse => ("AtomicResponse", 3),
+                Opcode::FlushRequest
+                | Opcode::FlushResponse
+                | Opcode::VerifyRequest
+                | Opcode::VerifyResponse => unreachable!("not of the standard"),
                 Opcode::Write | Opcode::ReadResponse => unreachable!("tagged"),
             };
             let head = format!(

@@ -36,10 +36,15 @@ fn any_session(ulpdus: &[Vec<u8>], seed: u64) {
         .restore(spec, Stag(0x0000_0100), Some(Stag(0x0000_0181)))
         .unwrap();
     let memory = Buffer::zeroed(10_000);
-    let spec = RegionSpec::memory(ProtectionDomain(0), Rights::all(), &memory);
+    let spec = RegionSpec::memory(
+        ProtectionDomain(0),
+        Rights::all() - Rights::FLUSH_PERSISTENT,
+        &memory,
+    );
     table.restore(spec, Stag(0x0000_0200), None).unwrap();
     let config = Config {
         ird_max: 3,
+        private_profile: seed % 2 == 0,
         read_window_pages: 4,
         inbound_buffer_max: 1 << 17,
         ..Config::default()
@@ -234,7 +239,11 @@ fn honest_sessions_exist() {
     let mut pages = TestPages::new(Residency::Always, 1);
     let spec = RegionSpec::pages(ProtectionDomain(0), Rights::all(), FILE, 5, 1 << 18);
     table.restore(spec, Stag(0x100), Some(Stag(0x181))).unwrap();
-    let spec = RegionSpec::memory(ProtectionDomain(0), Rights::all(), &Buffer::zeroed(10_000));
+    let spec = RegionSpec::memory(
+        ProtectionDomain(0),
+        Rights::all() - Rights::FLUSH_PERSISTENT,
+        &Buffer::zeroed(10_000),
+    );
     table.restore(spec, Stag(0x200), None).unwrap();
     let mut connection = raw::responder(Config::default(), &table, &mut pages);
     connection

@@ -189,7 +189,11 @@ fn binds_refused() {
     let good = target.bind(5);
     let unbindable = RegionSpec::memory(DOMAIN, Rights::REMOTE_WRITE, &target.memory);
     let unbindable = target.table.register(unbindable).unwrap();
-    let foreign = RegionSpec::memory(ProtectionDomain(7), Rights::all(), &target.memory);
+    let foreign = RegionSpec::memory(
+        ProtectionDomain(7),
+        Rights::all() - Rights::FLUSH_PERSISTENT,
+        &target.memory,
+    );
     let foreign = target.table.register(foreign).unwrap();
     let foreign_window = target.table.allocate_window(ProtectionDomain(7)).unwrap();
     let rows = [
@@ -253,7 +257,11 @@ fn binds_refused() {
 #[test]
 fn local_invalidation() {
     let mut target = target();
-    let foreign = RegionSpec::memory(ProtectionDomain(7), Rights::all(), &target.memory);
+    let foreign = RegionSpec::memory(
+        ProtectionDomain(7),
+        Rights::all() - Rights::FLUSH_PERSISTENT,
+        &target.memory,
+    );
     let foreign = target.table.register(foreign).unwrap();
     let refused_to = (CompletionOpcode::LocalInv, Status::LocalProtection);
     let invalidate = |stag| Operation::LocalInvalidate { stag };

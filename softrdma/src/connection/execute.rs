@@ -45,6 +45,11 @@ impl<S: PageStore> Connection<S> {
         if self.close_if_unanswerable() {
             return Step::Discard;
         }
+        // An atomic operation takes effect after every earlier FLUSH.
+        if self.responses.is_flushing() {
+            self.inbound = Inbound::AwaitFlush;
+            return Step::Park(0);
+        }
         match self.start_atomic(pages, segment) {
             Ok(Some(executed)) => {
                 if self.answer_atomic(executed) {
@@ -70,7 +75,7 @@ impl<S: PageStore> Connection<S> {
         self.responses
             .admit(self.ird, segment, ATOMIC_REQUEST_BYTES)
             .map_err(Fault::Peer)?;
-        let request = AtomicRequest::parse(segment.payload).map_err(|error| {
+        let request = AtomicRequest::parse_as(segment.payload, self.profile).map_err(|error| {
             Fault::Peer(match error {
                 AtomicError::Length => TerminateCode::OperationUnspecified,
                 AtomicError::Code => TerminateCode::OperationUnexpectedOpcode,
@@ -78,7 +83,7 @@ impl<S: PageStore> Connection<S> {
         })?;
         let who = self.accessor();
         let found = self.regions.find(request.target.stag);
-        let region = found.ok_or_else(|| refused(AccessError::InvalidStag))?;
+        let region = found.ok_or_else(|| refused(kind(&request), AccessError::InvalidStag))?;
         let access = permit(region, who, &request)?;
         let backing = match &region.spec.backing {
             Backing::Memory(buffer) => {
@@ -188,6 +193,11 @@ impl<S: PageStore> Connection<S> {
     fn answer_atomic(&mut self, executed: Executed) -> bool {
         let held = !self.placer.dirty().is_empty();
         let Executed { request, original } = executed;
+        // Writing does not entitle to read.
+        let original = match request.op {
+            Atomic::Write { .. } => 0,
+            _ => original,
+        };
         self.responses.push_atomic(request.request, original, held);
         !held
     }
@@ -199,8 +209,15 @@ struct Executed {
     original: u64,
 }
 
-fn refused(error: AccessError) -> Fault {
-    Fault::Peer(error.terminate(AccessKind::Atomic))
+fn kind(request: &AtomicRequest) -> AccessKind {
+    match request.op {
+        Atomic::Write { .. } => AccessKind::AtomicWrite,
+        _ => AccessKind::Atomic,
+    }
+}
+
+fn refused(kind: AccessKind, error: AccessError) -> Fault {
+    Fault::Peer(error.terminate(kind))
 }
 
 /// The access check, and that both the tagged offset and the memory behind it are aligned (RFC 7306 §5.1).
@@ -210,12 +227,12 @@ fn permit<'a>(
     request: &AtomicRequest,
 ) -> Result<Access<'a>, Fault> {
     let what = Request {
-        kind: AccessKind::Atomic,
+        kind: kind(request),
         stag: request.target.stag,
         to: request.target.to,
         len: ATOMIC_BYTES as u32,
     };
-    let access = check(region, who, what).map_err(refused)?;
+    let access = check(region, who, what).map_err(|error| refused(what.kind, error))?;
     let unit = ATOMIC_BYTES as u64;
     if access.offset.is_multiple_of(unit) && what.to.0.is_multiple_of(unit) {
         Ok(access)

@@ -32,6 +32,8 @@ pub(super) enum Inbound {
     Executing {
         total: usize,
     },
+    /// The first kept FPDU is an atomic operation that waits for an earlier FLUSH.
+    AwaitFlush,
     /// Nothing happens before this is durable.
     AwaitDurable(Ticket),
 }
@@ -55,7 +57,7 @@ impl<S: PageStore> Connection<S> {
             Err(_) => return self.fail(Fault::Peer(TerminateCode::MpaCrc), None),
         };
         let is_first = self.first_fpdu_arrived();
-        let segment = match Segment::parse(ulpdu) {
+        let segment = match Segment::parse_as(ulpdu, self.profile) {
             Ok(segment) => segment,
             Err(error) => return self.fail(Fault::Peer(error.terminate()), Some(ulpdu)),
         };
@@ -80,6 +82,9 @@ impl<S: PageStore> Connection<S> {
                 .handle_response(&segment, &mut self.completions),
             Segment::Untagged(segment) if segment.opcode == Opcode::AtomicRequest => {
                 return self.take_atomic(pages, &segment, ulpdu, total);
+            }
+            Segment::Untagged(segment) if segment.opcode == Opcode::FlushRequest => {
+                self.take_flush(pages, &segment)
             }
             Segment::Untagged(segment) => {
                 let result = self.take_untagged(&segment);
@@ -175,9 +180,17 @@ impl<S: PageStore> Connection<S> {
                 self.close(CloseReason::TerminateReceived(terminate));
                 Ok(())
             }
-            Opcode::AtomicResponse => self
-                .requests
-                .handle_atomic_response(segment, &mut self.completions),
+            Opcode::VerifyRequest => {
+                if self.close_if_unanswerable() {
+                    return Ok(());
+                }
+                let who = self.accessor();
+                self.responses
+                    .accept_verify(who, &mut self.regions, self.ird, segment)
+            }
+            Opcode::AtomicResponse | Opcode::FlushResponse | Opcode::VerifyResponse => {
+                self.requests.handle_answer(segment, &mut self.completions)
+            }
             Opcode::ImmediateData | Opcode::ImmediateDataSolicited => {
                 let written = std::mem::take(&mut self.written);
                 self.receives
@@ -299,6 +312,9 @@ impl<S: PageStore> Connection<S> {
 
     /// Answers a [`PageStore::sync`]. Tickets of operations that no longer exist are ignored.
     pub fn handle_durable(&mut self, pages: &mut S, ticket: Ticket, result: Result<(), PageError>) {
+        if self.tickets.kind(ticket) == Some(TicketKind::Flush) {
+            return self.handle_flushed(pages, ticket, result);
+        }
         if self.inbound != Inbound::AwaitDurable(ticket) {
             return;
         }

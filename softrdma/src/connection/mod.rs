@@ -4,6 +4,7 @@
 //! kind it drains all of the second kind; the crate's description has the loop.
 
 mod execute;
+mod flush;
 mod inbound;
 mod phase;
 mod place;
@@ -32,9 +33,10 @@ use crate::stream::StreamBuffer;
 use crate::wire::ddp::Untagged;
 use crate::wire::hello::HELLO_BYTES;
 use crate::wire::marker::Framer;
+use crate::wire::profile::VERIFY_BYTES_MAX;
 use crate::wire::rdmap::Opcode;
 use crate::wire::terminate::{Terminate, TerminateCode};
-use crate::wqe::{PostError, RecvBuffer, WorkRequest};
+use crate::wqe::{Operation, PostError, RecvBuffer, WorkRequest};
 
 use execute::Execution;
 use inbound::Inbound;
@@ -107,6 +109,8 @@ pub struct Connection<S: PageStore> {
     is_foreign: bool,
     ird: u16,
     ord: u16,
+    /// Both sides speak the private profile.
+    profile: bool,
     /// Responder: the first frame will be a zero-length Send that nobody sees.
     rtr_send: bool,
     // Inbound.
@@ -189,6 +193,7 @@ impl<S: PageStore> Connection<S> {
             is_foreign: true,
             ird: 0,
             ord: 0,
+            profile: false,
             rtr_send: false,
             rx: StreamBuffer::default(),
             inbound: Inbound::Open,
@@ -370,6 +375,12 @@ impl<S: PageStore> Connection<S> {
         let open = matches!(self.phase, Phase::Rts { .. });
         if open && self.ord == 0 && request.op.is_answered() {
             return Err(PostError::NoReads);
+        }
+        if open && !self.profile && request.op.is_private() {
+            return Err(PostError::NoProfile);
+        }
+        if matches!(request.op, Operation::Verify { len, .. } if len > VERIFY_BYTES_MAX) {
+            return Err(PostError::TooLong);
         }
         self.requests.push(request, len);
         Ok(())

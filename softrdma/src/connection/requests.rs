@@ -16,6 +16,7 @@ use crate::mem::{ATOMIC_BYTES, Atomic, RegionTable};
 use crate::wire::atomic::{ATOMIC_RESPONSE_BYTES, AtomicRequest, AtomicResponse};
 use crate::wire::ddp::{TAGGED_BYTES, Tagged, UNTAGGED_BYTES, Untagged};
 use crate::wire::marker::Framer;
+use crate::wire::profile::{FlushRequest, VerifyRequest, VerifyResponse};
 use crate::wire::rdmap::{Opcode, ReadRequest};
 use crate::wire::terminate::TerminateCode;
 use crate::wqe::{Operation, Source, WorkRequest};
@@ -63,6 +64,9 @@ impl Wqe {
                 ..
             } => CompletionOpcode::FetchAdd,
             Operation::Atomic { .. } => CompletionOpcode::CompSwap,
+            Operation::Flush { .. } => CompletionOpcode::Flush,
+            Operation::AtomicWrite { .. } => CompletionOpcode::AtomicWrite,
+            Operation::Verify { .. } => CompletionOpcode::Verify,
             Operation::LocalInvalidate { .. } => CompletionOpcode::LocalInv,
             Operation::BindWindow(_) => CompletionOpcode::BindMw,
         };
@@ -85,6 +89,8 @@ impl Wqe {
 pub(super) struct Limits<'a> {
     pub(super) ord: u16,
     pub(super) ulpdu_max: u16,
+    /// The private profile is agreed on.
+    pub(super) profile: bool,
     pub(super) who: Accessor,
     pub(super) table: &'a RegionTable,
 }
@@ -100,8 +106,8 @@ pub(super) struct Requests {
     send_msn: Msn,
     /// Of the next request that is answered.
     request_msn: Msn,
-    /// Of the next Atomic Response.
-    atomic_msn: Msn,
+    /// Of the next answer in queue 3.
+    answer_msn: Msn,
     tokens: u32,
 }
 
@@ -114,7 +120,7 @@ impl Requests {
             rtr_read: false,
             send_msn: Msn::FIRST,
             request_msn: Msn::FIRST,
-            atomic_msn: Msn::FIRST,
+            answer_msn: Msn::FIRST,
             tokens: 0,
         }
     }
@@ -231,7 +237,7 @@ impl Requests {
             return;
         };
         if wqe.op.is_answered() {
-            if ord == 0 {
+            if ord == 0 || (wqe.op.is_private() && !limits.profile) {
                 wqe.state = State::Done(Status::LocalQpOperation);
             } else {
                 self.emit_answered(framer, out);
@@ -295,7 +301,11 @@ impl Requests {
                     status = Status::WindowBind;
                 }
             }
-            Operation::Read { .. } | Operation::Atomic { .. } => unreachable!("is answered"),
+            Operation::Read { .. }
+            | Operation::Atomic { .. }
+            | Operation::Flush { .. }
+            | Operation::AtomicWrite { .. }
+            | Operation::Verify { .. } => unreachable!("is answered"),
         }
         if wqe.moved < wqe.len {
             return;
@@ -324,6 +334,7 @@ impl Requests {
         wqe.token = self.tokens.max(1);
         wqe.state = State::AwaitingResponse;
         self.outstanding += 1;
+        let token = wqe.token;
         match wqe.op {
             Operation::Read { remote, .. } => {
                 let sink = RemoteAddr {
@@ -338,12 +349,31 @@ impl Requests {
                 self.emit_read(request, framer, out);
             }
             Operation::Atomic { remote, op } => {
-                let request = AtomicRequest {
-                    request: wqe.token,
+                self.emit_atomic(token, remote, op, framer, out);
+            }
+            Operation::AtomicWrite { remote, value } => {
+                self.emit_atomic(token, remote, Atomic::Write { value }, framer, out);
+            }
+            Operation::Flush {
+                remote,
+                selectivity,
+                placement,
+            } => {
+                let request = FlushRequest {
+                    request: token,
                     target: remote,
-                    op,
+                    selectivity,
+                    placement,
                 };
-                self.emit_request(Opcode::AtomicRequest, framer, out, |out| request.emit(out));
+                self.emit_request(Opcode::FlushRequest, framer, out, |out| request.emit(out));
+            }
+            Operation::Verify { remote, len } => {
+                let request = VerifyRequest {
+                    request: token,
+                    source: remote,
+                    len,
+                };
+                self.emit_request(Opcode::VerifyRequest, framer, out, |out| request.emit(out));
             }
             _ => unreachable!("is not answered"),
         }
@@ -394,13 +424,29 @@ impl Requests {
         Ok(())
     }
 
-    /// Takes an Atomic Response, or says why nobody asked for it.
-    pub(super) fn handle_atomic_response(
+    fn emit_atomic(
+        &mut self,
+        request: u32,
+        target: RemoteAddr,
+        op: Atomic,
+        framer: &mut Framer,
+        out: &mut Vec<u8>,
+    ) {
+        let request = AtomicRequest {
+            request,
+            target,
+            op,
+        };
+        self.emit_request(Opcode::AtomicRequest, framer, out, |out| request.emit(out));
+    }
+
+    /// Takes an answer of queue 3, or says why nobody asked for it.
+    pub(super) fn handle_answer(
         &mut self,
         segment: &Untagged<'_>,
         completions: &mut CompletionQueue,
     ) -> Result<(), TerminateCode> {
-        if segment.msn != self.atomic_msn {
+        if segment.msn != self.answer_msn {
             return Err(TerminateCode::UntaggedMsnRange);
         }
         if segment.offset != 0 {
@@ -408,12 +454,12 @@ impl Requests {
         }
         // S2: when the front waits for another kind of answer, this one has no buffer yet.
         let front = self.wqes.front_mut().filter(|wqe| {
-            wqe.state == State::AwaitingResponse && matches!(wqe.op, Operation::Atomic { .. })
+            wqe.state == State::AwaitingResponse && answer_to(&wqe.op) == Some(segment.opcode)
         });
         let Some(wqe) = front.filter(|_| !self.rtr_read) else {
             return Err(TerminateCode::UntaggedNoBuffer);
         };
-        let Some(response) = AtomicResponse::parse(segment.payload).filter(|_| segment.last) else {
+        let Some((request, value)) = parse_answer(segment).filter(|_| segment.last) else {
             let too_long = segment.payload.len() > ATOMIC_RESPONSE_BYTES || !segment.last;
             return Err(if too_long {
                 TerminateCode::UntaggedTooLong
@@ -421,13 +467,16 @@ impl Requests {
                 TerminateCode::OperationUnspecified
             });
         };
-        if response.request != wqe.token {
+        if request != wqe.token {
             return Err(TerminateCode::OperationCatastrophicStream);
         }
-        wqe.original = response.original;
-        wqe.moved = ATOMIC_BYTES as u32;
+        wqe.original = value;
+        wqe.moved = match wqe.op {
+            Operation::Atomic { .. } | Operation::AtomicWrite { .. } => ATOMIC_BYTES as u32,
+            _ => 0,
+        };
         wqe.state = State::Done(Status::Success);
-        self.atomic_msn = self.atomic_msn.next();
+        self.answer_msn = self.answer_msn.next();
         self.outstanding -= 1;
         self.reap(completions);
         Ok(())
@@ -465,6 +514,32 @@ impl Requests {
         }
         (self.next, self.outstanding, self.rtr_read) = (0, 0, false);
     }
+}
+
+/// The answer that an operation awaits in queue 3.
+const fn answer_to(op: &Operation) -> Option<Opcode> {
+    Some(match op {
+        Operation::Atomic { .. } | Operation::AtomicWrite { .. } => Opcode::AtomicResponse,
+        Operation::Flush { .. } => Opcode::FlushResponse,
+        Operation::Verify { .. } => Opcode::VerifyResponse,
+        _ => return None,
+    })
+}
+
+/// Number of the request, and what the answer says.
+fn parse_answer(segment: &Untagged<'_>) -> Option<(u32, u64)> {
+    let body = segment.payload;
+    Some(match segment.opcode {
+        Opcode::AtomicResponse => {
+            let response = AtomicResponse::parse(body)?;
+            (response.request, response.original)
+        }
+        Opcode::VerifyResponse => {
+            let response = VerifyResponse::parse(body)?;
+            (response.request, u64::from(response.crc))
+        }
+        _ => (u32::from_be_bytes(body.try_into().ok()?), 0),
+    })
 }
 
 /// Header of a message of one segment.

@@ -23,6 +23,7 @@ use crate::page::{GetPage, Intent, PAGE_BYTES, Page, PageError, PageStore};
 use crate::wire::atomic::AtomicResponse;
 use crate::wire::ddp::{TAGGED_BYTES, Tagged, Untagged};
 use crate::wire::marker::Framer;
+use crate::wire::profile::{VERIFY_BYTES_MAX, VERIFY_REQUEST_BYTES, VerifyRequest, VerifyResponse};
 use crate::wire::rdmap::{Opcode, READ_REQUEST_BYTES, ReadRequest};
 use crate::wire::terminate::TerminateCode;
 
@@ -33,25 +34,53 @@ enum Slot<P> {
     Failed(PageError),
 }
 
+/// Bytes that go into a digest at once.
+const DIGEST_BYTES: u32 = 64 << 10;
+
 /// A request that is not answered completely.
 #[derive(Debug)]
 enum Entry {
     Read(Read),
-    Atomic(Answer),
+    Answer(Answer),
 }
 
-/// The answer to an atomic operation.
+/// An answer of one message in queue 3.
 #[derive(Debug)]
 struct Answer {
-    response: AtomicResponse,
-    /// Not to be sent before it is durable.
-    held: bool,
+    body: Body,
+    hold: Hold,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Body {
+    Atomic(AtomicResponse),
+    /// The number in the request.
+    Flush(u32),
+}
+
+/// What an answer waits for, beside its turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Hold {
+    Nothing,
+    /// The durability that has stopped the inbound side.
+    Inbound,
+    /// The durability that a FLUSH has asked for.
+    Flush(Ticket),
+}
+
+/// The CRC-32C of the bytes so far, and the number in the request.
+#[derive(Clone, Copy, Debug)]
+struct Digest {
+    request: u32,
+    crc: u32,
 }
 
 #[derive(Debug)]
 struct Read {
     msn: Msn,
     request: ReadRequest,
+    /// VERIFY: computed in the place of sending the bytes.
+    digest: Option<Digest>,
     /// Source region and offset of the first byte in its backing; nothing for a READ of zero bytes.
     source: Option<(Arc<Region>, u64)>,
     /// Bytes whose pages were asked for.
@@ -98,8 +127,12 @@ pub(super) struct Responses<P> {
     window: usize,
     /// Of the next request.
     msn: Msn,
-    /// Of the next Atomic Response.
-    atomic_msn: Msn,
+    /// Of the next answer in queue 3.
+    answer_msn: Msn,
+    /// FLUSHes that are not durable.
+    flushing: usize,
+    /// Bytes on their way into a digest.
+    scratch: Vec<u8>,
 }
 
 impl<P: Page> Responses<P> {
@@ -111,7 +144,9 @@ impl<P: Page> Responses<P> {
             asking: 0,
             window: window.max(1),
             msn: Msn::FIRST,
-            atomic_msn: Msn::FIRST,
+            answer_msn: Msn::FIRST,
+            flushing: 0,
+            scratch: Vec::new(),
         }
     }
 
@@ -121,7 +156,7 @@ impl<P: Page> Responses<P> {
 
     /// A response was begun and not ended.
     pub(super) fn is_mid_message(&self) -> bool {
-        matches!(self.entries.front(), Some(Entry::Read(read)) if read.sent > 0)
+        matches!(self.entries.front(), Some(Entry::Read(read)) if read.sent > 0 && read.digest.is_none())
     }
 
     /// Gives all pages back and forgets all requests.
@@ -129,6 +164,7 @@ impl<P: Page> Responses<P> {
         self.entries.clear();
         self.slots.clear();
         self.asking = 0;
+        self.flushing = 0;
     }
 
     /// Takes a Read Request.
@@ -143,6 +179,44 @@ impl<P: Page> Responses<P> {
         let Some(request) = ReadRequest::parse(segment.payload) else {
             return Err(TerminateCode::OperationUnspecified);
         };
+        self.push_read(who, regions, segment.msn, request, None)
+    }
+
+    /// Takes a Verify Request of the private profile.
+    pub(super) fn accept_verify(
+        &mut self,
+        who: Accessor,
+        regions: &mut RegionCache,
+        ird: u16,
+        segment: &Untagged<'_>,
+    ) -> Result<(), TerminateCode> {
+        self.admit(ird, segment, VERIFY_REQUEST_BYTES)?;
+        let verify = VerifyRequest::parse(segment.payload)
+            .filter(|verify| verify.len <= VERIFY_BYTES_MAX)
+            .ok_or(TerminateCode::OperationUnspecified)?;
+        let VerifyRequest {
+            request,
+            source,
+            len: size,
+        } = verify;
+        // It has no sink; what stands in its place is never looked at.
+        let read = ReadRequest {
+            sink: source,
+            size,
+            source,
+        };
+        let digest = Digest { request, crc: 0 };
+        self.push_read(who, regions, segment.msn, read, Some(digest))
+    }
+
+    fn push_read(
+        &mut self,
+        who: Accessor,
+        regions: &mut RegionCache,
+        msn: Msn,
+        request: ReadRequest,
+        digest: Option<Digest>,
+    ) -> Result<(), TerminateCode> {
         // A READ of zero bytes names no source (RFC 5040 §5.2.1).
         let source = if request.size == 0 {
             None
@@ -164,8 +238,9 @@ impl<P: Page> Responses<P> {
         };
         self.msn = self.msn.next();
         self.entries.push_back(Entry::Read(Read {
-            msn: segment.msn,
+            msn,
             request,
+            digest,
             source,
             asked: 0,
             sent: 0,
@@ -202,15 +277,43 @@ impl<P: Page> Responses<P> {
     /// Queues the answer to an atomic operation that was admitted and executed; `held` until `release`.
     pub(super) fn push_atomic(&mut self, request: u32, original: u64, held: bool) {
         self.msn = self.msn.next();
-        let response = AtomicResponse { request, original };
-        self.entries
-            .push_back(Entry::Atomic(Answer { response, held }));
+        let body = Body::Atomic(AtomicResponse { request, original });
+        let hold = if held { Hold::Inbound } else { Hold::Nothing };
+        self.entries.push_back(Entry::Answer(Answer { body, hold }));
+    }
+
+    /// Queues the answer to a FLUSH that was admitted; it waits for `ticket`, if there is one.
+    pub(super) fn push_flush(&mut self, request: u32, ticket: Option<Ticket>) {
+        self.msn = self.msn.next();
+        self.flushing += usize::from(ticket.is_some());
+        let body = Body::Flush(request);
+        let hold = ticket.map_or(Hold::Nothing, Hold::Flush);
+        self.entries.push_back(Entry::Answer(Answer { body, hold }));
+    }
+
+    /// Does a FLUSH wait for durability?
+    pub(super) fn is_flushing(&self) -> bool {
+        self.flushing > 0
+    }
+
+    /// A FLUSH has what it waited for. False if it is gone.
+    pub(super) fn flushed(&mut self, ticket: Ticket) -> bool {
+        let waiting = self.entries.iter_mut().find_map(|entry| match entry {
+            Entry::Answer(answer) if answer.hold == Hold::Flush(ticket) => Some(answer),
+            _ => None,
+        });
+        let Some(answer) = waiting else { return false };
+        answer.hold = Hold::Nothing;
+        self.flushing -= 1;
+        true
     }
 
     /// What was held is durable. Nothing is queued behind it while it is held.
     pub(super) fn release(&mut self) {
-        if let Some(Entry::Atomic(answer)) = self.entries.back_mut() {
-            answer.held = false;
+        if let Some(Entry::Answer(answer)) = self.entries.back_mut()
+            && answer.hold == Hold::Inbound
+        {
+            answer.hold = Hold::Nothing;
         }
     }
 
@@ -263,7 +366,7 @@ impl<P: Page> Responses<P> {
     pub(super) fn is_ready(&self) -> bool {
         match self.entries.front() {
             None => false,
-            Some(Entry::Atomic(answer)) => !answer.held,
+            Some(Entry::Answer(answer)) => answer.hold == Hold::Nothing,
             Some(Entry::Read(read)) if read.is_paged() => {
                 matches!(self.slots.front(), Some(Slot::Ready(_) | Slot::Failed(_)))
             }
@@ -281,12 +384,15 @@ impl<P: Page> Responses<P> {
     ) -> Result<(), Fault> {
         let read = match self.entries.front() {
             Some(Entry::Read(read)) => read,
-            Some(Entry::Atomic(_)) => {
-                self.emit_atomic(framer, out);
+            Some(Entry::Answer(_)) => {
+                self.emit_answer(framer, out);
                 return Ok(());
             }
             None => return Ok(()),
         };
+        if let Some(digest) = read.digest {
+            return self.emit_digest(who, digest, framer, out);
+        }
         let sink = read.request.sink;
         let to = sink.to.wrapping_add(u64::from(read.sent));
         let remaining = read.request.size - read.sent;
@@ -325,8 +431,7 @@ impl<P: Page> Responses<P> {
                 framer.seal(out, at);
             }
         }
-        self.slots.drain(..done_slots);
-        self.front = self.front.advanced(done_slots);
+        self.drop_slots(done_slots);
         if header.last {
             self.pop();
         } else if let Some(Entry::Read(read)) = self.entries.front_mut() {
@@ -335,28 +440,96 @@ impl<P: Page> Responses<P> {
         Ok(())
     }
 
+    /// Goes on with the first entry, a VERIFY, as far as its pages are there; appends its answer at the end.
+    fn emit_digest(
+        &mut self,
+        who: Accessor,
+        digest: Digest,
+        framer: &mut Framer,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Fault> {
+        let Some(Entry::Read(read)) = self.entries.front() else {
+            return Ok(());
+        };
+        let mut scratch = std::mem::take(&mut self.scratch);
+        scratch.clear();
+        let mut len = read.request.size - read.sent;
+        let mut done_slots = 0;
+        if let Some((region, base)) = &read.source {
+            let offset = base + u64::from(read.sent);
+            len = len.min(DIGEST_BYTES);
+            if read.is_paged() {
+                len = self.ready_bytes(offset, len)?;
+            }
+            let last = read.sent + len == read.request.size;
+            let refused = |error: AccessError| Fault::Peer(error.terminate(AccessKind::Read));
+            let access = check(region, who, read.access(len)).map_err(refused)?;
+            match &region.spec.backing {
+                Backing::Memory(buffer) => {
+                    buffer.append_to(offset as usize, len as usize, &mut scratch);
+                }
+                Backing::Pages(_) => {
+                    done_slots = self.append_pages(offset, len, last, &mut scratch);
+                }
+            }
+            drop(access);
+        }
+        let crc = crc32c::crc32c_append(digest.crc, &scratch);
+        self.scratch = scratch;
+        self.drop_slots(done_slots);
+        let Some(Entry::Read(read)) = self.entries.front_mut() else {
+            return Ok(());
+        };
+        read.sent += len;
+        if read.sent < read.request.size {
+            read.digest = Some(Digest { crc, ..digest });
+            return Ok(());
+        }
+        self.pop();
+        let request = digest.request;
+        let response = VerifyResponse { request, crc };
+        self.emit_queue_3(Opcode::VerifyResponse, framer, out, |out| {
+            response.emit(out)
+        });
+        Ok(())
+    }
+
+    fn drop_slots(&mut self, count: usize) {
+        self.slots.drain(..count);
+        self.front = self.front.advanced(count);
+    }
+
     fn pop(&mut self) -> Option<Entry> {
         self.asking = self.asking.saturating_sub(1);
         self.entries.pop_front()
     }
 
-    fn emit_atomic(&mut self, framer: &mut Framer, out: &mut Vec<u8>) {
-        let Some(Entry::Atomic(answer)) = self.pop() else {
+    fn emit_answer(&mut self, framer: &mut Framer, out: &mut Vec<u8>) {
+        let Some(Entry::Answer(answer)) = self.pop() else {
             return;
         };
-        let at = framer.open(out);
-        let header = Untagged {
-            opcode: Opcode::AtomicResponse,
-            last: true,
-            invalidate: Stag(0),
-            msn: self.atomic_msn,
-            offset: 0,
-            payload: &[],
+        let opcode = match answer.body {
+            Body::Atomic(_) => Opcode::AtomicResponse,
+            Body::Flush(_) => Opcode::FlushResponse,
         };
-        header.emit_header(out);
-        answer.response.emit(out);
+        self.emit_queue_3(opcode, framer, out, |out| match answer.body {
+            Body::Atomic(response) => response.emit(out),
+            Body::Flush(request) => out.extend_from_slice(&request.to_be_bytes()),
+        });
+    }
+
+    fn emit_queue_3(
+        &mut self,
+        opcode: Opcode,
+        framer: &mut Framer,
+        out: &mut Vec<u8>,
+        body: impl FnOnce(&mut Vec<u8>),
+    ) {
+        let at = framer.open(out);
+        header(opcode, self.answer_msn).emit_header(out);
+        body(out);
         framer.seal(out, at);
-        self.atomic_msn = self.atomic_msn.next();
+        self.answer_msn = self.answer_msn.next();
     }
 
     /// How many of the `wanted` bytes at `offset` lie in the ready prefix of the window.
@@ -403,20 +576,28 @@ impl<P: Page> Responses<P> {
             return None;
         };
         let mut ulpdu = Vec::new();
-        let header = Untagged {
-            opcode: Opcode::ReadRequest,
-            last: true,
-            invalidate: Stag(0),
-            msn: read.msn,
-            offset: 0,
-            payload: &[],
-        };
-        header.emit_header(&mut ulpdu);
+        if read.digest.is_some() {
+            header(Opcode::VerifyRequest, read.msn).emit_header(&mut ulpdu);
+            return Some(ulpdu);
+        }
+        header(Opcode::ReadRequest, read.msn).emit_header(&mut ulpdu);
         let mut request = read.request;
         request.sink.to = request.sink.to.wrapping_add(u64::from(read.sent));
         request.source.to = request.source.to.wrapping_add(u64::from(read.sent));
         request.size -= read.sent;
         request.emit(&mut ulpdu);
         Some(ulpdu)
+    }
+}
+
+/// Header of a message of one segment.
+fn header(opcode: Opcode, msn: Msn) -> Untagged<'static> {
+    Untagged {
+        opcode,
+        last: true,
+        invalidate: Stag(0),
+        msn,
+        offset: 0,
+        payload: &[],
     }
 }

@@ -12,6 +12,7 @@ use crate::stream::Step;
 use crate::wire::ddp::Tagged;
 use crate::wire::hello::Hello;
 use crate::wire::marker::Framer;
+use crate::wire::profile::PROFILE_VERSION;
 use crate::wire::rdmap::Opcode;
 use crate::wire::start::{Enhanced, NOT_NEGOTIATED, NextStart, RtrKinds, StartFrame, StartKind};
 use crate::wire::terminate::TerminateCode;
@@ -52,6 +53,11 @@ fn with_hello(hello: bool, config: &Config, private_data: &[u8]) -> Vec<u8> {
     if hello {
         Hello {
             ulpdu_max: config.ulpdu_max,
+            profile: if config.private_profile {
+                PROFILE_VERSION
+            } else {
+                0
+            },
         }
         .emit(&mut data);
     }
@@ -294,6 +300,8 @@ impl<S: PageStore> Connection<S> {
         });
         self.ulpdu_max = ulpdu_max.clamp(ULPDU_FLOOR, ULPDU_LIMIT);
         self.is_foreign = hello.is_none();
+        self.profile = self.config.private_profile
+            && hello.is_some_and(|hello| hello.profile == PROFILE_VERSION);
         (self.ird, self.ord) = (ird, ord);
     }
 
@@ -305,6 +313,7 @@ impl<S: PageStore> Connection<S> {
             crc: self.framer.crc,
             markers: self.framer.markers(),
             ulpdu_max: self.ulpdu_max,
+            private_profile: self.profile,
         }
     }
 

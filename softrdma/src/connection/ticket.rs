@@ -8,6 +8,8 @@ pub(super) enum TicketKind {
     Read,
     Write,
     Durable,
+    /// Durability that a FLUSH of the peer asked for.
+    Flush,
 }
 
 const KIND_SHIFT: u32 = 30;
@@ -17,14 +19,14 @@ const COUNT_MASK: u32 = (1 << KIND_SHIFT) - 1;
 #[derive(Debug, Default)]
 pub(super) struct Tickets {
     tag: u32,
-    counts: [u32; 3],
+    counts: [u32; 4],
 }
 
 impl Tickets {
     pub(super) fn new(tag: u32) -> Self {
         Self {
             tag,
-            counts: [0; 3],
+            counts: [0; 4],
         }
     }
 
@@ -44,7 +46,7 @@ impl Tickets {
             0 => Some(TicketKind::Read),
             1 => Some(TicketKind::Write),
             2 => Some(TicketKind::Durable),
-            _ => None,
+            _ => Some(TicketKind::Flush),
         }
     }
 }
@@ -62,7 +64,7 @@ mod tests {
     fn kinds_and_distances_survive_the_wrap() {
         let mut tickets = Tickets {
             tag: 7,
-            counts: [COUNT_MASK, 0, 0],
+            counts: [COUNT_MASK, 0, 0, 0],
         };
         let first = tickets.next(TicketKind::Read);
         let write = tickets.next(TicketKind::Write);

@@ -77,6 +77,7 @@ impl<S: PageStore> Connection<S> {
             self.turn = Turn::Response;
             let limits = Limits {
                 ord: self.ord,
+                profile: self.profile,
                 ulpdu_max: self.ulpdu_max,
                 who: self.accessor(),
                 table: self.regions.table(),

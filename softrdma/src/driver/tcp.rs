@@ -140,6 +140,7 @@ impl TcpClient {
             crc: false,
             markers: false,
             ulpdu_max: 0,
+            private_profile: false,
         };
         let mut client = Self {
             connection,

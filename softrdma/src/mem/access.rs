@@ -22,6 +22,12 @@ pub enum AccessKind {
     Read,
     /// Target of an atomic operation.
     Atomic,
+    /// Target of an ATOMIC WRITE of the private profile.
+    AtomicWrite,
+    /// FLUSH up to visibility.
+    FlushVisible,
+    /// FLUSH up to persistence.
+    FlushPersistent,
     /// Send with Invalidate.
     Invalidate,
 }
@@ -127,6 +133,9 @@ pub(crate) fn check<'a>(
         AccessKind::Write => region.spec.rights.contains(Rights::REMOTE_WRITE),
         AccessKind::Read => region.spec.rights.contains(Rights::REMOTE_READ),
         AccessKind::Atomic => region.spec.rights.contains(Rights::REMOTE_ATOMIC),
+        AccessKind::AtomicWrite => region.spec.rights.contains(Rights::REMOTE_WRITE),
+        AccessKind::FlushVisible => region.spec.rights.contains(Rights::FLUSH_GLOBAL),
+        AccessKind::FlushPersistent => region.spec.rights.contains(Rights::FLUSH_PERSISTENT),
         // A region that several streams share must not be invalidated by one of them (RFC 5042 §6.2.3).
         AccessKind::Invalidate => {
             region.spec.stream.is_some() && region.spec.rights.contains(Rights::REMOTE_INVALIDATE)

@@ -30,6 +30,11 @@ pub enum Atomic {
         /// Bits that are replaced.
         swap_mask: u64,
     },
+    /// Replaces all eight bytes at once (private profile).
+    Write {
+        /// The new value.
+        value: u64,
+    },
 }
 
 impl Atomic {
@@ -37,6 +42,7 @@ impl Atomic {
     #[must_use]
     pub const fn apply(self, old: u64) -> Option<u64> {
         match self {
+            Self::Write { value } => Some(value),
             // Below its top a field cannot carry out of itself, and in the tops adding without carry is XOR.
             Self::FetchAdd { add, mask } => {
                 Some((old & !mask).wrapping_add(add & !mask) ^ ((old ^ add) & mask))

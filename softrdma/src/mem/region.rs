@@ -36,6 +36,10 @@ bitflags::bitflags! {
         const REMOTE_INVALIDATE = 4;
         /// Target of atomic operations.
         const REMOTE_ATOMIC = 8;
+        /// FLUSH up to visibility (private profile).
+        const FLUSH_GLOBAL = 16;
+        /// FLUSH up to persistence (private profile); not for memory, which is gone when the power is.
+        const FLUSH_PERSISTENT = 32;
         /// Of the local program: binding memory windows to it.
         const WINDOW_BIND = 64;
     }
@@ -120,6 +124,9 @@ pub enum RegisterError {
     /// The table holds its maximum.
     #[error("too many regions")]
     Full,
+    /// Memory of this process does not persist: FLUSH up to persistence can not be granted.
+    #[error("memory does not persist: FLUSH_PERSISTENT can not be granted")]
+    NotPersistent,
     /// Registering anew: no region has this STag.
     #[error("no such region")]
     Unknown,
@@ -372,6 +379,9 @@ pub(super) fn validate(spec: &RegionSpec) -> Result<(), RegisterError> {
         .ok_or(RegisterError::OutOfBounds)?;
     match &spec.backing {
         Backing::Memory(buffer) if end > buffer.len() as u64 => Err(RegisterError::OutOfBounds),
+        Backing::Memory(_) if spec.rights.contains(Rights::FLUSH_PERSISTENT) => {
+            Err(RegisterError::NotPersistent)
+        }
         _ => Ok(()),
     }
 }

@@ -8,6 +8,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::addr::{RemoteAddr, Stag, TaggedOffset};
 use crate::mem::Atomic;
+use crate::wire::profile::ATOMIC_WRITE;
 
 /// Low four bits of the first word: which operation.
 const CODE_MASK: u32 = 0x0f;
@@ -65,11 +66,19 @@ pub enum AtomicError {
 }
 
 impl AtomicRequest {
-    /// Reads the body.
+    /// Reads the body of the standard.
     ///
     /// # Errors
     /// If it has another length, or names a reserved operation.
     pub fn parse(body: &[u8]) -> Result<Self, AtomicError> {
+        Self::parse_as(body, false)
+    }
+
+    /// Reads the body, which with `profile` may be an ATOMIC WRITE of the private profile.
+    ///
+    /// # Errors
+    /// As `parse`.
+    pub fn parse_as(body: &[u8], profile: bool) -> Result<Self, AtomicError> {
         let raw = RawAtomicRequest::ref_from_bytes(body).map_err(|_| AtomicError::Length)?;
         let op = match raw.code.get() & CODE_MASK {
             FETCH_ADD => Atomic::FetchAdd {
@@ -81,6 +90,9 @@ impl AtomicRequest {
                 compare_mask: raw.compare_mask.get(),
                 swap: raw.add_or_swap.get(),
                 swap_mask: raw.add_or_swap_mask.get(),
+            },
+            ATOMIC_WRITE if profile => Atomic::Write {
+                value: raw.add_or_swap.get(),
             },
             _ => return Err(AtomicError::Code),
         };
@@ -105,6 +117,7 @@ impl AtomicRequest {
                 swap,
                 swap_mask,
             } => (COMPARE_SWAP, swap, swap_mask, compare, compare_mask),
+            Atomic::Write { value } => (ATOMIC_WRITE, value, 0, 0, u64::MAX),
         };
         let raw = RawAtomicRequest {
             code: U32::new(code),
@@ -201,6 +214,11 @@ mod tests {
             let known = code == 0 || code == 2;
             assert_eq!(
                 AtomicRequest::parse(&bytes).err(),
+                (!known).then_some(AtomicError::Code)
+            );
+            let known = known || code == 3;
+            assert_eq!(
+                AtomicRequest::parse_as(&bytes, true).err(),
                 (!known).then_some(AtomicError::Code)
             );
         }

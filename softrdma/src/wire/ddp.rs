@@ -45,11 +45,11 @@ const _: () = assert!(UNTAGGED_BYTES == 18);
 pub enum QueueNum {
     /// Sends and Immediate Data.
     Send,
-    /// Read and Atomic Requests, which share their message numbers.
+    /// Read and Atomic Requests, which share their message numbers; those of the private profile.
     ReadRequest,
     /// Terminate.
     Terminate,
-    /// Atomic Responses.
+    /// Atomic Responses; those of the private profile.
     AtomicResponse,
 }
 
@@ -144,11 +144,19 @@ impl SegmentError {
 }
 
 impl<'a> Segment<'a> {
-    /// Reads a ULPDU.
+    /// Reads a ULPDU of the standard.
     ///
     /// # Errors
     /// If it is not a segment of an opcode that we support.
     pub fn parse(ulpdu: &'a [u8]) -> Result<Self, SegmentError> {
+        Self::parse_as(ulpdu, false)
+    }
+
+    /// Reads a ULPDU, which with `profile` may be one of the [private profile](crate::wire::profile).
+    ///
+    /// # Errors
+    /// As `parse`.
+    pub fn parse_as(ulpdu: &'a [u8], profile: bool) -> Result<Self, SegmentError> {
         let Some(&[control, rdmap]) = ulpdu.first_chunk::<2>() else {
             return Err(SegmentError::Truncated);
         };
@@ -163,7 +171,7 @@ impl<'a> Segment<'a> {
         if rdmap & 0xc0 != RDMAP_VERSION {
             return Err(SegmentError::RdmapVersion);
         }
-        let opcode = Opcode::from_bits(rdmap & 0x0f).ok_or(SegmentError::Opcode)?;
+        let opcode = Opcode::from_bits(rdmap & 0x0f, profile).ok_or(SegmentError::Opcode)?;
         if opcode.is_tagged() != tagged {
             return Err(SegmentError::Opcode);
         }

@@ -1,7 +1,7 @@
 //! Eight bytes in front of the private data by which two of our own endpoints recognise each other.
 //!
-//! They allow FPDUs far larger than a TCP segment, which RFC 5044 permits but a foreign peer may handle badly. A peer
-//! that does not know the hello sees eight more bytes of private data.
+//! They allow FPDUs far larger than a TCP segment, which RFC 5044 permits but a foreign peer may handle badly, and the
+//! private profile. A peer that does not know the hello sees eight more bytes of private data.
 
 use zerocopy::big_endian::U16;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -20,7 +20,7 @@ pub const HELLO_BYTES: usize = size_of::<RawHello>();
 pub struct RawHello {
     magic: [u8; 4],
     version: u8,
-    reserved: u8,
+    profile: u8,
     ulpdu_max: U16,
 }
 const _: () = assert!(size_of::<RawHello>() == 8);
@@ -30,6 +30,8 @@ const _: () = assert!(size_of::<RawHello>() == 8);
 pub struct Hello {
     /// Largest ULPDU it likes to receive.
     pub ulpdu_max: u16,
+    /// The [private profile](crate::wire::profile) that it speaks; 0 for none.
+    pub profile: u8,
 }
 
 impl Hello {
@@ -40,6 +42,7 @@ impl Hello {
             Ok((raw, rest)) if raw.magic == MAGIC && raw.version == VERSION => (
                 Some(Self {
                     ulpdu_max: raw.ulpdu_max.get().clamp(ULPDU_FLOOR, ULPDU_LIMIT),
+                    profile: raw.profile,
                 }),
                 rest,
             ),
@@ -54,7 +57,7 @@ impl Hello {
             RawHello {
                 magic: MAGIC,
                 version: VERSION,
-                reserved: 0,
+                profile: self.profile,
                 ulpdu_max,
             }
             .as_bytes(),
@@ -68,11 +71,17 @@ mod tests {
 
     #[test]
     fn golden() {
-        let bytes = b"fnet\x01\x00\xf0\x0exyz";
+        let bytes = b"fnet\x01\x07\xf0\x0exyz";
         let (hello, rest) = Hello::split(bytes);
         assert_eq!(
             (hello, rest),
-            (Some(Hello { ulpdu_max: 0xf00e }), &b"xyz"[..])
+            (
+                Some(Hello {
+                    ulpdu_max: 0xf00e,
+                    profile: 7,
+                }),
+                &b"xyz"[..]
+            )
         );
         let mut out = Vec::new();
         hello.unwrap().emit(&mut out);
@@ -82,7 +91,8 @@ mod tests {
         assert_eq!(
             Hello::split(b"fnet\x01\x00\x00\x01").0,
             Some(Hello {
-                ulpdu_max: ULPDU_FLOOR
+                ulpdu_max: ULPDU_FLOOR,
+                profile: 0,
             })
         );
     }

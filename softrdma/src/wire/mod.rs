@@ -8,6 +8,7 @@ pub mod ddp;
 pub mod fpdu;
 pub mod hello;
 pub mod marker;
+pub mod profile;
 pub mod rdmap;
 pub mod reader;
 pub mod start;

@@ -5,6 +5,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use crate::addr::{RemoteAddr, Stag, TaggedOffset};
 use crate::wire::ddp::QueueNum;
+use crate::wire::profile;
 
 /// Version bits of the control byte.
 pub const RDMAP_VERSION: u8 = 0x40;
@@ -26,12 +27,16 @@ pub enum Opcode {
     ImmediateDataSolicited = 9,
     AtomicRequest = 10,
     AtomicResponse = 11,
+    FlushRequest = profile::FLUSH_REQUEST,
+    FlushResponse = profile::FLUSH_RESPONSE,
+    VerifyRequest = profile::VERIFY_REQUEST,
+    VerifyResponse = profile::VERIFY_RESPONSE,
 }
 
 impl Opcode {
-    /// From the low four bits of the control byte.
+    /// From the low four bits of the control byte; those of the private profile only with `profile`.
     #[must_use]
-    pub const fn from_bits(bits: u8) -> Option<Self> {
+    pub const fn from_bits(bits: u8, profile: bool) -> Option<Self> {
         Some(match bits {
             0 => Self::Write,
             1 => Self::ReadRequest,
@@ -45,6 +50,10 @@ impl Opcode {
             9 => Self::ImmediateDataSolicited,
             10 => Self::AtomicRequest,
             11 => Self::AtomicResponse,
+            profile::FLUSH_REQUEST if profile => Self::FlushRequest,
+            profile::FLUSH_RESPONSE if profile => Self::FlushResponse,
+            profile::VERIFY_REQUEST if profile => Self::VerifyRequest,
+            profile::VERIFY_RESPONSE if profile => Self::VerifyResponse,
             _ => return None,
         })
     }
@@ -60,9 +69,13 @@ impl Opcode {
     pub const fn queue(self) -> Option<QueueNum> {
         Some(match self {
             Self::Write | Self::ReadResponse => return None,
-            Self::ReadRequest | Self::AtomicRequest => QueueNum::ReadRequest,
+            Self::ReadRequest | Self::AtomicRequest | Self::FlushRequest | Self::VerifyRequest => {
+                QueueNum::ReadRequest
+            }
             Self::Terminate => QueueNum::Terminate,
-            Self::AtomicResponse => QueueNum::AtomicResponse,
+            Self::AtomicResponse | Self::FlushResponse | Self::VerifyResponse => {
+                QueueNum::AtomicResponse
+            }
             Self::Send
             | Self::SendInvalidate
             | Self::SendSolicited
@@ -201,8 +214,12 @@ mod tests {
     fn opcodes_round_trip() {
         for bits in 0..=255_u8 {
             assert_eq!(
-                Opcode::from_bits(bits).map(|opcode| opcode as u8),
+                Opcode::from_bits(bits, false).map(|opcode| opcode as u8),
                 (bits < 12).then_some(bits)
+            );
+            assert_eq!(
+                Opcode::from_bits(bits, true).map(|opcode| opcode as u8),
+                (bits < 16).then_some(bits)
             );
         }
         for (solicited, invalidate) in [(false, false), (false, true), (true, false), (true, true)]

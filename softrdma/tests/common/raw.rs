@@ -5,17 +5,24 @@ use std::sync::Arc;
 use softrdma::wire::atomic::{AtomicRequest, AtomicResponse};
 use softrdma::wire::ddp::{Segment, Tagged, Untagged};
 use softrdma::wire::fpdu;
+use softrdma::wire::hello::Hello;
+use softrdma::wire::profile::{FlushRequest, PROFILE_VERSION, VerifyRequest};
 use softrdma::wire::rdmap::{Opcode, ReadRequest};
 use softrdma::wire::reader::{Item, StreamReader};
 use softrdma::wire::start::{Enhanced, StartFrame, StartKind};
 use softrdma::wire::terminate::{Terminate, TerminateCode};
 use softrdma::{
-    Atomic, Config, Connection, Event, Msn, PageStore, RegionTable, RemoteAddr, Stag, TaggedOffset,
-    Time,
+    Atomic, Config, Connection, Event, Msn, PageStore, Placement, RegionTable, RemoteAddr,
+    Selectivity, Stag, TaggedOffset, Time,
 };
 
 /// A Request without hello and without the peer-to-peer model.
 pub fn request(crc: bool) -> Vec<u8> {
+    request_with(crc, b"")
+}
+
+/// The same with private data.
+pub fn request_with(crc: bool, private_data: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::new();
     StartFrame {
         kind: StartKind::Request,
@@ -28,7 +35,18 @@ pub fn request(crc: bool) -> Vec<u8> {
             ord: 8,
             peer_to_peer: None,
         }),
-        private_data: b"",
+        private_data,
+    }
+    .emit(&mut bytes);
+    bytes
+}
+
+/// A hello of an endpoint that speaks the private profile, with FPDUs as small as a foreign one's.
+pub fn hello() -> Vec<u8> {
+    let mut bytes = Vec::new();
+    Hello {
+        ulpdu_max: 1442,
+        profile: PROFILE_VERSION,
     }
     .emit(&mut bytes);
     bytes
@@ -152,14 +170,48 @@ pub fn immediate(msn: u32, bytes: [u8; 8]) -> Vec<u8> {
     untagged(Opcode::ImmediateData, msn, 0, Stag(0), &bytes, true)
 }
 
-/// A responder that has accepted the Request above; its Reply is dropped.
+pub fn flush(
+    msn: u32,
+    target: RemoteAddr,
+    selectivity: Selectivity,
+    placement: Placement,
+) -> Vec<u8> {
+    let mut body = Vec::new();
+    FlushRequest {
+        request: ATOMIC_ID,
+        target,
+        selectivity,
+        placement,
+    }
+    .emit(&mut body);
+    untagged(Opcode::FlushRequest, msn, 0, Stag(0), &body, true)
+}
+
+pub fn verify(msn: u32, source: RemoteAddr, len: u32) -> Vec<u8> {
+    let mut body = Vec::new();
+    VerifyRequest {
+        request: ATOMIC_ID,
+        source,
+        len,
+    }
+    .emit(&mut body);
+    untagged(Opcode::VerifyRequest, msn, 0, Stag(0), &body, true)
+}
+
+/// A responder that has accepted a Request; its Reply is dropped. With the private profile in its configuration the
+/// Request announces it, too.
 pub fn responder<S: PageStore>(
     config: Config,
     table: &Arc<RegionTable>,
     pages: &mut S,
 ) -> Connection<S> {
+    let private_data = if config.private_profile {
+        hello()
+    } else {
+        Vec::new()
+    };
     let mut connection = Connection::responder(config, table, Time(0));
-    connection.handle_bytes(Time(0), pages, &request(true));
+    connection.handle_bytes(Time(0), pages, &request_with(true, &private_data));
     assert!(matches!(
         connection.poll_event(),
         Some(Event::ConnectRequest(_))
@@ -186,6 +238,8 @@ pub enum Sent {
     Immediate(u32, Vec<u8>, bool),
     Atomic(u32, AtomicRequest),
     AtomicResponse(u32, AtomicResponse),
+    /// Messages of the private profile, by their bodies.
+    Private(u32, Opcode, Vec<u8>),
     /// The code, and what is enclosed.
     Terminate(TerminateCode, Vec<u8>),
 }
@@ -202,9 +256,10 @@ pub fn frames(bytes: &[u8]) -> Vec<Sent> {
     // Any start frame does; the reader wants one.
     reader.feed(b"MPA ID Rep Frame\x40\x01\x00\x00", |_| {});
     reader.feed(bytes, |item| {
-        let Item::Fpdu(_, Ok(segment)) = item else {
+        let Item::Fpdu(ulpdu, _) = item else {
             panic!("a good frame, not {item:?}")
         };
+        let segment = Segment::parse_as(ulpdu, true).unwrap();
         sent.push(match segment {
             Segment::Tagged(s) if s.opcode == Opcode::Write => {
                 Sent::Write(s.stag, s.to.0, s.payload.to_vec(), s.last)
@@ -225,6 +280,10 @@ pub fn frames(bytes: &[u8]) -> Vec<Sent> {
                 Opcode::ImmediateData | Opcode::ImmediateDataSolicited => {
                     Sent::Immediate(s.msn.0, s.payload.to_vec(), s.opcode.is_solicited())
                 }
+                Opcode::FlushRequest
+                | Opcode::FlushResponse
+                | Opcode::VerifyRequest
+                | Opcode::VerifyResponse => Sent::Private(s.msn.0, s.opcode, s.payload.to_vec()),
                 _ => Sent::Send(s.msn.0, s.payload.to_vec(), s.last),
             },
         });
