@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::addr::ProtectionDomain;
 use crate::page::PAGE_BYTES;
+use crate::planted::Bug;
 use crate::srq::SharedReceives;
 use crate::wire::start::RtrKinds;
 
@@ -69,6 +70,8 @@ pub struct Config {
     pub start_timeout: Duration,
     /// Longest wait for the peer's FIN after our own.
     pub close_timeout: Duration,
+    /// Tests only: a bug to plant.
+    pub planted: Option<Bug>,
 }
 
 impl Default for Config {
@@ -98,6 +101,7 @@ impl Default for Config {
             inbound_buffer_max: 1 << 20,
             start_timeout: Duration::from_secs(10),
             close_timeout: Duration::from_secs(5),
+            planted: None,
         }
     }
 }

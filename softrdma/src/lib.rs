@@ -122,6 +122,7 @@ pub mod driver;
 pub mod event;
 pub mod mem;
 pub mod page;
+pub mod planted;
 pub mod srq;
 mod stream;
 pub mod wire;

@@ -44,7 +44,7 @@ fn any_session(ulpdus: &[Vec<u8>], seed: u64) {
     table.restore(spec, Stag(0x0000_0200), None).unwrap();
     let config = Config {
         ird_max: 3,
-        private_profile: seed % 2 == 0,
+        private_profile: seed.is_multiple_of(2),
         read_window_pages: 4,
         inbound_buffer_max: 1 << 17,
         ..Config::default()

@@ -18,6 +18,7 @@ use crate::mem::access::{Access, AccessError, AccessKind, Accessor, Request, che
 use crate::mem::region::{Backing, Region};
 use crate::mem::{ATOMIC_BYTES, Atomic};
 use crate::page::{GetPage, Intent, PAGE_BYTES, Page, PageError, PageStore, PutPage};
+use crate::planted::Bug;
 use crate::stream::Step;
 use crate::wire::atomic::{ATOMIC_REQUEST_BYTES, AtomicError, AtomicRequest};
 use crate::wire::ddp::{UNTAGGED_BYTES, Untagged};
@@ -46,7 +47,7 @@ impl<S: PageStore> Connection<S> {
             return Step::Discard;
         }
         // An atomic operation takes effect after every earlier FLUSH.
-        if self.responses.is_flushing() {
+        if self.responses.is_flushing() && !self.is_planted(Bug::AtomicOvertakesFlush) {
             self.inbound = Inbound::AwaitFlush;
             return Step::Park(0);
         }
@@ -81,6 +82,13 @@ impl<S: PageStore> Connection<S> {
                 AtomicError::Code => TerminateCode::OperationUnexpectedOpcode,
             })
         })?;
+        let request = match request.op {
+            Atomic::FetchAdd { add, .. } if self.is_planted(Bug::CarryKept) => AtomicRequest {
+                op: Atomic::FetchAdd { add, mask: 0 },
+                ..request
+            },
+            _ => request,
+        };
         let who = self.accessor();
         let found = self.regions.find(request.target.stag);
         let region = found.ok_or_else(|| refused(kind(&request), AccessError::InvalidStag))?;
@@ -136,6 +144,9 @@ impl<S: PageStore> Connection<S> {
         let result = page.map_err(Fault::Storage).and_then(|mut page| {
             let access = permit(region, who, request)?;
             let original = execute(&mut page, access.offset, request.op);
+            if who.planted == Some(Bug::AtomicTwice) {
+                execute(&mut page, access.offset, request.op);
+            }
             Ok((page, original))
         });
         match result {

@@ -12,6 +12,7 @@ use crate::connection::{Connection, Fault};
 use crate::mem::access::{AccessError, AccessKind, Request, check};
 use crate::mem::region::Backing;
 use crate::page::{PAGE_BYTES, PageError, PageRange, PageStore};
+use crate::planted::Bug;
 use crate::wire::ddp::Untagged;
 use crate::wire::profile::{FLUSH_REQUEST_BYTES, FlushRequest, Placement, Selectivity};
 use crate::wire::terminate::TerminateCode;
@@ -32,6 +33,7 @@ impl<S: PageStore> Connection<S> {
         let range = self.flush_range(&request)?;
         // What is placed is visible; only pages can be anything more.
         let range = range.filter(|_| request.placement == Placement::Persistent);
+        let range = range.filter(|_| !self.is_planted(Bug::FlushUnawaited));
         let ticket = range.map(|range| {
             let ticket = self.tickets.next(TicketKind::Flush);
             pages.sync(&[range], ticket);

@@ -12,6 +12,7 @@ use crate::connection::{Connection, Fault};
 use crate::event::{CloseReason, Event, SetupError};
 use crate::mem::access::{AccessError, AccessKind, Request, check};
 use crate::page::{PageError, PageStore};
+use crate::planted::Bug;
 use crate::stream::Step;
 use crate::wire::ddp::{Segment, TAGGED_BYTES, Tagged, Untagged};
 use crate::wire::fpdu::{self, LENGTH_BYTES, NextFpdu};
@@ -52,9 +53,17 @@ impl<S: PageStore> Connection<S> {
 
     fn take_fpdu(&mut self, pages: &mut S, bytes: &[u8]) -> Step {
         let (ulpdu, total) = match fpdu::next(bytes, self.framer.crc) {
+            Ok(NextFpdu::Need(LENGTH_BYTES)) if self.is_planted(Bug::LoneByteDropped) => {
+                return Step::Took(bytes.len());
+            }
             Ok(NextFpdu::Need(count)) => return Step::Need(count),
             Ok(NextFpdu::Fpdu(ulpdu, total)) => (ulpdu, total),
-            Err(_) => return self.fail(Fault::Peer(TerminateCode::MpaCrc), None),
+            Err(_) => match fpdu::next(bytes, false) {
+                Ok(NextFpdu::Fpdu(ulpdu, total)) if self.is_planted(Bug::CrcUnchecked) => {
+                    (ulpdu, total)
+                }
+                _ => return self.fail(Fault::Peer(TerminateCode::MpaCrc), None),
+            },
         };
         let is_first = self.first_fpdu_arrived();
         let segment = match Segment::parse_as(ulpdu, self.profile) {
@@ -99,6 +108,10 @@ impl<S: PageStore> Connection<S> {
             Ok(()) => Step::Took(total),
             Err(code) => self.fail(Fault::Peer(code), Some(ulpdu)),
         }
+    }
+
+    pub(super) fn is_planted(&self, bug: Bug) -> bool {
+        self.config.planted == Some(bug)
     }
 
     /// True for the first FPDU of the connection.
@@ -158,6 +171,11 @@ impl<S: PageStore> Connection<S> {
 
     /// Stops the inbound side until everything written through sync STags is durable.
     pub(super) fn barrier(&mut self, pages: &mut S, took: usize) -> Step {
+        if self.is_planted(Bug::DurabilityUnawaited) {
+            self.placer.clear_dirty();
+            self.responses.release();
+            return Step::Took(took);
+        }
         let ticket = self.tickets.next(TicketKind::Durable);
         pages.sync(self.placer.dirty(), ticket);
         self.placer.clear_dirty();

@@ -29,6 +29,7 @@ use crate::mem::RegionTable;
 use crate::mem::access::Accessor;
 use crate::mem::cache::RegionCache;
 use crate::page::{PageError, PageStore};
+use crate::planted::Bug;
 use crate::stream::StreamBuffer;
 use crate::wire::ddp::Untagged;
 use crate::wire::hello::HELLO_BYTES;
@@ -201,11 +202,15 @@ impl<S: PageStore> Connection<S> {
             written: 0,
             regions: RegionCache::new(table),
             tickets: Tickets::new(config.tag),
-            placer: Placer::default(),
+            placer: Placer::new(config.planted),
             execution: None,
-            responses: Responses::new(config.read_window_pages),
-            receives: Receives::new(config.shared_receives.clone(), config.recv_queue_max),
-            requests: Requests::new(),
+            responses: Responses::new(config.read_window_pages, config.planted),
+            receives: Receives::new(
+                config.shared_receives.clone(),
+                config.recv_queue_max,
+                config.planted,
+            ),
+            requests: Requests::new(config.planted),
             turn: Turn::Response,
             control_out: Vec::new(),
             fpdus_sent: false,
@@ -245,6 +250,7 @@ impl<S: PageStore> Connection<S> {
         Accessor {
             stream: self.stream,
             domain: self.config.protection_domain,
+            planted: self.config.planted,
         }
     }
 
@@ -450,6 +456,7 @@ impl<S: PageStore> Connection<S> {
     }
 
     fn queue_terminate(&mut self, code: TerminateCode, ulpdu: Option<&[u8]>) {
+        let ulpdu = ulpdu.filter(|_| self.config.planted != Some(Bug::NothingEnclosed));
         let at = self.framer.open(&mut self.control_out);
         Untagged {
             opcode: Opcode::Terminate,

@@ -13,6 +13,7 @@ use crate::mem::access::{AccessError, AccessKind, Accessor, Request, check};
 use crate::mem::cache::RegionCache;
 use crate::mem::region::{Backing, Region};
 use crate::page::{GetPage, Intent, PAGE_BYTES, Page, PageError, PageRange, PageStore, PutPage};
+use crate::planted::Bug;
 use crate::wire::ddp::Tagged;
 
 /// Ranges written through sync STags that one durability request names; more force an early barrier.
@@ -51,9 +52,17 @@ pub(super) struct Placer {
     segment: Option<Segment>,
     waits: Vec<Wait>,
     dirty: Vec<PageRange>,
+    planted: Option<Bug>,
 }
 
 impl Placer {
+    pub(super) fn new(planted: Option<Bug>) -> Self {
+        Self {
+            planted,
+            ..Self::default()
+        }
+    }
+
     /// Written through sync STags and not yet asked to become durable.
     pub(super) fn dirty(&self) -> &[PageRange] {
         &self.dirty
@@ -69,7 +78,7 @@ impl Placer {
     }
 
     pub(super) fn reset(&mut self) {
-        *self = Self::default();
+        *self = Self::new(self.planted);
     }
 
     /// Places a segment, as far as its pages are there.
@@ -191,6 +200,9 @@ impl Placer {
             let access = check(&segment.region, who, what).map_err(refused)?;
             page.copy_in(wait.offset_in_page, &payload[wait.at..wait.at + wait.len]);
             drop(access);
+            if self.planted == Some(Bug::PagesHalfAwaited) {
+                self.waits.clear();
+            }
             if pages.put(page, ticket) == PutPage::Pending {
                 let copied = true;
                 self.waits.push(Wait { copied, ..wait });

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use crate::addr::{Immediate, Msn, Stag, WrId};
 use crate::cq::{Completion, CompletionOpcode, CompletionQueue, Status};
+use crate::planted::Bug;
 use crate::srq::SharedReceives;
 use crate::wire::ddp::Untagged;
 use crate::wire::terminate::TerminateCode;
@@ -75,16 +76,22 @@ pub(super) struct Receives {
     unread_max: usize,
     /// The shared queue fell below its limit by us.
     is_low: bool,
+    planted: Option<Bug>,
 }
 
 impl Receives {
-    pub(super) fn new(shared: Option<Arc<SharedReceives>>, unread_max: usize) -> Self {
+    pub(super) fn new(
+        shared: Option<Arc<SharedReceives>>,
+        unread_max: usize,
+        planted: Option<Bug>,
+    ) -> Self {
         Self {
             queue: VecDeque::new(),
             msn: Msn::FIRST,
             shared,
             unread_max,
             is_low: false,
+            planted,
         }
     }
 
@@ -137,7 +144,7 @@ impl Receives {
         segment: &Untagged<'_>,
         completions: &mut CompletionQueue,
     ) -> Result<(), TerminateCode> {
-        if segment.msn != self.msn {
+        if segment.msn != self.msn && self.planted != Some(Bug::MsnUnchecked) {
             return Err(TerminateCode::UntaggedMsnRange);
         }
         self.draw(completions);
@@ -151,7 +158,10 @@ impl Receives {
             if let Some(receive) = self.queue.pop_front() {
                 completions.push(receive.completion(Status::LocalLength, false, None));
             }
-            return Err(TerminateCode::UntaggedTooLong);
+            return Err(match self.planted {
+                Some(Bug::TooLongIsNoBuffer) => TerminateCode::UntaggedNoBuffer,
+                _ => TerminateCode::UntaggedTooLong,
+            });
         }
         match &mut receive.target {
             Target::Local(slice) => slice

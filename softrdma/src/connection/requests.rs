@@ -13,6 +13,7 @@ use crate::connection::segment::cut;
 use crate::cq::{Completion, CompletionOpcode, CompletionQueue, Status};
 use crate::mem::access::Accessor;
 use crate::mem::{ATOMIC_BYTES, Atomic, RegionTable};
+use crate::planted::Bug;
 use crate::wire::atomic::{ATOMIC_RESPONSE_BYTES, AtomicRequest, AtomicResponse};
 use crate::wire::ddp::{TAGGED_BYTES, Tagged, UNTAGGED_BYTES, Untagged};
 use crate::wire::marker::Framer;
@@ -109,10 +110,11 @@ pub(super) struct Requests {
     /// Of the next answer in queue 3.
     answer_msn: Msn,
     tokens: u32,
+    planted: Option<Bug>,
 }
 
 impl Requests {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(planted: Option<Bug>) -> Self {
         Self {
             wqes: VecDeque::new(),
             next: 0,
@@ -122,6 +124,7 @@ impl Requests {
             request_msn: Msn::FIRST,
             answer_msn: Msn::FIRST,
             tokens: 0,
+            planted,
         }
     }
 
@@ -172,11 +175,14 @@ impl Requests {
             return false;
         };
         let outstanding = self.outstanding + u16::from(self.rtr_read);
-        if wqe.fence && outstanding > 0 {
+        if wqe.fence && outstanding > 0 && self.planted != Some(Bug::FenceIgnored) {
             return false;
         }
         // With ORD 0 a READ is "ready" to fail.
-        !wqe.op.is_answered() || ord == 0 || outstanding < ord
+        !wqe.op.is_answered()
+            || ord == 0
+            || outstanding < ord
+            || (self.planted == Some(Bug::OrdByOne) && outstanding == ord)
     }
 
     /// The request of zero bytes that opens a peer-to-peer connection (RFC 6581 §6).
@@ -467,7 +473,7 @@ impl Requests {
                 TerminateCode::OperationUnspecified
             });
         };
-        if request != wqe.token {
+        if request != wqe.token && self.planted != Some(Bug::RequestUnchecked) {
             return Err(TerminateCode::OperationCatastrophicStream);
         }
         wqe.original = value;

@@ -20,6 +20,7 @@ use crate::mem::access::{AccessError, AccessKind, Accessor, Request, check};
 use crate::mem::cache::RegionCache;
 use crate::mem::region::{Backing, Region};
 use crate::page::{GetPage, Intent, PAGE_BYTES, Page, PageError, PageStore};
+use crate::planted::Bug;
 use crate::wire::atomic::AtomicResponse;
 use crate::wire::ddp::{TAGGED_BYTES, Tagged, Untagged};
 use crate::wire::marker::Framer;
@@ -133,10 +134,11 @@ pub(super) struct Responses<P> {
     flushing: usize,
     /// Bytes on their way into a digest.
     scratch: Vec<u8>,
+    planted: Option<Bug>,
 }
 
 impl<P: Page> Responses<P> {
-    pub(super) fn new(window: usize) -> Self {
+    pub(super) fn new(window: usize, planted: Option<Bug>) -> Self {
         Self {
             entries: VecDeque::new(),
             slots: VecDeque::new(),
@@ -147,6 +149,7 @@ impl<P: Page> Responses<P> {
             answer_msn: Msn::FIRST,
             flushing: 0,
             scratch: Vec::new(),
+            planted,
         }
     }
 
@@ -268,7 +271,8 @@ impl<P: Page> Responses<P> {
         if segment.payload.len() < bytes {
             return Err(TerminateCode::OperationUnspecified);
         }
-        if self.entries.len() >= usize::from(ird) {
+        let slack = usize::from(self.planted == Some(Bug::IrdByOne));
+        if self.entries.len() >= usize::from(ird) + slack {
             return Err(TerminateCode::OperationCatastrophicStream);
         }
         Ok(())
@@ -279,6 +283,11 @@ impl<P: Page> Responses<P> {
         self.msn = self.msn.next();
         let body = Body::Atomic(AtomicResponse { request, original });
         let hold = if held { Hold::Inbound } else { Hold::Nothing };
+        if self.planted == Some(Bug::AnswersJumpQueue) {
+            return self
+                .entries
+                .push_front(Entry::Answer(Answer { body, hold }));
+        }
         self.entries.push_back(Entry::Answer(Answer { body, hold }));
     }
 

@@ -8,6 +8,7 @@ use crate::connection::{
 };
 use crate::event::{CloseReason, ConnectRequest, Established, Event, SetupError};
 use crate::page::PageStore;
+use crate::planted::Bug;
 use crate::stream::Step;
 use crate::wire::ddp::Tagged;
 use crate::wire::hello::Hello;
@@ -301,7 +302,8 @@ impl<S: PageStore> Connection<S> {
         self.ulpdu_max = ulpdu_max.clamp(ULPDU_FLOOR, ULPDU_LIMIT);
         self.is_foreign = hello.is_none();
         self.profile = self.config.private_profile
-            && hello.is_some_and(|hello| hello.profile == PROFILE_VERSION);
+            && (hello.is_some_and(|hello| hello.profile == PROFILE_VERSION)
+                || self.is_planted(Bug::ProfileUnasked));
         (self.ird, self.ord) = (ird, ord);
     }
 

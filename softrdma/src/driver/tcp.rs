@@ -14,8 +14,9 @@ use crate::config::Config;
 use crate::connection::{Connection, PrivateDataTooLong, SocketState};
 use crate::cq::{Completion, Status};
 use crate::event::{CloseReason, Established, Event};
-use crate::mem::RegionTable;
+use crate::mem::{Atomic, RegionTable};
 use crate::page::NoPages;
+use crate::wire::profile::{Placement, Selectivity};
 use crate::wqe::{LocalSlice, Operation, PostError, RecvBuffer, Source, WorkRequest};
 
 /// Bytes received or sent by one system call.
@@ -208,6 +209,7 @@ impl TcpClient {
             source: Source::Bytes(bytes.to_vec()),
             remote,
         })
+        .map(|_| ())
     }
 
     /// READs `sink.len` bytes into `sink`. With a length of 0 it proves that earlier WRITEs have been placed, and
@@ -216,7 +218,36 @@ impl TcpClient {
     /// # Errors
     /// As `wait`, or that the request failed.
     pub fn read(&mut self, sink: LocalSlice, remote: RemoteAddr) -> Result<(), ClientError> {
-        self.perform(Operation::Read { sink, remote })
+        self.perform(Operation::Read { sink, remote }).map(|_| ())
+    }
+
+    /// Carries out an atomic operation on eight bytes of the peer; returns what they were.
+    ///
+    /// # Errors
+    /// As `wait`, or that the request failed.
+    pub fn atomic(&mut self, remote: RemoteAddr, op: Atomic) -> Result<u64, ClientError> {
+        let done = self.perform(Operation::Atomic { remote, op })?;
+        Ok(done.original)
+    }
+
+    /// FLUSHes `len` bytes of the peer: returns when they, and all earlier WRITEs to them, are visible or persistent. Only
+    /// when both sides speak the private profile.
+    ///
+    /// # Errors
+    /// As `wait`, or that the request failed.
+    pub fn flush(
+        &mut self,
+        remote: RemoteAddr,
+        len: u32,
+        placement: Placement,
+    ) -> Result<(), ClientError> {
+        let selectivity = Selectivity::Range(len);
+        let flush = Operation::Flush {
+            remote,
+            selectivity,
+            placement,
+        };
+        self.perform(flush).map(|_| ())
     }
 
     /// SENDs a copy of `message`.
@@ -229,6 +260,7 @@ impl TcpClient {
             solicited: false,
             invalidate,
         })
+        .map(|_| ())
     }
 
     /// Posts a buffer of `max` bytes and waits for a message in it. To receive what the peer may send at any moment,
@@ -263,10 +295,10 @@ impl TcpClient {
         WrId(self.next_own)
     }
 
-    fn perform(&mut self, op: Operation) -> Result<(), ClientError> {
+    fn perform(&mut self, op: Operation) -> Result<Completion, ClientError> {
         let wr_id = self.own_wr_id();
         self.connection.post_send(WorkRequest::new(wr_id, op))?;
-        self.wait_for(wr_id).map(|_| ())
+        self.wait_for(wr_id)
     }
 
     fn wait_for(&mut self, wr_id: WrId) -> Result<Completion, ClientError> {

@@ -11,6 +11,7 @@ use std::sync::RwLockReadGuard;
 
 use crate::addr::{ProtectionDomain, Stag, StreamId, TaggedOffset};
 use crate::mem::region::{Region, Rights};
+use crate::planted::Bug;
 use crate::wire::terminate::TerminateCode;
 
 /// What the peer wants to do with the bytes.
@@ -37,6 +38,7 @@ pub enum AccessKind {
 pub(crate) struct Accessor {
     pub(crate) stream: StreamId,
     pub(crate) domain: ProtectionDomain,
+    pub(crate) planted: Option<Bug>,
 }
 
 /// Which bytes.
@@ -111,6 +113,7 @@ pub(crate) fn check<'a>(
         .spec
         .stream
         .is_some_and(|stream| stream != who.stream)
+        && who.planted != Some(Bug::StreamUnchecked)
     {
         return Err(AccessError::NotOfStream);
     }
@@ -119,14 +122,19 @@ pub(crate) fn check<'a>(
     }
     let gate = region.gate();
     let parent = region.parent_gate();
-    if !*gate || parent.as_ref().is_some_and(|parent| !**parent) {
+    let revoked = !*gate && who.planted != Some(Bug::LivenessUnchecked);
+    let orphaned = parent.as_ref().is_some_and(|parent| !**parent)
+        && who.planted != Some(Bug::WindowOutlivesRegion);
+    if revoked || orphaned {
         return Err(AccessError::InvalidStag);
     }
     let len = u64::from(what.len);
     let end = what.to.checked_add(len).ok_or(AccessError::Wrap)?;
     let base = region.spec.base;
     // `base + len` does not wrap: registration checked it.
-    if what.to < base || end.0 - base.0 > region.spec.len {
+    if (what.to < base || end.0 - base.0 > region.spec.len)
+        && (who.planted != Some(Bug::BoundsByOne) || end.0 != base.0 + region.spec.len + 1)
+    {
         return Err(AccessError::Bounds);
     }
     let granted = match what.kind {
@@ -141,7 +149,11 @@ pub(crate) fn check<'a>(
             region.spec.stream.is_some() && region.spec.rights.contains(Rights::REMOTE_INVALIDATE)
         }
     };
-    if !granted {
+    let bug = match what.kind {
+        AccessKind::Invalidate => Bug::SharedInvalidated,
+        _ => Bug::RightsUnchecked,
+    };
+    if !granted && who.planted != Some(bug) {
         return Err(AccessError::Rights);
     }
     Ok(Access {

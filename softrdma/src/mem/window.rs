@@ -155,6 +155,17 @@ impl RegionTable {
         may
     }
 
+    /// Ends the remote access through an STag of a region or a bound window. When this returned, none happens any more
+    /// (I11). The place in the table stays taken, for [`reregister`](Self::reregister) or the next bind. False if there is
+    /// no such STag.
+    pub fn invalidate(&self, stag: Stag) -> bool {
+        let region = self.find(stag);
+        if let Some(region) = &region {
+            region.kill();
+        }
+        region.is_some()
+    }
+
     /// Registers something else in the place of a region, living or invalidated, named by either of its STags. Its index
     /// stays, its keys change: the old STags are dead when this returned (I11).
     ///
