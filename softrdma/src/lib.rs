@@ -83,6 +83,28 @@
 //!   waits pins none.
 //! - C6. No bytes of a peer lead to a panic; each of its errors has one Terminate code ([`wire::terminate`]).
 //!
+//! - C7. A FLUSH of the private profile asks the store when everything before it is placed, and is answered when the
+//!   store said so. Atomic operations behind it wait for that; WRITEs and SENDs do not.
+//!
+//! # Verbs
+//!
+//! | verb | post | on the wire | completion |
+//! |---|---|---|---|
+//! | `RDMA_WRITE` | [`Operation::Write`] | Write | `RdmaWrite`: the transport took it |
+//! | `RDMA_WRITE_WITH_IMM` | [`Operation::WriteImmediate`] | Write, Immediate Data | `RdmaWrite`; peer: `RecvRdmaWithImm`, with the bytes of the WRITE |
+//! | `RDMA_READ` | [`Operation::Read`] | Read Request, Read Response | `RdmaRead`: the bytes are here |
+//! | `SEND`, `SEND_WITH_INV` | [`Operation::Send`] | one of the four Sends | `Send`; peer: `Recv` |
+//! | immediate data alone | [`Operation::Immediate`] | Immediate Data | `Send`; peer: `RecvRdmaWithImm` |
+//! | `ATOMIC_FETCH_AND_ADD`, `ATOMIC_CMP_AND_SWP`, masked too | [`Operation::Atomic`] | Atomic Request, Atomic Response | `FetchAdd`, `CompSwap`: the old value |
+//! | `LOCAL_INV`, `BIND_MW` (type 2) | [`Operation::LocalInvalidate`], [`Operation::BindWindow`] | nothing | `LocalInv`, `BindMw` |
+//! | `FLUSH`, `ATOMIC_WRITE`, VERIFY | [`Operation::Flush`], [`Operation::AtomicWrite`], [`Operation::Verify`] | [private profile](wire::profile) | `Flush`, `AtomicWrite`, `Verify` |
+//! | `ibv_post_recv`, `ibv_post_srq_recv` | [`post_recv`](Connection::post_recv), [`SharedReceives::post`] | | `Recv`, `RecvRdmaWithImm` |
+//! | `ibv_reg_mr`, `ibv_rereg_mr`, `ibv_alloc_mw` | [`RegionTable::register`], [`RegionTable::reregister`], [`RegionTable::allocate_window`] | | |
+//!
+//! Flags: `IBV_SEND_SIGNALED`, `IBV_SEND_FENCE` are fields of [`WorkRequest`], `IBV_SEND_SOLICITED` of the operations;
+//! `IBV_SEND_INLINE` is [`Source::inline`]. `SEND_WITH_IMM` has no form in iWARP. The private profile is spoken only when
+//! both sides announce it ([`Config::private_profile`]).
+//!
 //! # Failure
 //!
 //! An error of the peer ends the connection with a Terminate and [`CloseReason::TerminateSent`]. A storage error does
@@ -92,7 +114,7 @@
 //! # Foreign peers
 //!
 //! * By default an initiator asks for revision 2, CRC, and the peer-to-peer model with a zero-length Write or Read as
-//!   the ready-to-receive frame; a responder takes revisions 1 and 2. Markers are sent when asked for and never asked for.
+//!   the ready-to-receive frame; a responder takes revisions 1 and 2, and a zero-length Send where nothing else is offered. Markers are sent when asked for and never asked for.
 //! * Two endpoints of ours recognise each other by a [`hello`](wire::hello) in front of the private data and then use
 //!   FPDUs of up to [`Config::ulpdu_max`]. Towards others the limit is [`Config::ulpdu_foreign`]; a driver sets it from the
 //!   socket's segment size with [`config::mulpdu`]. Programs whose private data must be exact turn the hello off.
@@ -103,14 +125,16 @@
 //!
 //! **FPDU**: frame with length and CRC around a **ULPDU**, which is one DDP segment. **STag**: name of a region, 24-bit
 //! index and 8-bit key. **TO**: tagged offset, address in a region. **MSN, MO**: message number and offset in a message.
-//! **IRD, ORD**: READs held for the peer, READs outstanding at the peer. **RTR**: ready-to-receive, first frame of the
-//! initiator. **Park**: stop the inbound side until a page or durability comes.
+//! **IRD, ORD**: requests of the peer held until they are answered, our own outstanding at the peer: READs, atomic
+//! operations and those of the private profile together. **RTR**: ready-to-receive, first frame of the
+//! initiator. **Park**: stop the inbound side until a page or durability comes. **Window**: an STag for a part of a region,
+//! for one stream. **Fence**: hold a request until everything outstanding is answered.
 //!
 //! # Modules
 //!
 //! [`wire`] formats; [`mem`] regions and the access check; [`page`] the seam to page owners; [`connection`] the engine
-//! ([`wqe`] what is asked of it, [`cq`] and [`event`] what it tells, [`config`] its limits); [`driver`] loopback and a
-//! blocking TCP client.
+//! ([`wqe`] what is asked of it, [`srq`] buffers that several share, [`cq`] and [`event`] what it tells, [`config`] its
+//! limits); [`driver`] loopback and a blocking TCP client. [`planted`] has bugs for the conformance suite to notice.
 
 #![deny(unsafe_code)]
 

@@ -196,13 +196,19 @@ fn answers_keep_the_order_of_requests() {
 /// have to be told of it, what is behind it waits for that, too.
 #[test]
 fn parks_for_its_page() {
-    for tells in [false, true] {
-        let mut target = target(Residency::Never);
+    for (residency, tells) in [
+        (Residency::Never, false),
+        (Residency::Never, true),
+        (Residency::Always, true),
+    ] {
+        let mut target = target(residency);
         target.pages.tells = tells;
         target.deliver(&raw::atomic(1, target.file.stag, 8, ADD_ONE));
         target.deliver(&raw::write(target.dram.stag, 0, &[9; 8], true));
         assert_eq!(target.sent(), []);
-        target.page();
+        if residency == Residency::Never {
+            target.page();
+        }
         if tells {
             assert_eq!(target.sent(), []);
             assert_eq!(target.memory.to_vec(0, 8), [0; 8], "not before it is told");

@@ -388,6 +388,31 @@ fn verify_follows_the_ready_prefix() {
     assert_eq!(target.pages.pins.get(), 0);
 }
 
+/// Defends I16: the bytes that VERIFYs read count as those that READs send, so that small requests for much hold nobody
+/// else up for long; each call that has appended nothing gets at least one answer done.
+#[test]
+fn digests_count_as_output() {
+    let mut target = target(Residency::Always);
+    for msn in 1..=8 {
+        let file = target.file.remote(0);
+        target.deliver(&raw::verify(msn, file, VERIFY_BYTES_MAX));
+    }
+    let limit = 256 << 10;
+    for _ in 0..8 {
+        let (gets, mut out) = (target.pages.gets, Vec::new());
+        let sent = target
+            .connection
+            .poll_transmit(Time(0), &mut target.pages, &mut out, limit);
+        assert!(sent > 0);
+        assert!(
+            target.pages.gets - gets <= 2 * 257 + 128,
+            "one answer at a time"
+        );
+        assert_eq!(raw::frames(&out).len(), 1);
+    }
+    assert_eq!(target.sent(), []);
+}
+
 /// Defends I10 and the lengths: each misuse with its code.
 #[test]
 fn refusals() {

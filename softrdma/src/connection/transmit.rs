@@ -27,13 +27,18 @@ impl<S: PageStore> Connection<S> {
     ) -> usize {
         self.now = now;
         let start = out.len();
+        let mut digested = 0;
         self.emit_control(out);
         while matches!(self.phase, Phase::Rts { .. }) {
             // Also asks for the pages of READs that came in since.
             self.responses.fill_window(pages, &mut self.tickets);
-            if out.len() - start >= limit || !self.emit_segment(out) {
+            // What a VERIFY reads counts like what a READ sends. Who appended nothing is not asked again, so it goes on
+            // to the end of the first answer.
+            let is_enough = out.len() - start + digested >= limit && out.len() > start;
+            if limit == 0 || is_enough || !self.emit_segment(out) {
                 break;
             }
+            digested += self.responses.take_digested();
             // A READ whose source failed has left a Terminate.
             self.emit_control(out);
         }

@@ -9,12 +9,12 @@
 //! - Q1. `slots[i]` belongs to ticket number `front + i`; slots are in the order of the bytes that will be sent.
 //! - Q2. At most `window` slots; at most IRD entries.
 
+mod emit;
+
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use crate::addr::{BackingId, Msn, Stag, Ticket};
-use crate::connection::Fault;
-use crate::connection::segment::cut;
+use crate::addr::{BackingId, Msn, Ticket};
 use crate::connection::ticket::{TicketKind, Tickets, distance};
 use crate::mem::access::{AccessError, AccessKind, Accessor, Request, check};
 use crate::mem::cache::RegionCache;
@@ -22,10 +22,9 @@ use crate::mem::region::{Backing, Region};
 use crate::page::{GetPage, Intent, PAGE_BYTES, Page, PageError, PageStore};
 use crate::planted::Bug;
 use crate::wire::atomic::AtomicResponse;
-use crate::wire::ddp::{TAGGED_BYTES, Tagged, Untagged};
-use crate::wire::marker::Framer;
-use crate::wire::profile::{VERIFY_BYTES_MAX, VERIFY_REQUEST_BYTES, VerifyRequest, VerifyResponse};
-use crate::wire::rdmap::{Opcode, READ_REQUEST_BYTES, ReadRequest};
+use crate::wire::ddp::Untagged;
+use crate::wire::profile::{VERIFY_BYTES_MAX, VERIFY_REQUEST_BYTES, VerifyRequest};
+use crate::wire::rdmap::{READ_REQUEST_BYTES, ReadRequest};
 use crate::wire::terminate::TerminateCode;
 
 #[derive(Debug)]
@@ -34,9 +33,6 @@ enum Slot<P> {
     Ready(P),
     Failed(PageError),
 }
-
-/// Bytes that go into a digest at once.
-const DIGEST_BYTES: u32 = 64 << 10;
 
 /// A request that is not answered completely.
 #[derive(Debug)]
@@ -134,6 +130,8 @@ pub(super) struct Responses<P> {
     flushing: usize,
     /// Bytes on their way into a digest.
     scratch: Vec<u8>,
+    /// Bytes that went into digests since this was last taken.
+    digested: usize,
     planted: Option<Bug>,
 }
 
@@ -149,6 +147,7 @@ impl<P: Page> Responses<P> {
             answer_msn: Msn::FIRST,
             flushing: 0,
             scratch: Vec::new(),
+            digested: 0,
             planted,
         }
     }
@@ -300,6 +299,11 @@ impl<P: Page> Responses<P> {
         self.entries.push_back(Entry::Answer(Answer { body, hold }));
     }
 
+    /// Bytes that went into digests since the last call.
+    pub(super) fn take_digested(&mut self) -> usize {
+        std::mem::take(&mut self.digested)
+    }
+
     /// Does a FLUSH wait for durability?
     pub(super) fn is_flushing(&self) -> bool {
         self.flushing > 0
@@ -381,232 +385,5 @@ impl<P: Page> Responses<P> {
             }
             Some(Entry::Read(_)) => true,
         }
-    }
-
-    /// Appends the first answer, or one segment of it; only when `is_ready`.
-    pub(super) fn emit(
-        &mut self,
-        who: Accessor,
-        ulpdu_max: u16,
-        framer: &mut Framer,
-        out: &mut Vec<u8>,
-    ) -> Result<(), Fault> {
-        let read = match self.entries.front() {
-            Some(Entry::Read(read)) => read,
-            Some(Entry::Answer(_)) => {
-                self.emit_answer(framer, out);
-                return Ok(());
-            }
-            None => return Ok(()),
-        };
-        if let Some(digest) = read.digest {
-            return self.emit_digest(who, digest, framer, out);
-        }
-        let sink = read.request.sink;
-        let to = sink.to.wrapping_add(u64::from(read.sent));
-        let remaining = read.request.size - read.sent;
-        let mut len = cut(remaining, u64::from(read.sent), ulpdu_max, TAGGED_BYTES);
-        let mut header = Tagged {
-            opcode: Opcode::ReadResponse,
-            last: len == remaining,
-            stag: sink.stag,
-            to,
-            payload: &[],
-        };
-        let mut done_slots = 0;
-        match &read.source {
-            None => {
-                let at = framer.open(out);
-                header.emit_header(out);
-                framer.seal(out, at);
-            }
-            Some((region, base)) => {
-                let offset = base + u64::from(read.sent);
-                if matches!(region.spec.backing, Backing::Pages(_)) {
-                    len = self.ready_bytes(offset, len)?;
-                    header.last = len == remaining;
-                }
-                let refused = |error: AccessError| Fault::Peer(error.terminate(AccessKind::Read));
-                let access = check(region, who, read.access(len)).map_err(refused)?;
-                let at = framer.open(out);
-                header.emit_header(out);
-                match &region.spec.backing {
-                    Backing::Memory(buffer) => buffer.append_to(offset as usize, len as usize, out),
-                    Backing::Pages(_) => {
-                        done_slots = self.append_pages(offset, len, header.last, out)
-                    }
-                }
-                drop(access);
-                framer.seal(out, at);
-            }
-        }
-        self.drop_slots(done_slots);
-        if header.last {
-            self.pop();
-        } else if let Some(Entry::Read(read)) = self.entries.front_mut() {
-            read.sent += len;
-        }
-        Ok(())
-    }
-
-    /// Goes on with the first entry, a VERIFY, as far as its pages are there; appends its answer at the end.
-    fn emit_digest(
-        &mut self,
-        who: Accessor,
-        digest: Digest,
-        framer: &mut Framer,
-        out: &mut Vec<u8>,
-    ) -> Result<(), Fault> {
-        let Some(Entry::Read(read)) = self.entries.front() else {
-            return Ok(());
-        };
-        let mut scratch = std::mem::take(&mut self.scratch);
-        scratch.clear();
-        let mut len = read.request.size - read.sent;
-        let mut done_slots = 0;
-        if let Some((region, base)) = &read.source {
-            let offset = base + u64::from(read.sent);
-            len = len.min(DIGEST_BYTES);
-            if read.is_paged() {
-                len = self.ready_bytes(offset, len)?;
-            }
-            let last = read.sent + len == read.request.size;
-            let refused = |error: AccessError| Fault::Peer(error.terminate(AccessKind::Read));
-            let access = check(region, who, read.access(len)).map_err(refused)?;
-            match &region.spec.backing {
-                Backing::Memory(buffer) => {
-                    buffer.append_to(offset as usize, len as usize, &mut scratch);
-                }
-                Backing::Pages(_) => {
-                    done_slots = self.append_pages(offset, len, last, &mut scratch);
-                }
-            }
-            drop(access);
-        }
-        let crc = crc32c::crc32c_append(digest.crc, &scratch);
-        self.scratch = scratch;
-        self.drop_slots(done_slots);
-        let Some(Entry::Read(read)) = self.entries.front_mut() else {
-            return Ok(());
-        };
-        read.sent += len;
-        if read.sent < read.request.size {
-            read.digest = Some(Digest { crc, ..digest });
-            return Ok(());
-        }
-        self.pop();
-        let request = digest.request;
-        let response = VerifyResponse { request, crc };
-        self.emit_queue_3(Opcode::VerifyResponse, framer, out, |out| {
-            response.emit(out)
-        });
-        Ok(())
-    }
-
-    fn drop_slots(&mut self, count: usize) {
-        self.slots.drain(..count);
-        self.front = self.front.advanced(count);
-    }
-
-    fn pop(&mut self) -> Option<Entry> {
-        self.asking = self.asking.saturating_sub(1);
-        self.entries.pop_front()
-    }
-
-    fn emit_answer(&mut self, framer: &mut Framer, out: &mut Vec<u8>) {
-        let Some(Entry::Answer(answer)) = self.pop() else {
-            return;
-        };
-        let opcode = match answer.body {
-            Body::Atomic(_) => Opcode::AtomicResponse,
-            Body::Flush(_) => Opcode::FlushResponse,
-        };
-        self.emit_queue_3(opcode, framer, out, |out| match answer.body {
-            Body::Atomic(response) => response.emit(out),
-            Body::Flush(request) => out.extend_from_slice(&request.to_be_bytes()),
-        });
-    }
-
-    fn emit_queue_3(
-        &mut self,
-        opcode: Opcode,
-        framer: &mut Framer,
-        out: &mut Vec<u8>,
-        body: impl FnOnce(&mut Vec<u8>),
-    ) {
-        let at = framer.open(out);
-        header(opcode, self.answer_msn).emit_header(out);
-        body(out);
-        framer.seal(out, at);
-        self.answer_msn = self.answer_msn.next();
-    }
-
-    /// How many of the `wanted` bytes at `offset` lie in the ready prefix of the window.
-    fn ready_bytes(&self, offset: u64, wanted: u32) -> Result<u32, Fault> {
-        let mut ready = 0;
-        for slot in &self.slots {
-            match slot {
-                Slot::Ready(_) if ready < wanted => {
-                    let in_page = PAGE_BYTES as u32
-                        - ((offset + u64::from(ready)) % PAGE_BYTES as u64) as u32;
-                    ready = wanted.min(ready + in_page);
-                }
-                Slot::Failed(error) if ready == 0 => return Err(Fault::Storage(*error)),
-                _ => break,
-            }
-        }
-        assert!(ready > 0, "called only when the first page is there");
-        Ok(ready)
-    }
-
-    /// Copies `len` bytes at `offset` out of the window; returns how many slots are done with.
-    fn append_pages(&self, offset: u64, len: u32, last: bool, out: &mut Vec<u8>) -> usize {
-        let (mut copied, mut done) = (0, 0);
-        for slot in &self.slots {
-            let Slot::Ready(page) = slot else { break };
-            if copied == len as usize {
-                break;
-            }
-            let in_page = ((offset + copied as u64) % PAGE_BYTES as u64) as usize;
-            let count = (PAGE_BYTES - in_page).min(len as usize - copied);
-            page.append_to(in_page, count, out);
-            copied += count;
-            if in_page + count == PAGE_BYTES || (last && copied == len as usize) {
-                done += 1;
-            }
-        }
-        assert_eq!(copied, len as usize, "only ready bytes are sent");
-        done
-    }
-
-    /// The Read Request being answered, advanced to where it stopped, as a Terminate encloses it (RFC 5040 §4.8).
-    pub(super) fn offending_ulpdu(&self) -> Option<Vec<u8>> {
-        let Some(Entry::Read(read)) = self.entries.front() else {
-            return None;
-        };
-        let mut ulpdu = Vec::new();
-        if read.digest.is_some() {
-            header(Opcode::VerifyRequest, read.msn).emit_header(&mut ulpdu);
-            return Some(ulpdu);
-        }
-        header(Opcode::ReadRequest, read.msn).emit_header(&mut ulpdu);
-        let mut request = read.request;
-        request.sink.to = request.sink.to.wrapping_add(u64::from(read.sent));
-        request.source.to = request.source.to.wrapping_add(u64::from(read.sent));
-        request.size -= read.sent;
-        request.emit(&mut ulpdu);
-        Some(ulpdu)
-    }
-}
-
-/// Header of a message of one segment.
-fn header(opcode: Opcode, msn: Msn) -> Untagged<'static> {
-    Untagged {
-        opcode,
-        last: true,
-        invalidate: Stag(0),
-        msn,
-        offset: 0,
-        payload: &[],
     }
 }
