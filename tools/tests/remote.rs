@@ -8,8 +8,8 @@ use std::time::Duration;
 use common::{Image, can_serve, good, pattern};
 use softrdma::driver::tcp::TcpClient;
 use softrdma::{
-    Buffer, Config, LocalSlice, Operation, RegionTable, RemoteAddr, Stag, TaggedOffset,
-    WorkRequest, WrId,
+    Atomic, Buffer, Config, LocalSlice, Operation, Placement, RegionTable, RemoteAddr, Stag,
+    TaggedOffset, WorkRequest, WrId,
 };
 use tools::control::{
     FLAG_CREATE, FLAG_TRUNCATE, FLAG_WRITE, MESSAGE_BYTES_MAX, Op, Reply, Request,
@@ -258,5 +258,76 @@ fn a_client_that_stops_reading() {
     }
     assert!(buffer.to_vec(0, content.len()) == content);
     client.disconnect().unwrap();
+    assert!(target.stop().success());
+}
+
+/// Atomic operations on a file, from two clients of two reactors at once: none is lost, each answer is another one, and
+/// behind a FLUSH the sum survives a kill. A file opened for reading refuses them.
+#[test]
+fn atomic_operations_on_a_file() {
+    if !can_serve() {
+        return;
+    }
+    const ROUNDS: u64 = 300;
+    let image = Image::new("64MiB");
+    let source = image.beside("source");
+    fs::write(&source, vec![0; 8192]).unwrap();
+    let target = image.serve(&["--reactors", "2"]);
+    good(&["put", source.to_str().unwrap(), &target.url("/file")]);
+    let address = target.address.to_string();
+    let open = |flags| {
+        let config = Config {
+            private_profile: true,
+            ..Config::default()
+        };
+        let table = RegionTable::new([1; 32]);
+        let patience = Duration::from_secs(20);
+        let mut client = TcpClient::connect(&address, config, &table, &[], patience).unwrap();
+        let request = Request {
+            flags,
+            ..Request::new(Op::Open, "/file")
+        };
+        client.send(&request.emit(), None).unwrap();
+        let reply = Reply::parse(&client.recv(MESSAGE_BYTES_MAX).unwrap()).unwrap();
+        assert_eq!(reply.length, 8192, "{}", reply.message);
+        let remote = RemoteAddr {
+            stag: Stag(reply.stag),
+            to: TaggedOffset(reply.to + 4096),
+        };
+        (client, remote)
+    };
+    let add = Atomic::FetchAdd { add: 1, mask: 0 };
+    let mut seen: Vec<u64> = std::thread::scope(|scope| {
+        let adders = [(); 2].map(|()| {
+            scope.spawn(|| {
+                let (mut client, remote) = open(FLAG_WRITE);
+                let seen: Vec<u64> = (0..ROUNDS)
+                    .map(|_| client.atomic(remote, add).unwrap())
+                    .collect();
+                client.disconnect().unwrap();
+                seen
+            })
+        });
+        let seen = adders.map(|adder| adder.join().unwrap());
+        seen.concat()
+    });
+    seen.sort_unstable();
+    assert!(seen.into_iter().eq(0..2 * ROUNDS));
+
+    let (mut reader, remote) = open(0);
+    let refused = reader.atomic(remote, add).unwrap_err();
+    assert!(
+        refused.to_string().contains("remote access error"),
+        "{refused}"
+    );
+
+    let (mut client, remote) = open(FLAG_WRITE);
+    client.flush(remote, 8, Placement::Persistent).unwrap();
+    target.kill();
+    let target = image.serve(&[]);
+    let back = image.beside("back");
+    good(&["get", &target.url("/file"), back.to_str().unwrap()]);
+    let sum = (2 * ROUNDS).to_le_bytes();
+    assert_eq!(fs::read(&back).unwrap()[4096..4104], sum);
     assert!(target.stop().success());
 }

@@ -18,6 +18,7 @@ use std::fs::File;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Index of a grain of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -171,6 +172,24 @@ impl Arena {
         let to = self.at(slot, offset, from.len());
         // SAFETY: `to` is valid for the length (checked) and the mapping is never lent as a slice, so no overlap.
         unsafe { std::ptr::copy_nonoverlapping(from.as_ptr(), to, from.len()) }
+    }
+
+    /// Replaces the eight bytes at `offset` by what `change` makes of them, if anything; returns what they were. One atomic
+    /// instruction, tried again when somebody else was faster.
+    pub(crate) fn fetch_update(
+        &self,
+        slot: Slot,
+        offset: usize,
+        change: impl FnMut(u64) -> Option<u64>,
+    ) -> u64 {
+        let word = self.at(slot, offset, size_of::<u64>()).cast::<u64>();
+        assert!(word.is_aligned(), "atomic operation on aligned bytes");
+        // SAFETY: valid for eight bytes (checked) and aligned (checked); the mapping outlives the borrow, and nobody else
+        // makes references to it but such as this one.
+        let word = unsafe { AtomicU64::from_ptr(word) };
+        match word.fetch_update(Ordering::AcqRel, Ordering::Acquire, change) {
+            Ok(old) | Err(old) => old,
+        }
     }
 
     /// Copies one grain to another slot.

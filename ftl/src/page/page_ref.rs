@@ -117,6 +117,26 @@ impl PageRef {
         }
     }
 
+    /// Replaces the eight bytes at `offset` by what `change` makes of them, if anything, and returns what they were: one
+    /// atomic instruction, also against holders of the page in other threads. `change` may be called more than once.
+    ///
+    /// # Panics
+    /// If the bytes leave the page or are not aligned, or the page was not asked for with [`crate::Intent::Write`].
+    pub fn fetch_update(&self, offset: usize, change: impl FnMut(u64) -> Option<u64>) -> u64 {
+        assert!(self.is_writable(), "page held for reading");
+        assert!(
+            offset + size_of::<u64>() <= GRAIN_BYTES,
+            "write beyond the page"
+        );
+        let old = self
+            .shared
+            .pool
+            .arena
+            .fetch_update(self.slot(), offset, change);
+        self.wrote.set(true);
+        old
+    }
+
     /// Address of the page's 4096 bytes, valid while this guard lives. Who writes through it (writable pages only)
     /// says so with [`PageRef::set_written`].
     pub fn as_ptr(&self) -> *mut u8 {

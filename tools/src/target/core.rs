@@ -621,6 +621,13 @@ fn handle_notice(
             };
             control.send(tag, ControlJob::Request(index, tag, message));
         }
+        // Immediate data are nothing to us but a WRITE that has been placed: the buffer is free again.
+        Notice::Completion(done) if done.opcode == CompletionOpcode::RecvRdmaWithImm => {
+            let buffer = RecvBuffer::Vec(MESSAGE_BYTES_MAX);
+            if done.status.is_success() && connection.post_recv(done.wr_id, buffer).is_err() {
+                connection.abort();
+            }
+        }
         Notice::Completion(_) => {}
     }
 }

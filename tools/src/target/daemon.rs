@@ -344,6 +344,7 @@ fn start_reactors(
                 // CRCs are used when the peer asks; beyond loopback they always are.
                 crc: settings.listen.is_some_and(|at| !at.ip().is_loopback()),
                 read_window_pages: window,
+                private_profile: true,
                 ..Config::default()
             },
             connections: Arc::clone(&connections),

@@ -12,7 +12,10 @@ use contigfs::fuse::Window;
 use contigfs::{GrowError, InodeNo, StoreError};
 use ftl::{Ftl, GetError, Lba, LbaRange, PageRef, Port, Token};
 use slab::Slab;
-use softrdma::{BackingId, GetPage, PAGE_BYTES, PageError, PageRange, PageStore, PutPage, Ticket};
+use softrdma::mem::ATOMIC_BYTES;
+use softrdma::{
+    Atomic, BackingId, GetPage, PAGE_BYTES, PageError, PageRange, PageStore, PutPage, Ticket,
+};
 
 use super::job::{Job, PagesJob, Waiter};
 use super::mapped::Mapped;
@@ -71,6 +74,15 @@ impl softrdma::page::Page for FlashPage {
             let start = recalled.offset + offset as u64;
             recalled.bytes = start..start + from.len() as u64;
         }
+    }
+
+    fn atomic(&mut self, offset: usize, op: Atomic) -> u64 {
+        let old = self.page.fetch_update(offset, |old| op.apply(old));
+        if let Some(recalled) = &mut self.recalled {
+            let start = recalled.offset + offset as u64;
+            recalled.bytes = start..start + ATOMIC_BYTES as u64;
+        }
+        old
     }
 
     fn append_to(&self, offset: usize, len: usize, out: &mut Vec<u8>) {

@@ -205,7 +205,8 @@ impl Service {
             };
             let mut rights = Rights::REMOTE_READ;
             if write {
-                rights |= Rights::REMOTE_WRITE;
+                rights |= Rights::REMOTE_WRITE | Rights::REMOTE_ATOMIC;
+                rights |= Rights::FLUSH_GLOBAL | Rights::FLUSH_PERSISTENT;
             }
             let spec = RegionSpec::pages(ANONYMOUS, rights, place, request.offset, len);
             let region = self
@@ -249,7 +250,10 @@ impl Service {
     }
 
     fn open_dram(&self, owner: Owner, dram: &Arc<Buffer>) -> Result<Reply, Refusal> {
-        let rights = Rights::REMOTE_READ | Rights::REMOTE_WRITE;
+        let rights = Rights::REMOTE_READ
+            | Rights::REMOTE_WRITE
+            | Rights::REMOTE_ATOMIC
+            | Rights::FLUSH_GLOBAL;
         let region = self
             .stags
             .register(RegionSpec::memory(ANONYMOUS, rights, dram))
