@@ -514,3 +514,32 @@ fn write_with_immediate() {
         assert_eq!(sent, [write, write, write, send, send]);
     }
 }
+
+/// Real atomicity: two connections in two threads and local code add to the same bytes; nothing is lost.
+#[test]
+fn atomic_against_other_threads() {
+    const ROUNDS: u64 = 20_000;
+    let table = table(9);
+    let memory = Buffer::zeroed(64);
+    let spec = RegionSpec::memory(DOMAIN, Rights::REMOTE_ATOMIC, &memory);
+    let region = table.register(spec).unwrap();
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                let mut connection = raw::responder(Config::default(), &table, &mut NoPages);
+                let mut out = Vec::new();
+                for msn in 1..=ROUNDS as u32 {
+                    let add = raw::atomic(msn, region.stag, 8, ADD_ONE);
+                    connection.handle_bytes(Time(0), &mut NoPages, &add);
+                    out.clear();
+                    connection.poll_transmit(Time(0), &mut NoPages, &mut out, usize::MAX);
+                    assert!(!out.is_empty());
+                }
+            });
+        }
+        for _ in 0..ROUNDS {
+            memory.atomic(8, ADD_ONE);
+        }
+    });
+    assert_eq!(number(&memory.to_vec(8, 8)), 3 * ROUNDS);
+}

@@ -7,8 +7,9 @@ use proptest::prelude::*;
 use softrdma::wire::reader::StreamReader;
 use softrdma::wire::start::StartKind;
 use softrdma::{
-    BackingId, Buffer, Config, Connection, Event, LocalSlice, NoPages, Operation, ProtectionDomain,
-    RecvBuffer, RegionSpec, RemoteAddr, Rights, Stag, TaggedOffset, Time, WorkRequest, WrId,
+    Atomic, BackingId, Buffer, Config, Connection, Event, LocalSlice, NoPages, Operation,
+    Placement, ProtectionDomain, RecvBuffer, RegionSpec, RegionTable, RemoteAddr, Rights,
+    Selectivity, Stag, TaggedOffset, Time, WorkRequest, WrId,
 };
 
 const FILE: BackingId = BackingId(1);
@@ -24,6 +25,12 @@ fn any_bytes(bytes: &[u8]) {
         Connection::<NoPages>::initiator(Config::default(), &table(1), b"", Time(0)).unwrap();
     connection.handle_bytes(Time(0), &mut NoPages, bytes);
     connection.poll_transmit(Time(0), &mut NoPages, &mut Vec::new(), 1000);
+}
+
+/// A region on whose pages atomic operations are possible: those of the other begin at an odd byte.
+fn restore_aligned(table: &RegionTable) {
+    let spec = RegionSpec::pages(ProtectionDomain(0), Rights::all(), FILE, 4096, 1 << 17);
+    table.restore(spec, Stag(0x300), Some(Stag(0x381))).unwrap();
 }
 
 /// Plain function: ULPDUs, well framed, into a connection that has everything a peer could touch.
@@ -42,6 +49,7 @@ fn any_session(ulpdus: &[Vec<u8>], seed: u64) {
         &memory,
     );
     table.restore(spec, Stag(0x0000_0200), None).unwrap();
+    restore_aligned(&table);
     let config = Config {
         ird_max: 3,
         private_profile: seed.is_multiple_of(2),
@@ -105,7 +113,7 @@ fn any_session(ulpdus: &[Vec<u8>], seed: u64) {
 prop_compose! {
     /// A segment that is right in most of its fields.
     fn segment()(
-        opcode in prop_oneof![8 => 0_u8..8, 1 => 8_u8..16],
+        opcode in prop_oneof![8 => 0_u8..8, 3 => 8_u8..16],
         last in prop_oneof![4 => Just(0x40_u8), 1 => Just(0)],
         odd in prop_oneof![20 => Just(0_u8), 1 => any::<u8>()],
         stag in prop_oneof![4 => Just(0x100_u32), 4 => Just(0x181), 4 => Just(0x200), 1 => any::<u32>(), 1 => 0_u32..4],
@@ -123,7 +131,7 @@ prop_compose! {
             bytes.extend(to.to_be_bytes());
             bytes.extend(vec![opcode; len]);
         } else {
-            let queue = match opcode { 1 => 1_u32, 7 => 2, _ => 0 };
+            let queue = match opcode { 1 | 10 | 12 | 14 => 1_u32, 7 => 2, 11 | 13 | 15 => 3, _ => 0 };
             bytes.extend([0x01 | last, 0x40 | opcode]);
             bytes.extend(stag.to_be_bytes());
             bytes.extend(queue.to_be_bytes());
@@ -161,6 +169,23 @@ enum Honest {
     Send {
         len: usize,
     },
+    Atomic {
+        stag: u32,
+        to: u16,
+        op: Atomic,
+    },
+    Immediate,
+    Flush {
+        stag: u32,
+        to: u16,
+        len: u16,
+        placement: Placement,
+    },
+    Verify {
+        stag: u32,
+        to: u16,
+        len: u16,
+    },
 }
 
 fn honest() -> impl Strategy<Value = Honest> {
@@ -170,7 +195,41 @@ fn honest() -> impl Strategy<Value = Honest> {
         4 => (stag(), place(), any::<bool>()).prop_map(|(stag, (to, len), last)| Honest::Write { stag, to, len, last }),
         3 => (stag(), place()).prop_map(|(stag, (to, len))| Honest::Read { stag, to, len: len as u16 }),
         1 => (0_usize..1000).prop_map(|len| Honest::Send { len }),
+        1 => Just(Honest::Immediate),
+        3 => (aligned(), any::<u16>(), atomic()).prop_map(|(stag, to, op)| Honest::Atomic { stag, to, op }),
+        2 => (stag(), place(), any::<bool>()).prop_map(|(stag, (to, len), far)| Honest::Flush {
+            stag,
+            to,
+            len: len as u16,
+            placement: if far && stag != 0x200 { Placement::Persistent } else { Placement::Visible },
+        }),
+        1 => (stag(), place()).prop_map(|(stag, (to, len))| Honest::Verify { stag, to, len: len as u16 }),
     ]
+}
+
+fn aligned() -> impl Strategy<Value = u32> {
+    prop_oneof![Just(0x200_u32), Just(0x300), Just(0x381)]
+}
+
+fn atomic() -> impl Strategy<Value = Atomic> {
+    let word = any::<u64>;
+    prop_oneof![
+        (word(), word()).prop_map(|(add, mask)| Atomic::FetchAdd { add, mask }),
+        (word(), word(), word()).prop_map(|(compare_mask, swap, swap_mask)| Atomic::CompareSwap {
+            compare: 0,
+            compare_mask,
+            swap,
+            swap_mask,
+        }),
+        word().prop_map(|value| Atomic::Write { value }),
+    ]
+}
+
+fn remote(stag: u32, to: u64) -> RemoteAddr {
+    RemoteAddr {
+        stag: Stag(stag),
+        to: TaggedOffset(to),
+    }
 }
 
 /// Their ULPDUs. The memory region is smaller than the other: what is for it is made to fit.
@@ -199,12 +258,38 @@ fn honest_ulpdus(ops: &[Honest]) -> Vec<Vec<u8>> {
             sends += 1;
             raw::send(sends, 0, &vec![2; len], true)
         }
+        Honest::Immediate => {
+            sends += 1;
+            raw::immediate(sends, [3; 8])
+        }
+        Honest::Atomic { stag, to, op } => {
+            let (to, _) = fit(stag, to, 0);
+            reads += 1;
+            raw::atomic(reads, Stag(stag), to & !7, op)
+        }
+        Honest::Flush {
+            stag,
+            to,
+            len,
+            placement,
+        } => {
+            let (to, len) = fit(stag, to, usize::from(len));
+            reads += 1;
+            let range = Selectivity::Range(len as u32);
+            raw::flush(reads, remote(stag, to), range, placement)
+        }
+        Honest::Verify { stag, to, len } => {
+            let (to, len) = fit(stag, to, usize::from(len));
+            reads += 1;
+            raw::verify(reads, remote(stag, to), len as u32)
+        }
     };
     // Only two buffers are posted.
     let mut left = 2;
     let mut fits = |op: &&Honest| {
-        left -= i32::from(matches!(op, Honest::Send { .. }));
-        !matches!(op, Honest::Send { .. }) || left >= 0
+        let takes_one = matches!(op, Honest::Send { .. } | Honest::Immediate);
+        left -= i32::from(takes_one);
+        !takes_one || left >= 0
     };
     let frames = ops.iter().filter(|op| fits(op)).map(frame);
     frames
@@ -228,6 +313,28 @@ fn honest_sessions_exist() {
             len: 39_999,
         },
         Honest::Send { len: 999 },
+        Honest::Atomic {
+            stag: 0x200,
+            to: 60_001,
+            op: Atomic::FetchAdd { add: 1, mask: 1 },
+        },
+        Honest::Atomic {
+            stag: 0x381,
+            to: 60_001,
+            op: Atomic::Write { value: 1 },
+        },
+        Honest::Flush {
+            stag: 0x100,
+            to: 60_000,
+            len: 50_000,
+            placement: Placement::Persistent,
+        },
+        Honest::Verify {
+            stag: 0x200,
+            to: 60_000,
+            len: 50_000,
+        },
+        Honest::Immediate,
         Honest::Write {
             stag: 0x200,
             to: 0,
@@ -245,17 +352,23 @@ fn honest_sessions_exist() {
         &Buffer::zeroed(10_000),
     );
     table.restore(spec, Stag(0x200), None).unwrap();
-    let mut connection = raw::responder(Config::default(), &table, &mut pages);
-    connection
-        .post_recv(WrId(1), RecvBuffer::Vec(1000))
-        .unwrap();
+    restore_aligned(&table);
+    let config = Config {
+        private_profile: true,
+        ..Config::default()
+    };
+    let mut connection = raw::responder(config, &table, &mut pages);
+    for id in 0..2 {
+        let buffer = RecvBuffer::Vec(1000);
+        connection.post_recv(WrId(id), buffer).unwrap();
+    }
     for ulpdu in honest_ulpdus(&ops) {
         connection.handle_bytes(Time(0), &mut pages, &raw::fpdu(&ulpdu));
         while let Some((_, ticket)) = pages.syncs.pop() {
             connection.handle_durable(&mut pages, ticket, Ok(()));
         }
     }
-    assert_eq!(completions(&mut connection).len(), 1);
+    assert_eq!(completions(&mut connection).len(), 2);
     assert_eq!(connection.poll_event(), None);
 }
 

@@ -12,18 +12,25 @@ use common::{Residency, TestPages, pattern, table};
 use softrdma::driver::tcp::{ClientError, TcpClient};
 use softrdma::wire::terminate::TerminateCode;
 use softrdma::{
-    BackingId, Buffer, CloseReason, Config, Connection, Event, LocalSlice, MemoryRegion,
-    ProtectionDomain, RecvBuffer, RegionSpec, RegionTable, RemoteAddr, Rights, SocketState, Source,
-    Stag, Status, Time, WorkRequest, WrId,
+    Atomic, BackingId, Buffer, CloseReason, Config, Connection, Event, LocalSlice, MemoryRegion,
+    Operation, Placement, ProtectionDomain, RecvBuffer, RegionSpec, RegionTable, RemoteAddr,
+    Rights, SocketState, Source, Stag, Status, Time, WorkRequest, WrId,
 };
 
 const TIMEOUT: Duration = Duration::from_secs(10);
+
+fn private() -> Config {
+    Config {
+        private_profile: true,
+        ..Config::default()
+    }
+}
 
 /// Serves one connection: accepts it (or not), echoes messages, makes everything durable at once. Returns how it ended.
 fn serve(mut socket: TcpStream, table: &Arc<RegionTable>, accept: bool) -> CloseReason {
     socket.set_nodelay(true).unwrap();
     let mut pages = TestPages::new(Residency::Sometimes, 3);
-    let mut connection = Connection::<TestPages>::responder(Config::default(), table, Time(0));
+    let mut connection = Connection::<TestPages>::responder(private(), table, Time(0));
     let started = Instant::now();
     let mut input = vec![0; 1 << 16];
     let mut ended = None;
@@ -129,6 +136,48 @@ fn start(accept: bool) -> Served {
 
 fn connect(address: &str) -> Result<TcpClient, ClientError> {
     TcpClient::connect(address, Config::default(), &table(1), b"hello", TIMEOUT)
+}
+
+/// Atomic operations, FLUSH and VERIFY over a real socket, with pages that come late, and many at once.
+#[test]
+fn answered_operations() {
+    let served = start(true);
+    let client = TcpClient::connect(&served.address, private(), &table(1), b"", TIMEOUT);
+    let mut client = client.unwrap();
+    assert!(client.established().private_profile);
+    let remote = served.region.remote(1 << 20);
+    let add = Atomic::FetchAdd { add: 2, mask: 0 };
+    for round in 0..50 {
+        assert_eq!(client.atomic(remote, add).unwrap(), 2 * round);
+    }
+    client.flush(remote, 8, Placement::Persistent).unwrap();
+    for id in 0..60 {
+        let op = match id % 3 {
+            0 => Operation::fetch_add(served.region.remote_sync(1 << 20).unwrap(), 1),
+            // Of bytes that nobody changes meanwhile: a VERIFY may see what comes behind it.
+            1 => Operation::Verify {
+                remote: served.region.remote(2 << 20),
+                len: 10_000,
+            },
+            _ => Operation::AtomicWrite {
+                remote: served.region.remote(8),
+                value: id,
+            },
+        };
+        let request = WorkRequest::new(WrId(id), op);
+        client.connection().post_send(request).unwrap();
+    }
+    for id in 0..60 {
+        let done = client.wait().unwrap();
+        assert_eq!((done.wr_id, done.status), (WrId(id), Status::Success));
+        match id % 3 {
+            0 => assert_eq!(done.original, 100 + id / 3),
+            1 => assert_eq!(done.original, u64::from(crc32c::crc32c(&[0; 10_000]))),
+            _ => assert_eq!(done.original, 0),
+        }
+    }
+    client.disconnect().unwrap();
+    assert_eq!(served.server.join().unwrap(), CloseReason::Graceful);
 }
 
 /// WRITE, READ, SEND and orderly end over a real socket, with transfers larger than its buffers.

@@ -1,7 +1,7 @@
 //! Memory windows (type 2 of the verbs), local invalidation, and registering anew.
 //!
 //! A window is an STag that a program binds to a part of a region by a work request, for one stream and with fewer
-//! rights, and that ends by an invalidation, local or remote, without touching the region. It is a [`Region`] of its own
+//! rights, and that ends by an invalidation, local or remote, without touching the region. It is a `Region` of its own
 //! with the region behind it as its parent: an access needs both gates, so that ending either ends the access (I11).
 //!
 //! The low 8 bits of a window's STag are the program's at each bind; their high bit says sync, as everywhere.
