@@ -1,5 +1,5 @@
 //! Bugs on request: each variant makes the endpoint wrong in one exact way, so that the conformance suite can show that it
-//! would notice (M12). Never set outside of tests. All sites lie off the path of READs and WRITEs that are in order.
+//! would notice (M12). Never set outside of tests; looked at only where something is refused, or waits.
 
 /// A way to be wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -88,7 +88,7 @@ impl<S: PageStore> Connection<S> {
                 table: self.regions.table(),
             };
             self.requests
-                .emit(limits, &mut self.framer, out, &mut self.completions);
+                .emit(&limits, &mut self.framer, out, &mut self.completions);
         }
         self.fpdus_sent = true;
         true

@@ -122,10 +122,13 @@ pub(crate) fn check<'a>(
     }
     let gate = region.gate();
     let parent = region.parent_gate();
-    let revoked = !*gate && who.planted != Some(Bug::LivenessUnchecked);
-    let orphaned = parent.as_ref().is_some_and(|parent| !**parent)
-        && who.planted != Some(Bug::WindowOutlivesRegion);
-    if revoked || orphaned {
+    if !*gate && who.planted != Some(Bug::LivenessUnchecked) {
+        return Err(AccessError::InvalidStag);
+    }
+    if let Some(parent) = &parent
+        && !**parent
+        && who.planted != Some(Bug::WindowOutlivesRegion)
+    {
         return Err(AccessError::InvalidStag);
     }
     let len = u64::from(what.len);
@@ -137,23 +140,18 @@ pub(crate) fn check<'a>(
     {
         return Err(AccessError::Bounds);
     }
-    let granted = match what.kind {
-        AccessKind::Write => region.spec.rights.contains(Rights::REMOTE_WRITE),
-        AccessKind::Read => region.spec.rights.contains(Rights::REMOTE_READ),
-        AccessKind::Atomic => region.spec.rights.contains(Rights::REMOTE_ATOMIC),
-        AccessKind::AtomicWrite => region.spec.rights.contains(Rights::REMOTE_WRITE),
-        AccessKind::FlushVisible => region.spec.rights.contains(Rights::FLUSH_GLOBAL),
-        AccessKind::FlushPersistent => region.spec.rights.contains(Rights::FLUSH_PERSISTENT),
-        // A region that several streams share must not be invalidated by one of them (RFC 5042 §6.2.3).
-        AccessKind::Invalidate => {
-            region.spec.stream.is_some() && region.spec.rights.contains(Rights::REMOTE_INVALIDATE)
-        }
+    let right = match what.kind {
+        AccessKind::Write | AccessKind::AtomicWrite => Rights::REMOTE_WRITE,
+        AccessKind::Read => Rights::REMOTE_READ,
+        AccessKind::Atomic => Rights::REMOTE_ATOMIC,
+        AccessKind::FlushVisible => Rights::FLUSH_GLOBAL,
+        AccessKind::FlushPersistent => Rights::FLUSH_PERSISTENT,
+        AccessKind::Invalidate => Rights::REMOTE_INVALIDATE,
     };
-    let bug = match what.kind {
-        AccessKind::Invalidate => Bug::SharedInvalidated,
-        _ => Bug::RightsUnchecked,
-    };
-    if !granted && who.planted != Some(bug) {
+    // A region that several streams share must not be invalidated by one of them (RFC 5042 §6.2.3).
+    let shared = what.kind == AccessKind::Invalidate && region.spec.stream.is_none();
+    let granted = region.spec.rights.contains(right) && !shared;
+    if !granted && !is_planted_right(who, what.kind) {
         return Err(AccessError::Rights);
     }
     Ok(Access {
@@ -161,4 +159,13 @@ pub(crate) fn check<'a>(
         _gate: gate,
         _parent: parent,
     })
+}
+
+#[cold]
+fn is_planted_right(who: Accessor, kind: AccessKind) -> bool {
+    let bug = match kind {
+        AccessKind::Invalidate => Bug::SharedInvalidated,
+        _ => Bug::RightsUnchecked,
+    };
+    who.planted == Some(bug)
 }

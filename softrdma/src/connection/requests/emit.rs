@@ -61,12 +61,12 @@ impl Requests {
     /// Appends one segment of the next request, or carries out a local one; only when `is_ready`.
     pub(in crate::connection) fn emit(
         &mut self,
-        limits: Limits<'_>,
+        limits: &Limits<'_>,
         framer: &mut Framer,
         out: &mut Vec<u8>,
         completions: &mut CompletionQueue,
     ) {
-        let Limits { ord, ulpdu_max, .. } = limits;
+        let &Limits { ord, ulpdu_max, .. } = limits;
         let Some(wqe) = self.wqes.get_mut(self.next) else {
             return;
         };

@@ -183,18 +183,14 @@ impl Requests {
 
     /// Completes what is done at the front (S3).
     fn reap(&mut self, completions: &mut CompletionQueue) {
-        while let Some(&Wqe {
-            state: State::Done(status),
-            ..
-        }) = self.wqes.front()
+        while let Some(wqe) = self.wqes.front()
+            && let State::Done(status) = wqe.state
         {
-            let Some(wqe) = self.wqes.pop_front() else {
-                return;
-            };
-            self.next -= 1;
             if wqe.signaled || !status.is_success() {
                 completions.push(wqe.completion(status));
             }
+            self.wqes.pop_front();
+            self.next -= 1;
         }
     }
 

@@ -270,8 +270,8 @@ impl<P: Page> Responses<P> {
         if segment.payload.len() < bytes {
             return Err(TerminateCode::OperationUnspecified);
         }
-        let slack = usize::from(self.planted == Some(Bug::IrdByOne));
-        if self.entries.len() >= usize::from(ird) + slack {
+        let (held, ird) = (self.entries.len(), usize::from(ird));
+        if held >= ird && !(held == ird && self.planted == Some(Bug::IrdByOne)) {
             return Err(TerminateCode::OperationCatastrophicStream);
         }
         Ok(())
