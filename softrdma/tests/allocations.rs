@@ -7,9 +7,9 @@ use std::cell::Cell;
 use std::sync::Arc;
 
 use softrdma::{
-    BackingId, Buffer, Config, Connection, GetPage, Intent, LocalSlice, NoPages, Operation,
-    PAGE_BYTES, Page, PageRange, PageStore, ProtectionDomain, RegionSpec, RegionTable, Rights,
-    Source, Ticket, Time, WorkRequest, WrId,
+    BackingId, Buffer, Config, Connection, GetPage, Immediate, Intent, LocalSlice, NoPages,
+    Operation, PAGE_BYTES, Page, PageRange, PageStore, ProtectionDomain, RecvBuffer, RegionSpec,
+    RegionTable, Rights, Source, Ticket, Time, WorkRequest, WrId,
 };
 
 thread_local! {
@@ -61,7 +61,7 @@ impl PageStore for Resident {
     fn sync(&mut self, _: &[PageRange], _: Ticket) {}
 }
 
-/// READs, WRITEs and atomic operations at depth 16, delivered in pieces that cut FPDUs: after a warm-up neither side allocates.
+/// READs, WRITEs, some with immediate data, and atomic operations at depth 16, delivered in pieces that cut FPDUs: after a warm-up neither side allocates.
 #[test]
 fn the_data_path_does_not_allocate() {
     const DEPTH: usize = 16;
@@ -86,6 +86,12 @@ fn the_data_path_does_not_allocate() {
                 },
                 2 if id == 2 => Operation::compare_swap(aligned, 0, count),
                 2 => Operation::fetch_add(aligned, count),
+                3 if id == 7 => Operation::WriteImmediate {
+                    source: Source::inline(&[7; 20]).unwrap(),
+                    remote,
+                    immediate: Immediate::from(7),
+                    solicited: false,
+                },
                 _ => Operation::Write {
                     source: Source::Local(slice),
                     remote,
@@ -93,6 +99,8 @@ fn the_data_path_does_not_allocate() {
             };
             client.post_send(WorkRequest::new(WrId(id), op)).unwrap();
         }
+        let buffer = RecvBuffer::Local(LocalSlice::new(&local, 0, 8));
+        target.post_recv(WrId(count), buffer).unwrap();
         let mut done = 0;
         for _ in 0..100 {
             out.clear();
@@ -113,6 +121,8 @@ fn the_data_path_does_not_allocate() {
             }
             client.poll_event();
             if done == DEPTH {
+                let received = target.poll_completion().unwrap();
+                assert_eq!(received.wr_id, WrId(count));
                 return;
             }
         }
