@@ -1,11 +1,13 @@
 //! Requests about open files and what is in them.
 
 use std::cell::RefCell;
+use std::ops::Range;
 use std::sync::Arc;
 use std::thread::Builder;
 
 use zerocopy::IntoBytes;
 
+use super::super::cache::Window;
 use super::super::ioctl::{self, project, quota};
 use super::super::message::Message;
 use super::super::passthrough::Passthrough;
@@ -177,11 +179,9 @@ impl<S: BlockStore + 'static> Adapter<S> {
             let result = fs.write(ino, offset, &data, options);
             // Of a write that failed nothing need be kept, but what it did must be seen all the same.
             let n = *result.as_ref().unwrap_or(&0) as u64;
-            let answer = move || reply.with(result, written);
-            match window.stored(offset..offset + n) {
-                None => answer(),
-                Some(stale) => stale.recall(answer),
-            }
+            answer_change(window, offset..offset + n, move || {
+                reply.with(result, written)
+            });
         });
     }
 
@@ -197,9 +197,30 @@ impl<S: BlockStore + 'static> Adapter<S> {
 
     pub(super) fn fallocate(&self, mut message: Message<'_>, reply: Reply) -> Served {
         let what: FallocateIn = message.take()?;
-        let mode = FallocMode::from_flags(what.mode as i32);
-        let ino = message.ino();
-        reply.done(mode.and_then(|mode| self.fs.fallocate(ino, what.offset, what.length, mode)));
+        let mode = match FallocMode::from_flags(what.mode as i32) {
+            Ok(mode) => mode,
+            Err(error) => {
+                reply.error(error);
+                return Ok(());
+            }
+        };
+        let (ino, offset, length) = (message.ino(), what.offset, what.length);
+        if let FallocMode::Allocate { .. } = mode {
+            reply.done(self.fs.fallocate(ino, offset, length, mode));
+            return Ok(());
+        }
+        // The kernel has had dirty copies written back before it asked, and changes what it has got when it is answered.
+        // What is written back in between must not bring the old bytes back.
+        let fs = Arc::clone(&self.fs);
+        let bytes = offset..offset.saturating_add(length);
+        self.cache.change(ino, bytes.clone(), move |window| {
+            let result = fs.fallocate(ino, offset, length, mode);
+            let changed = match result {
+                Ok(()) => bytes,
+                Err(_) => offset..offset,
+            };
+            answer_change(window, changed, move || reply.done(result));
+        });
         Ok(())
     }
 
@@ -224,18 +245,40 @@ impl<S: BlockStore + 'static> Adapter<S> {
 
     pub(super) fn copy_file_range(&self, mut message: Message<'_>, reply: Reply) -> Served {
         let what: CopyIn = message.take()?;
-        let copied = self.fs.copy_range(&CopyRange {
+        let copy = CopyRange {
             from: message.ino(),
             from_offset: what.off_in,
             to: InodeNo(what.nodeid_out),
             to_offset: what.off_out,
             len: what.len,
-        });
-        reply.with(copied, |bytes| WriteOut {
-            size: bytes as u32,
-            padding: 0,
+        };
+        // The kernel drops its copies of all pages of the range when it is answered, and with those at the edges also what
+        // mappings have stored meanwhile beside the range. It copies such ranges by reading and writing.
+        if !self.is_of_whole_pages(&copy) {
+            reply.errno(libc::EXDEV);
+            return Ok(());
+        }
+        let fs = Arc::clone(&self.fs);
+        let bytes = copy.to_offset..copy.to_offset.saturating_add(copy.len);
+        self.cache.change(copy.to, bytes, move |window| {
+            let copied = fs.copy_range(&copy);
+            let end = copy.to_offset + copied.as_ref().unwrap_or(&0);
+            answer_change(window, copy.to_offset..end, move || {
+                reply.with(copied, |bytes| WriteOut {
+                    size: bytes as u32,
+                    padding: 0,
+                });
+            });
         });
         Ok(())
+    }
+
+    /// Whether there is nothing beside the target in its pages.
+    fn is_of_whole_pages(&self, copy: &CopyRange) -> bool {
+        let is_border = |offset: u64| offset.is_multiple_of(ftl::GRAIN_BYTES as u64);
+        let end = copy.to_offset.saturating_add(copy.len);
+        let is_behind = || self.fs.attr(copy.to).is_ok_and(|attr| end >= attr.size);
+        is_border(copy.to_offset) && (is_border(end) || is_behind())
     }
 
     pub(super) fn ioctl(&self, mut message: Message<'_>, reply: Reply) -> Served {
@@ -272,6 +315,14 @@ impl<S: BlockStore + 'static> Adapter<S> {
         if let Err(error) = started {
             tracing::error!(%error, "no thread to change limits");
         }
+    }
+}
+
+/// A change of `bytes` past the kernel's copies has been made: answers when no copy hides it.
+fn answer_change(window: Window, bytes: Range<u64>, answer: impl FnOnce() + Send + 'static) {
+    match window.stored(bytes) {
+        None => answer(),
+        Some(stale) => stale.recall(answer),
     }
 }
 

@@ -117,6 +117,29 @@ impl PageCache {
         });
     }
 
+    /// As [`recall`](Self::recall), for a change that the kernel makes in its copies as well, when it has been answered: if
+    /// there are no copies, `then` is called at once. Copies that come while it runs are noted all the same.
+    pub(super) fn change(
+        self: &Arc<Self>,
+        ino: InodeNo,
+        bytes: Range<u64>,
+        then: impl FnOnce(Window) + Send + 'static,
+    ) {
+        let mut files = self.files();
+        let file = files.entry(ino).or_default();
+        if file.copies != Copies::None {
+            drop(files);
+            return self.recall(ino, bytes, then);
+        }
+        let id = file.windows.open_storing(&bytes);
+        drop(files);
+        then(Window {
+            cache: Arc::clone(self),
+            ino,
+            id,
+        });
+    }
+
     fn send(&self, recall: Recall) {
         let recalls = self.recalls.lock().unwrap_or_else(PoisonError::into_inner);
         let refused = match recalls.as_ref() {

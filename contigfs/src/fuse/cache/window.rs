@@ -60,12 +60,21 @@ pub(super) struct Windows {
 impl Windows {
     /// Opens a window over the pages of `bytes`.
     pub(super) fn open(&mut self, bytes: &Range<u64>) -> WindowId {
+        self.open_in(bytes, Phase::Recalling)
+    }
+
+    /// Opens a window over pages of which there are no copies: it is STORING.
+    pub(super) fn open_storing(&mut self, bytes: &Range<u64>) -> WindowId {
+        self.open_in(bytes, Phase::Storing)
+    }
+
+    fn open_in(&mut self, bytes: &Range<u64>, phase: Phase) -> WindowId {
         self.next += 1;
         let id = WindowId(self.next);
         self.open.push(Window {
             id,
             pages: pages(bytes),
-            phase: Phase::Recalling,
+            phase,
             filled: BTreeSet::new(),
             writing: 0,
         });
@@ -215,6 +224,21 @@ mod tests {
         assert_eq!(recalled.left_out, []);
         assert_eq!(windows.end_write_back(&recalled), []);
         assert!(windows.close(id));
+        assert_eq!(windows.stored(id, BYTES), None);
+        assert!(windows.is_empty());
+    }
+
+    /// Without copies there is nothing to recall; one that comes in the middle is treated as any other.
+    #[test]
+    fn a_window_without_copies() {
+        let mut windows = Windows::default();
+        let id = windows.open_storing(&BYTES);
+        assert_eq!(windows.write_back(&COPY), None);
+        windows.fill(&COPY);
+        assert_eq!(windows.stored(id, BYTES), Some(COPY));
+        assert_eq!(windows.write_back(&COPY).unwrap().left_out, [BYTES]);
+        windows.end(id);
+        let id = windows.open_storing(&BYTES);
         assert_eq!(windows.stored(id, BYTES), None);
         assert!(windows.is_empty());
     }
