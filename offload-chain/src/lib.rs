@@ -1,1 +1,36 @@
-//! Group primitives over pre-posted work queues, executed by the endpoint (see the design notes of the workspace).
+//! Replication chains, and what has to happen on another machine until data there are durable.
+//!
+//! Today: remote persistence. [`persist`] knows, for every kind of responder and every kind of peer, the cheapest
+//! sequence of operations after which a requester may say "durable"; carries it out over `softrdma`; and proves it on an
+//! emulated responder by cutting the power between any two steps. The group primitives over pre-posted work queues will
+//! stand on it: their "durable on every member" is this crate's "durable", link by link.
+//!
+//! # Invariants
+//! - P1. When [`persist::run`] returns, the changes survive a loss of power of the responder, if the recipe is one that
+//!   [`persist::plan`] gave for it (I1).
+//! - P2. The second change of a compound update is never persistent without the first, at no moment, told or not.
+//! - P3. A [`persist::Proof`] exists only where the search was run; what the rules admit and what survives the search are
+//!   the same, for every recipe, responder and peer.
+//! - P4. No bytes of a requester lead to a panic or to memory outside of the region it was given (I10).
+//!
+//! # Failure
+//! When [`persist::run`] fails, it is unknown whether the update became durable; the same update can be run again, since
+//! it writes the same bytes to the same place. A responder that is told what makes no sense ends the connection.
+//!
+//! # Glossary
+//! **Persistence domain**: what survives a loss of power: **DMP** memory modules and their controller, **MHP** the caches
+//! too, **WSP** buffers of the NIC too. **DDIO**: inbound data are steered to the cache. **Singleton**: one change, which
+//! a reader can tell to be whole. **Compound**: a change, and one that must not persist before it (record and tail
+//! pointer). **Posted**: WRITE, SEND, immediate data: no answer, and may overtake what has one. **Non-posted**: READ,
+//! FLUSH, ATOMIC WRITE: start after everything before them. **Cell**: one of 72 scenarios, which is twelve responders
+//! times three operations times two kinds of update.
+//!
+//! # Modules
+//! [`persist`]: `scenario` the axes, `recipe` and `catalogue` what can be done, `peer` and `plan` what is right; `model`
+//! the emulated responder, `search` all its states, `prove` a cell; `run` and `endpoint` the requester, `serve` and
+//! `program` the responder, [`persist::message`] what they say to each other, [`persist::pm`] memory to try it on. The
+//! argument is in `docs/persistence.md`.
+
+#![forbid(unsafe_code)]
+
+pub mod persist;

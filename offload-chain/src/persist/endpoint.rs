@@ -1,0 +1,189 @@
+//! The recipes' operations over a connection of `softrdma`.
+
+use std::collections::VecDeque;
+use std::error::Error;
+use std::sync::Arc;
+
+use softrdma::driver::tcp::{ClientError, TcpClient};
+use softrdma::{
+    Buffer, Completion, CompletionOpcode, Connection, LocalSlice, MemoryRegion, NoPages, Operation,
+    PostError, RecvBuffer, RemoteAddr, Source, Status, WorkRequest, WrId,
+};
+
+use super::message::HEADER_BYTES;
+use super::peer::Offer;
+use super::recipe::Tag;
+use super::run::{Missing, Posted, Request, Transport, TransportError};
+
+/// Acknowledgements under way at once. A recipe has at most one.
+const RECEIVES: u64 = 4;
+/// Numbers of the receives; operations count from 1.
+const RECEIVE_IDS: u64 = 1 << 62;
+
+/// An established connection, and whoever moves its bytes.
+pub trait Channel {
+    /// How that fails.
+    type Error: Error + 'static;
+
+    /// The connection, to post work on.
+    fn connection(&mut self) -> &mut Connection<NoPages>;
+
+    /// Moves bytes until something has completed.
+    ///
+    /// # Errors
+    /// The connection ended, or nothing happens.
+    fn wait(&mut self) -> Result<Completion, Self::Error>;
+}
+
+impl Channel for TcpClient {
+    type Error = ClientError;
+
+    fn connection(&mut self) -> &mut Connection<NoPages> {
+        self.connection()
+    }
+
+    fn wait(&mut self) -> Result<Completion, ClientError> {
+        self.wait()
+    }
+}
+
+/// Why an operation failed.
+#[derive(Debug, thiserror::Error)]
+pub enum EndpointError<E: Error> {
+    /// The connection did.
+    #[error(transparent)]
+    Channel(E),
+    /// The peer, or our own endpoint, refused it.
+    #[error("request failed: {0}")]
+    Failed(Status),
+    /// It could not be queued.
+    #[error(transparent)]
+    Post(#[from] PostError),
+}
+
+/// A connection to a responder that has registered one region for us.
+#[derive(Debug)]
+pub struct Endpoint<C> {
+    channel: C,
+    region: MemoryRegion,
+    sink: Arc<Buffer>,
+    posted: u64,
+    completed: u64,
+    messages: VecDeque<Vec<u8>>,
+}
+
+/// What [`plan`](super::plan) may count on with a region of our endpoint.
+#[must_use]
+pub fn offer(region: &MemoryRegion) -> Offer {
+    match region.sync_stag {
+        Some(_) => Offer::SYNC_STAG,
+        None => Offer::empty(),
+    }
+}
+
+impl<C: Channel> Endpoint<C> {
+    /// Takes an established connection and the names of the responder's region.
+    ///
+    /// # Errors
+    /// If the connection has ended meanwhile.
+    pub fn new(mut channel: C, region: MemoryRegion) -> Result<Self, PostError> {
+        for id in 0..RECEIVES {
+            let buffer = RecvBuffer::Vec(HEADER_BYTES);
+            channel
+                .connection()
+                .post_recv(WrId(RECEIVE_IDS + id), buffer)?;
+        }
+        Ok(Self {
+            channel,
+            region,
+            sink: Buffer::zeroed(1),
+            posted: 0,
+            completed: 0,
+            messages: VecDeque::new(),
+        })
+    }
+
+    /// The connection, to end it.
+    #[must_use]
+    pub fn into_channel(self) -> C {
+        self.channel
+    }
+
+    fn remote(&self, at: u64, tag: Tag) -> Result<RemoteAddr, Missing> {
+        match tag {
+            Tag::Plain => Ok(self.region.remote(at)),
+            Tag::Sync => self.region.remote_sync(at).ok_or(Missing::SyncStag),
+        }
+    }
+
+    fn take_one(&mut self) -> Result<(), EndpointError<C::Error>> {
+        let completion = self.channel.wait().map_err(EndpointError::Channel)?;
+        if !completion.status.is_success() {
+            return Err(EndpointError::Failed(completion.status));
+        }
+        let Completion {
+            wr_id,
+            opcode,
+            message,
+            ..
+        } = completion;
+        if opcode == CompletionOpcode::Recv {
+            self.messages.push_back(message.unwrap_or_default());
+            let buffer = RecvBuffer::Vec(HEADER_BYTES);
+            self.channel.connection().post_recv(wr_id, buffer)?;
+        } else {
+            self.completed = wr_id.0;
+        }
+        Ok(())
+    }
+}
+
+impl<C: Channel> Transport for Endpoint<C> {
+    type Error = EndpointError<C::Error>;
+
+    fn post(&mut self, request: Request<'_>) -> Result<Posted, TransportError<Self::Error>> {
+        let copy = |bytes: &[u8]| Source::Bytes(bytes.to_vec());
+        let op = match request {
+            Request::Write { at, bytes, tag } => Operation::Write {
+                source: copy(bytes),
+                remote: self.remote(at, tag)?,
+            },
+            Request::Send { message } => Operation::Send {
+                source: copy(message),
+                solicited: true,
+                invalidate: None,
+            },
+            Request::Read { bytes } => Operation::Read {
+                sink: LocalSlice::new(&self.sink, 0, bytes as usize),
+                remote: self.region.remote(0),
+            },
+            Request::WriteImm { .. } => return Err(Missing::Immediate.into()),
+            Request::AtomicWrite { .. } => return Err(Missing::AtomicWrite.into()),
+            Request::Flush => return Err(Missing::Flush.into()),
+        };
+        let wr_id = self.posted + 1;
+        self.channel
+            .connection()
+            .post_send(WorkRequest::new(WrId(wr_id), op))
+            .map_err(|error| TransportError::Failed(error.into()))?;
+        self.posted = wr_id;
+        Ok(Posted(wr_id))
+    }
+
+    /// Requests complete in posting order.
+    fn wait(&mut self, posted: Posted) -> Result<(), Self::Error> {
+        while self.completed < posted.0 {
+            self.take_one()?;
+        }
+        Ok(())
+    }
+
+    fn receive(&mut self) -> Result<Vec<u8>, Self::Error> {
+        loop {
+            if let Some(message) = self.messages.pop_front() {
+                return Ok(message);
+            }
+            self.take_one()?;
+        }
+    }
+}
