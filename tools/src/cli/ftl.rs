@@ -7,6 +7,7 @@ use clap::{Args, Subcommand};
 use ftl::GcPolicy;
 
 use super::fs::BenchFs;
+use super::remotelog::BenchRemotelog;
 
 /// The translation layer alone.
 #[derive(Clone, Debug, Subcommand)]
@@ -77,6 +78,11 @@ pub enum BenchCommand {
         after_help = "Example: flashnet bench fs --directory /mnt/flash\n         flashnet bench fs --only 'random read' --rounds 9"
     )]
     Fs(BenchFs),
+    /// A remote log, made persistent in 72 scenarios: which recipe, whether it is proven, how long it takes here.
+    #[command(
+        after_help = "Example: flashnet bench remotelog --prove\n         flashnet bench remotelog --prove --traces --records 0"
+    )]
+    Remotelog(BenchRemotelog),
 }
 
 /// Options of `bench wa`.

@@ -6,6 +6,7 @@ pub mod ftl;
 mod litmus;
 pub mod mount;
 pub mod quota;
+pub mod remotelog;
 
 use std::path::PathBuf;
 

@@ -5,6 +5,7 @@
 //! true update rates reaches in a model without headers, reserve and durability.
 
 mod fs;
+mod remotelog;
 mod sides;
 
 use std::fmt::Write as _;
@@ -84,6 +85,7 @@ pub(super) fn run(command: &BenchCommand, json: bool) -> Result<()> {
     match command {
         BenchCommand::Wa(options) => wa(options, json),
         BenchCommand::Fs(options) => fs::run(options, json),
+        BenchCommand::Remotelog(options) => remotelog::run(options, json),
     }
 }
 

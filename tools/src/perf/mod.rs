@@ -9,5 +9,6 @@ pub mod lat;
 pub mod null;
 pub mod raw;
 pub mod rdma;
+pub mod remotelog;
 pub mod shape;
 pub mod socket;
