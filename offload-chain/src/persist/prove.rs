@@ -13,8 +13,9 @@ use super::recipe::{Cost, Recipe};
 use super::scenario::{Config, Scenario, Update};
 use super::search::{Counterexample, Evidence, Verdict, search};
 
-/// A proven cell.
+/// A proven cell. Only [`Prover::prove`] makes one.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Proof {
     /// The cell.
     pub scenario: Scenario,

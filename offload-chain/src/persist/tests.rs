@@ -63,7 +63,8 @@ fn the_printed_tables_are_proven() {
         let all = catalogue::recipes().filter(|recipe| recipe.is_for(scenario.update));
         let count = all.filter(|recipe| recipe.id != C4Wait).count();
         assert!(proof.weaker.len() + proof.others.len() + 1 >= count);
-        assert!(proof.evidence.cuts > 10, "{proof}");
+        // Neither a search that sees nothing nor one that cannot be afforded.
+        assert!((10..5_000).contains(&proof.evidence.cuts), "{proof}");
     }
     let all = prover.evidence();
     assert!(all.cuts > 1_000 && all.restarts > 100, "{all:?}");
@@ -398,7 +399,7 @@ fn counterexamples_can_be_read() {
     };
     let text = found.to_string();
     assert!(text.contains("requester: WRITE a\n"), "{text}");
-    assert!(text.contains("a[0]: bus -> coherent\n"), "{text}");
+    assert!(text.contains("a[0]: bus -> cache\n"), "{text}");
     assert!(text.contains("NIC answers FLUSH\n"), "{text}");
     assert!(
         text.ends_with(

@@ -31,7 +31,7 @@ mod stage;
 
 use super::peer::{Completion, Inbound, Peer};
 use super::recipe::{Barrier, Item, Payload, Recipe, Recovery, RequesterStep, ResponderStep, Tag};
-use super::scenario::{ATOMIC_WRITE_BYTES, Config, ReceiveQueue, Update};
+use super::scenario::{ATOMIC_WRITE_BYTES, Config, Ddio, ReceiveQueue, Update};
 
 pub(in crate::persist) use stage::Pieces;
 use stage::STAGES;
@@ -137,6 +137,8 @@ pub(in crate::persist) struct Machine {
     /// How far FLUSH or READ push; they are all of one kind.
     reach: Stage,
     kept_from: Stage,
+    /// What a NIC makes visible lies in the bus controller's write buffer, not in the cache.
+    bypasses_cache: bool,
     planted: Option<Planted>,
 }
 
@@ -161,6 +163,7 @@ impl Machine {
                 peer.reach(barrier, recipe.primary(), config)
             }),
             kept_from: peer.kept_from(config),
+            bypasses_cache: peer.inbound() == Inbound::Bus && config.ddio == Ddio::Off,
             planted,
         };
         // The changes are there to be looked for even if nothing brings them.
@@ -334,7 +337,8 @@ impl Machine {
             Move::Advance(piece) => {
                 let stage = state.stage(piece);
                 let next = self.next_stage(stage);
-                format!("{}: {stage} -> {next}", self.name(piece))
+                let (from, to) = (self.place(piece, stage), self.place(piece, next));
+                format!("{}: {from} -> {to}", self.name(piece))
             }
             Move::Answer(op) => {
                 let step = self.requester[self.ops[op].step];
@@ -348,6 +352,15 @@ impl Machine {
                 }
             },
         }
+    }
+
+    /// Where a piece is, in words.
+    fn place(&self, piece: usize, stage: Stage) -> String {
+        let is_inbound = self.pieces[piece].op.is_some();
+        if stage == Stage::Coherent && self.bypasses_cache && is_inbound {
+            return "write buffer".to_owned();
+        }
+        stage.to_string()
     }
 
     fn name(&self, piece: usize) -> String {

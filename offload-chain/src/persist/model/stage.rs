@@ -64,7 +64,7 @@ impl fmt::Display for Stage {
             Self::Transport => "requester's transport",
             Self::Nic => "NIC",
             Self::Bus => "bus",
-            Self::Coherent => "coherent",
+            Self::Coherent => "cache",
             Self::MemoryController => "memory controller",
             Self::Module => "PM",
         })
