@@ -6,8 +6,9 @@ use std::sync::Arc;
 
 use softrdma::driver::tcp::{ClientError, TcpClient};
 use softrdma::{
-    Buffer, Completion, CompletionOpcode, Connection, LocalSlice, MemoryRegion, NoPages, Operation,
-    PostError, RecvBuffer, RemoteAddr, Source, Status, WorkRequest, WrId,
+    Buffer, Completion, CompletionOpcode, Connection, Immediate, LocalSlice, MemoryRegion, NoPages,
+    Operation, Placement, PostError, RecvBuffer, RemoteAddr, Selectivity, Source, Status,
+    WorkRequest, WrId,
 };
 
 use super::message::HEADER_BYTES;
@@ -72,13 +73,14 @@ pub struct Endpoint<C> {
     messages: VecDeque<Vec<u8>>,
 }
 
-/// What [`plan`](super::plan) may count on with a region of our endpoint.
+/// What [`plan`](super::plan) may count on with a region of our endpoint, over a connection with or without the private
+/// profile. With it, the region has to be registered with the right to FLUSH up to persistence.
 #[must_use]
-pub fn offer(region: &MemoryRegion) -> Offer {
-    match region.sync_stag {
-        Some(_) => Offer::SYNC_STAG,
-        None => Offer::empty(),
-    }
+pub fn offer(region: &MemoryRegion, private_profile: bool) -> Offer {
+    let mut offer = Offer::IMMEDIATE;
+    offer.set(Offer::SYNC_STAG, region.sync_stag.is_some());
+    offer.set(Offer::PROFILE, private_profile);
+    offer
 }
 
 impl<C: Channel> Endpoint<C> {
@@ -157,15 +159,37 @@ impl<C: Channel> Transport for Endpoint<C> {
                 sink: LocalSlice::new(&self.sink, 0, bytes as usize),
                 remote: self.region.remote(0),
             },
-            Request::WriteImm { .. } => return Err(Missing::Immediate.into()),
-            Request::AtomicWrite { .. } => return Err(Missing::AtomicWrite.into()),
-            Request::Flush => return Err(Missing::Flush.into()),
+            Request::WriteImm {
+                at,
+                bytes,
+                tag,
+                immediate,
+            } => Operation::WriteImmediate {
+                source: copy(bytes),
+                remote: self.remote(at, tag)?,
+                immediate: Immediate(immediate.to_be_bytes()),
+                solicited: true,
+            },
+            // The value is named as a number of the peer's memory, which is little-endian wherever we run.
+            Request::AtomicWrite { at, bytes } => Operation::AtomicWrite {
+                remote: self.region.remote(at),
+                value: u64::from_le_bytes(bytes),
+            },
+            Request::Flush => Operation::Flush {
+                remote: self.region.remote(0),
+                selectivity: Selectivity::Region,
+                placement: Placement::Persistent,
+            },
         };
         let wr_id = self.posted + 1;
         self.channel
             .connection()
             .post_send(WorkRequest::new(WrId(wr_id), op))
-            .map_err(|error| TransportError::Failed(error.into()))?;
+            .map_err(|error| match (error, request) {
+                (PostError::NoProfile, Request::AtomicWrite { .. }) => Missing::AtomicWrite.into(),
+                (PostError::NoProfile, _) => Missing::Flush.into(),
+                (error, _) => TransportError::Failed(error.into()),
+            })?;
         self.posted = wr_id;
         Ok(Posted(wr_id))
     }

@@ -80,6 +80,15 @@ impl EmulatedPm {
         }
     }
 
+    /// Bytes of a range as readers see them now.
+    ///
+    /// # Panics
+    /// If the range is not inside.
+    #[must_use]
+    pub fn visible(&self, at: usize, len: usize) -> Vec<u8> {
+        self.inner().visible[at..at + len].to_vec()
+    }
+
     /// Time that write-backs would have taken since the last call.
     #[must_use]
     pub fn take_debt(&self) -> Duration {

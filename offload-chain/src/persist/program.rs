@@ -131,6 +131,10 @@ impl Program {
                 message = self.buffers.content(slot, len);
                 Arrival::Message(&message)
             }
+            CompletionOpcode::RecvRdmaWithImm => {
+                let immediate = completion.immediate.ok_or(ProgramError::Unknown)?;
+                Arrival::Immediate(u64::from_be_bytes(immediate.0))
+            }
             _ => return Err(ProgramError::Unknown),
         };
         let served = self.responder.handle(arrival, memory)?;

@@ -57,7 +57,7 @@ pub struct Posted(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum Missing {
     /// WRITE with immediate data.
-    #[error("the endpoint does not send immediate data yet; plan for a peer without")]
+    #[error("the transport has no immediate data; plan for a peer without")]
     Immediate,
     /// FLUSH.
     #[error("the connection has no FLUSH; plan for a peer without")]

@@ -34,7 +34,7 @@ struct Cell {
 /// Runs the bench.
 pub(super) fn run(options: &BenchRemotelog, json: bool) -> Result<()> {
     let started = Instant::now();
-    let peer = remotelog::peer()?;
+    let peer = remotelog::peer(!options.plain)?;
     let mut prover = options.prove.then(Prover::new);
     let mut cells = Vec::new();
     for scenario in Scenario::all() {
@@ -47,9 +47,12 @@ pub(super) fn run(options: &BenchRemotelog, json: bool) -> Result<()> {
         }
         let endpoint = way(scenario, peer, prover.as_mut())?;
         let latency = match &endpoint {
-            Ok(way) if options.records > 0 => {
-                Some(remotelog::measure(scenario, &way.recipe, options.records)?)
-            }
+            Ok(way) if options.records > 0 => Some(remotelog::measure(
+                scenario,
+                peer,
+                &way.recipe,
+                options.records,
+            )?),
             _ => None,
         };
         cells.push(Cell {

@@ -40,19 +40,24 @@ pub struct Latency {
     pub records: u64,
 }
 
-/// The responder that the bench has.
-pub fn peer() -> Result<Peer> {
+/// The responder that the bench has, with or without FLUSH and ATOMIC WRITE.
+pub fn peer(private_profile: bool) -> Result<Peer> {
     let table = RegionTable::new(rand::random());
-    Ok(Peer::Endpoint(offer(&responder::register(&table)?)))
+    let region = responder::register(&table)?;
+    Ok(Peer::Endpoint(offer(&region, private_profile)))
 }
 
-/// Appends `records` records by the recipe, and cuts the power after each.
-pub fn measure(scenario: Scenario, recipe: &Recipe, records: u64) -> Result<Latency> {
+/// Appends `records` records by the recipe, which is one for this peer, and cuts the power after each.
+pub fn measure(scenario: Scenario, peer: Peer, recipe: &Recipe, records: u64) -> Result<Latency> {
     let domain = scenario.config.domain;
-    let responder = Running::start(domain, recipe)?;
+    let config = Config {
+        private_profile: peer.has_flush(),
+        ..Config::default()
+    };
+    let responder = Running::start(domain, recipe, config.clone())?;
     let client = TcpClient::connect(
         &responder.address.to_string(),
-        Config::default(),
+        config,
         &RegionTable::new(rand::random()),
         &[],
         PATIENCE,

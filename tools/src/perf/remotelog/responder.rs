@@ -40,7 +40,7 @@ pub(super) struct Running {
 
 /// Registers the log.
 pub(super) fn register(table: &RegionTable) -> Result<MemoryRegion, RegisterError> {
-    let rights = Rights::REMOTE_READ | Rights::REMOTE_WRITE;
+    let rights = Rights::REMOTE_READ | Rights::REMOTE_WRITE | Rights::FLUSH_PERSISTENT;
     let len = LOG_BYTES as u64;
     table.register(RegionSpec::pages(
         ProtectionDomain(0),
@@ -53,7 +53,7 @@ pub(super) fn register(table: &RegionTable) -> Result<MemoryRegion, RegisterErro
 
 impl Running {
     /// Listens on loopback for one connection, to be served by the recipe.
-    pub(super) fn start(domain: Domain, recipe: &Recipe) -> Result<Self> {
+    pub(super) fn start(domain: Domain, recipe: &Recipe, config: Config) -> Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0").context("cannot listen on loopback")?;
         let address = listener.local_addr()?;
         let table = RegionTable::new(rand::random());
@@ -66,7 +66,7 @@ impl Running {
             .name("remotelog".to_owned())
             .spawn(move || {
                 let (socket, _) = listener.accept()?;
-                serve(socket, &table, memory, program)
+                serve(socket, config, &table, memory, program)
             })?;
         Ok(Self {
             address,
@@ -87,6 +87,7 @@ impl Running {
 
 fn serve(
     mut socket: TcpStream,
+    config: Config,
     table: &Arc<RegionTable>,
     pm: EmulatedPm,
     mut program: Program,
@@ -96,7 +97,7 @@ fn serve(
     socket.set_write_timeout(Some(PATIENCE))?;
     // The program's view of the memory, and the endpoint's.
     let (mut memory, mut pages) = (pm.clone(), pm);
-    let mut connection = Connection::responder(Config::default(), table, Time(0));
+    let mut connection = Connection::responder(config, table, Time(0));
     program.start(&mut connection)?;
     let started = Instant::now();
     let mut input = vec![0; IO_BYTES];
