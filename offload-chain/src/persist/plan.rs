@@ -112,7 +112,8 @@ impl Scenario {
     }
 }
 
-/// Is the recipe right for this responder?
+/// Is the recipe right for this responder? The rules know the recipes of the catalogue, in every form; for others ask
+/// [`Prover::examine`](super::Prover::examine).
 ///
 /// # Errors
 /// Why not.

@@ -139,7 +139,11 @@ impl Prover {
         })
     }
 
-    /// Searches all that can become of a recipe, whether it is right or not.
+    /// Searches all that can become of a recipe, whether it is right or not, and whether it is of the catalogue or made
+    /// from one that is.
+    ///
+    /// # Panics
+    /// If the recipe has more than eight operations, or moves more than eight pieces of data.
     pub fn examine(
         &mut self,
         recipe: &Recipe,

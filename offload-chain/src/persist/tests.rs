@@ -1,6 +1,8 @@
 //! Defends I1 as far as remote persistence goes: what was said to be durable is there after any cut, and a second
 //! change never without the first. Bugs planted in recipes and in the emulated responder are found (M12).
 
+use std::collections::HashSet;
+
 use super::model::Planted;
 use super::*;
 use RecipeId::*;
@@ -179,6 +181,42 @@ fn plans_depend_on_the_peer() {
     }
     let siw = name(MHP, Primary::WriteImm, compound, Peer::Siw);
     assert_eq!(siw, Err(Refusal::NoImmediate(Peer::Siw)));
+}
+
+/// Every rule refuses something; and what any rule but those about abilities refuses, the search shows to be wrong, for raw
+/// recipes as for the forms that fit the peer.
+#[test]
+fn every_rule_is_used() {
+    let mut reasons = HashSet::new();
+    let updates = [
+        Update::Singleton,
+        Update::TAIL_POINTER,
+        Update::Compound { tail_bytes: 9 },
+    ];
+    for (peer, config) in PEERS
+        .into_iter()
+        .flat_map(|p| Config::all().map(move |c| (p, c)))
+    {
+        let mut prover = Prover::new();
+        let sync = |recipe: Recipe| recipe.in_form(Barrier::ReadNothing, Tag::Sync);
+        let raw = catalogue::recipes().flat_map(|recipe| {
+            let mut forms = peer.forms(&recipe);
+            forms.extend([recipe.clone(), sync(recipe)]);
+            forms
+        });
+        for (recipe, update) in raw.flat_map(|r| updates.map(|u| (r.clone(), u))) {
+            let Err(refusal) = admit(&recipe, config, update, peer) else {
+                continue;
+            };
+            assert!(refusal.to_string().len() > 20, "{refusal}");
+            reasons.insert(std::mem::discriminant(&refusal));
+            if plan::able(&recipe, update, peer).is_ok() {
+                let verdict = prover.examine(&recipe, config, update, peer);
+                assert!(!verdict.survives(), "{peer}, {config}: {recipe}: {refusal}");
+            }
+        }
+    }
+    assert_eq!(reasons.len(), 13);
 }
 
 /// Waiting for a WRITE or SEND is refused on iWARP in every configuration, and shown to be wrong.

@@ -37,7 +37,7 @@ pub(in crate::persist) use stage::Pieces;
 use stage::STAGES;
 pub use stage::Stage;
 
-/// Pieces of one machine.
+/// Pieces, and operations, of one machine.
 const PIECES_MAX: usize = 8;
 /// Bits of a stage in a state.
 const STAGE_BITS: usize = 4;
@@ -76,7 +76,11 @@ enum Kind {
         notifies: bool,
     },
     AtomicWrite,
-    Barrier(Barrier),
+    /// FLUSH or READ, and how far everything before it has come when it is answered.
+    Barrier {
+        is_flush: bool,
+        reach: Stage,
+    },
 }
 
 /// Something that may happen next.
@@ -134,8 +138,6 @@ pub(in crate::persist) struct Machine {
     in_order: bool,
     completion: Completion,
     inbound: Inbound,
-    /// How far FLUSH or READ push; they are all of one kind.
-    reach: Stage,
     kept_from: Stage,
     /// What a NIC makes visible lies in the bus controller's write buffer, not in the cache.
     bypasses_cache: bool,
@@ -159,9 +161,6 @@ impl Machine {
             in_order: peer.places_in_order(),
             completion: peer.completion(),
             inbound: peer.inbound(),
-            reach: recipe.barrier().map_or(Stage::Absent, |barrier| {
-                peer.reach(barrier, recipe.primary(), config)
-            }),
             kept_from: peer.kept_from(config),
             bypasses_cache: peer.inbound() == Inbound::Bus && config.ddio == Ddio::Off,
             planted,
@@ -205,12 +204,16 @@ impl Machine {
                     }
                     posted(Tag::Plain, true)
                 }
-                RequesterStep::Barrier(barrier) => Kind::Barrier(barrier),
+                RequesterStep::Barrier(barrier) => Kind::Barrier {
+                    is_flush: barrier == Barrier::Flush,
+                    reach: peer.reach(barrier, recipe.primary(), config),
+                },
                 RequesterStep::Wait | RequesterStep::ReceiveAck => continue,
             };
             machine.ops.push(Op { step, kind });
         }
-        assert!(machine.pieces.len() <= PIECES_MAX, "{recipe}");
+        let len = machine.pieces.len().max(machine.ops.len());
+        assert!(len <= PIECES_MAX, "too long for the model: {recipe}");
         machine
     }
 

@@ -3,7 +3,7 @@
 use super::stage::{STAGES, Stage};
 use super::{Kind, Machine, Move, Planted, State, What};
 use crate::persist::peer::{Completion, Inbound};
-use crate::persist::recipe::{Barrier, RequesterStep, ResponderStep, Tag};
+use crate::persist::recipe::{RequesterStep, ResponderStep, Tag};
 
 impl Machine {
     /// Everything that may happen next.
@@ -112,7 +112,7 @@ impl Machine {
 
     fn has_completed(&self, state: State, op: usize) -> bool {
         match (self.ops[op].kind, self.completion) {
-            (Kind::Barrier(_), _) => state.has_answered(op),
+            (Kind::Barrier { .. }, _) => state.has_answered(op),
             (Kind::AtomicWrite, _) => self.is_done(state, op),
             (Kind::Posted { .. }, Completion::Local) => true,
             (Kind::Posted { .. }, Completion::Responder) => {
@@ -124,7 +124,7 @@ impl Machine {
     /// Has a non-posted operation been carried out?
     fn is_done(&self, state: State, op: usize) -> bool {
         match self.ops[op].kind {
-            Kind::Barrier(_) => state.has_answered(op),
+            Kind::Barrier { .. } => state.has_answered(op),
             Kind::AtomicWrite => self.have_come(state, op..=op, self.delivered()),
             Kind::Posted { .. } => true,
         }
@@ -140,11 +140,11 @@ impl Machine {
     }
 
     fn may_answer(&self, state: State, op: usize) -> bool {
-        let Kind::Barrier(barrier) = self.ops[op].kind else {
+        let Kind::Barrier { is_flush, reach } = self.ops[op].kind else {
             return false;
         };
-        let early = self.planted == Some(Planted::FlushAnswersEarly) && barrier == Barrier::Flush;
-        let reach = if early { self.delivered() } else { self.reach };
+        let early = self.planted == Some(Planted::FlushAnswersEarly) && is_flush;
+        let reach = if early { self.delivered() } else { reach };
         self.is_posted(state, op)
             && !state.has_answered(op)
             && self.may_start(state, op)

@@ -77,10 +77,12 @@ pub(super) fn run(options: &BenchRemotelog, json: bool) -> Result<()> {
     for update in [Update::Singleton, Update::TAIL_POINTER] {
         print_table(update, &cells);
     }
+    let measured = match options.records {
+        0 => String::new(),
+        records => format!(", and the median of {records} appends of 64 bytes"),
+    };
     println!(
-        "First line: RDMA hardware, as printed in \"Correct, Fast Remote Persistence\". Second line: {peer}, and the median \
-         of {} appends of 64 bytes.",
-        options.records
+        "First line: RDMA hardware, as printed in \"Correct, Fast Remote Persistence\". Second line: {peer}{measured}."
     );
     match &prover {
         Some(prover) => {
