@@ -259,7 +259,7 @@ fn writes_overtake_a_flush_and_atomic_writes_do_not() {
     }
 }
 
-/// Operations and changes that cannot be are refused by name, before anything is posted.
+/// Changes that cannot be are refused by name, before anything is posted; an operation that is missing, at its turn.
 #[test]
 fn what_cannot_be_is_refused() {
     let refuse = |id, a: Change<'_>, b| {
@@ -302,6 +302,40 @@ fn what_cannot_be_is_refused() {
     };
     let error = refuse(RecipeId::S2, far, None);
     assert!(matches!(error, RunError::NotImmediate { .. }), "{error}");
+}
+
+/// Each operation that the connection or the region lacks has its own name, and the connection lives on.
+#[test]
+fn what_is_missing_is_named() {
+    let mut endpoint = start(&recipe_named(RecipeId::S4), Domain::Dmp, false).endpoint;
+    let (at, bytes) = (TAIL_AT, [1; 8]);
+    let mut post = |request| match endpoint.post(request) {
+        Err(TransportError::Missing(missing)) => missing,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(
+        post(Request::AtomicWrite { at, bytes }),
+        Missing::AtomicWrite
+    );
+    assert_eq!(post(Request::Flush), Missing::Flush);
+    let read = endpoint.post(Request::Read { bytes: 1 }).unwrap();
+    endpoint.wait(read).unwrap();
+    let region = MemoryRegion {
+        sync_stag: None,
+        ..region(&RegionTable::new([3; 32]))
+    };
+    let mut endpoint = Endpoint::new(endpoint.into_channel(), region).unwrap();
+    let bytes = &bytes;
+    let write = Request::Write {
+        at,
+        bytes,
+        tag: Tag::Sync,
+    };
+    let missing = endpoint.post(write).unwrap_err();
+    assert!(matches!(
+        missing,
+        TransportError::Missing(Missing::SyncStag)
+    ));
 }
 
 /// A hostile requester names what is not there; nothing is touched, and the reason has a name (I10).
