@@ -291,6 +291,7 @@ mod tests {
     fn life(ended: bool) -> Life {
         Life {
             address: "127.0.0.1:1".parse().expect("an address"),
+            ending: AtomicBool::new(ended),
             ended: AtomicBool::new(ended),
         }
     }

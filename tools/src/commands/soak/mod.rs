@@ -69,7 +69,9 @@ pub(super) fn run(options: &cli::Soak, json: bool) -> Result<()> {
 /// What those who work during a life know of it.
 struct Life {
     address: SocketAddr,
-    /// The target has been killed or told to end.
+    /// The target is about to be killed or told to end, which may take a while.
+    ending: AtomicBool,
+    /// It has ended.
     ended: AtomicBool,
 }
 
@@ -81,10 +83,11 @@ impl Life {
     /// Whether the end of the target explains that something stopped working; the news of it may be late.
     fn explains(&self) -> bool {
         let start = Instant::now();
-        while !self.is_over() && start.elapsed() < NEWS {
+        let is_ending = || self.ending.load(Ordering::Relaxed);
+        while !is_ending() && start.elapsed() < NEWS {
             std::thread::sleep(Duration::from_millis(5));
         }
-        self.is_over()
+        is_ending()
     }
 }
 
@@ -186,6 +189,7 @@ impl Soak {
         let mut server = Server::target(&self.image, self.mount.as_deref(), &[])?;
         let life = Life {
             address: server.address,
+            ending: AtomicBool::new(last),
             ended: AtomicBool::new(last),
         };
         let (writers, churn) = (&mut self.writers, &mut self.churn);
@@ -218,6 +222,7 @@ impl Soak {
                 interrupted = interrupt.check();
             }
             let resident = memory.end_life();
+            life.ending.store(true, Ordering::Relaxed);
             let end = if kill { server.kill() } else { server.stop() };
             life.ended.store(true, Ordering::Relaxed);
             let mut counts = Counts::default();
