@@ -42,6 +42,10 @@ pub struct Config {
     pub peer_to_peer: bool,
     /// Initiator, peer-to-peer set-up: kinds of ready-to-receive frames that are offered.
     pub rtr: RtrKinds,
+    /// Responder without peer-to-peer set-up: send without having heard from the initiator, which RFC 5044 §7.1.2 forbids.
+    /// Programs whose passive side speaks first rely on it where both ends are Linux `siw`. The initiator may break the
+    /// connection if something follows the Reply before it has read it.
+    pub passive_sends_first: bool,
     /// Announce ourselves in front of the private data, so that two of our own endpoints agree on large FPDUs.
     pub hello: bool,
     /// Announce the [private profile](crate::wire::profile), which is on if both sides do. Needs the hello.
@@ -87,6 +91,7 @@ impl Default for Config {
                 write: true,
                 read: true,
             },
+            passive_sends_first: false,
             hello: true,
             private_profile: false,
             ird_max: 64,

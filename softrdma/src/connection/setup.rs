@@ -142,9 +142,12 @@ impl<S: PageStore> Connection<S> {
             }
         } else {
             self.events.push_back(Event::Established(established));
-            Phase::AwaitFirst {
-                deadline: None,
-                established: None,
+            match self.config.passive_sends_first {
+                true => Phase::rts(),
+                false => Phase::AwaitFirst {
+                    deadline: None,
+                    established: None,
+                },
             }
         };
         Ok(())
