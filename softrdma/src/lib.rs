@@ -118,8 +118,10 @@
 //! * Two endpoints of ours recognise each other by a [`hello`](wire::hello) in front of the private data and then use
 //!   FPDUs of up to [`Config::ulpdu_max`]. Towards others the limit is [`Config::ulpdu_foreign`]; a driver sets it from the
 //!   socket's segment size with [`config::mulpdu`]. Programs whose private data must be exact turn the hello off.
-//! * Linux `siw` may leave the first FPDU unread that arrives right behind its Reply. A Write of zero bytes follows after
-//!   50 ms if nothing came back; towards our own endpoint it is not needed and not sent.
+//! * Linux `siw` may leave the first FPDU unread that arrives right behind its Reply. Writes of zero bytes follow, at most
+//!   four, as long as it may be so (the first after 50 ms); towards our own endpoint they are not needed and not sent. They
+//!   go out when the driver calls [`handle_timeout`](Connection::handle_timeout), so a program must not leave a new
+//!   connection alone while it waits for another one.
 //!
 //! # Glossary
 //!

@@ -534,37 +534,112 @@ fn time_outs() {
     assert_eq!(pair.a.connection.poll_event(), ended);
 }
 
-/// A foreign responder may have missed our first FPDU: one Write of zero bytes follows after a while, unless it answered.
+/// The Write of zero bytes that a foreign responder is nudged with.
+const NUDGE: [Sent; 1] = [Sent::Write(Stag(1), 0, vec![], true)];
+
+/// Lets the time of the next nudge come.
+fn nudge(connection: &mut Connection<NoPages>) -> Vec<Sent> {
+    let at = connection.poll_timeout().expect("a nudge is due");
+    connection.handle_timeout(at);
+    raw::transmit(connection, &mut NoPages)
+}
+
+/// A foreign responder may have missed our first FPDU: Writes of zero bytes follow, for longer and longer waits, until
+/// something comes back.
 #[test]
-fn a_silent_foreign_peer_is_nudged_once() {
+fn a_silent_foreign_peer_is_nudged() {
     let enhanced = Some(Enhanced {
         ird: 1,
         ord: 1,
         peer_to_peer: None,
     });
-    let (mut connection, _) = initiator(Config::default());
-    connection.handle_bytes(Time(0), &mut NoPages, &reply(true, false, 2, enhanced));
+    let connected = |enhanced| {
+        let (mut connection, _) = initiator(Config::default());
+        connection.handle_bytes(Time(0), &mut NoPages, &reply(true, false, 2, enhanced));
+        connection
+    };
+    let answer = |connection: &mut Connection<NoPages>| {
+        connection.post_recv(WrId(1), RecvBuffer::Vec(10)).unwrap();
+        connection.handle_bytes(Time(0), &mut NoPages, &raw::send(1, 0, b"here", true));
+    };
+
+    let mut connection = connected(enhanced);
     connection.post_send(send(1, b"lost?")).unwrap();
     assert_eq!(raw::transmit(&mut connection, &mut NoPages).len(), 1);
-    let at = connection.poll_timeout().unwrap();
-    connection.handle_timeout(at);
-    assert_eq!(
-        raw::transmit(&mut connection, &mut NoPages),
-        [Sent::Write(Stag(1), 0, vec![], true)]
-    );
+    for _ in 0..4 {
+        assert_eq!(nudge(&mut connection), NUDGE);
+    }
     assert_eq!(connection.poll_timeout(), None);
 
     // Nothing sent, nothing to nudge for.
-    let (mut connection, _) = initiator(Config::default());
-    connection.handle_bytes(Time(0), &mut NoPages, &reply(true, false, 2, enhanced));
-    connection.handle_timeout(connection.poll_timeout().unwrap());
-    assert_eq!(raw::transmit(&mut connection, &mut NoPages), []);
-
-    let (mut connection, _) = initiator(Config::default());
-    connection.handle_bytes(Time(0), &mut NoPages, &reply(true, false, 2, enhanced));
-    connection.post_recv(WrId(1), RecvBuffer::Vec(10)).unwrap();
-    connection.handle_bytes(Time(0), &mut NoPages, &raw::send(1, 0, b"here", true));
+    let mut connection = connected(enhanced);
+    assert_eq!(nudge(&mut connection), []);
     assert_eq!(connection.poll_timeout(), None);
+
+    // It speaks before we do, and so reads.
+    let mut connection = connected(enhanced);
+    answer(&mut connection);
+    assert_eq!(connection.poll_timeout(), None);
+
+    // It has spoken, but has it read what we sent before that? One nudge says so for certain.
+    let mut connection = connected(enhanced);
+    connection.post_send(send(1, b"lost?")).unwrap();
+    raw::transmit(&mut connection, &mut NoPages);
+    answer(&mut connection);
+    assert_eq!(nudge(&mut connection), NUDGE);
+    assert_eq!(connection.poll_timeout(), None);
+
+    // So does anything else that we send behind that.
+    let mut connection = connected(enhanced);
+    connection.post_send(send(1, b"lost?")).unwrap();
+    raw::transmit(&mut connection, &mut NoPages);
+    answer(&mut connection);
+    connection.post_send(send(2, b"not lost")).unwrap();
+    assert_eq!(raw::transmit(&mut connection, &mut NoPages).len(), 1);
+    assert_eq!(connection.poll_timeout(), None);
+
+    // The ready-to-receive frame is a first FPDU, too, whichever it is.
+    for (write, read) in [(true, false), (false, true)] {
+        let send = false;
+        let peer_to_peer = Some(RtrKinds { send, write, read });
+        let mut connection = connected(Some(Enhanced {
+            ird: 1,
+            ord: 1,
+            peer_to_peer,
+        }));
+        assert_eq!(raw::transmit(&mut connection, &mut NoPages).len(), 1);
+        assert_eq!(nudge(&mut connection), NUDGE);
+    }
+}
+
+/// A responder that may send first does, and one that may not waits for the initiator.
+#[test]
+fn passive_side_sends_first_only_if_told() {
+    for allowed in [false, true] {
+        let config = Config {
+            passive_sends_first: allowed,
+            ..Config::default()
+        };
+        let mut connection = Connection::<NoPages>::responder(config, &table(1), Time(0));
+        let mut request = Vec::new();
+        StartFrame {
+            kind: StartKind::Request,
+            markers: false,
+            crc: true,
+            rejected: false,
+            revision: 1,
+            enhanced: None,
+            private_data: b"",
+        }
+        .emit(&mut request);
+        connection.handle_bytes(Time(0), &mut NoPages, &request);
+        connection.accept(b"").unwrap();
+        connection.post_send(send(1, b"first")).unwrap();
+        let mut out = Vec::new();
+        connection.poll_transmit(Time(0), &mut NoPages, &mut out, 1 << 16);
+        let behind_the_reply = out.len() > 20;
+        assert_eq!(behind_the_reply, allowed);
+    }
 }
 
 fn pair() -> TestPair {

@@ -6,6 +6,7 @@
 mod execute;
 mod flush;
 mod inbound;
+mod nudge;
 mod phase;
 mod place;
 mod receives;
@@ -19,7 +20,6 @@ mod transmit;
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
 
 use crate::addr::{Msn, ProtectionDomain, Stag, StreamId, Time, WrId};
 use crate::config::{Config, PRIVATE_DATA_MAX, ULPDU_FLOOR, ULPDU_LIMIT};
@@ -41,6 +41,7 @@ use crate::wqe::{Operation, PostError, RecvBuffer, WorkRequest};
 
 use execute::Execution;
 use inbound::Inbound;
+use nudge::Nudge;
 use phase::{Finish, Local, Phase, Remote};
 use place::Placer;
 use receives::Receives;
@@ -48,10 +49,6 @@ use requests::Requests;
 use responses::Responses;
 use ticket::Tickets;
 use transmit::Turn;
-
-/// A foreign responder may leave our first FPDU unread until another segment comes (`siw` does when it arrives while
-/// its data handler is being installed). If nothing came back this long after the Reply, a Write of zero bytes follows.
-const NUDGE_DELAY: Duration = Duration::from_millis(50);
 
 /// Smallest bound of the inbound buffer: two of the largest FPDUs.
 const INBOUND_BUFFER_FLOOR: usize = 128 << 10;
@@ -133,8 +130,7 @@ pub struct Connection<S: PageStore> {
     turn: Turn,
     /// Start frames, ready-to-receive frame, Terminate.
     control_out: Vec<u8>,
-    fpdus_sent: bool,
-    nudge_at: Option<Time>,
+    nudge: Nudge,
     // For the program.
     completions: CompletionQueue,
     events: VecDeque<Event>,
@@ -213,8 +209,7 @@ impl<S: PageStore> Connection<S> {
             requests: Requests::new(config.planted),
             turn: Turn::Response,
             control_out: Vec::new(),
-            fpdus_sent: false,
-            nudge_at: None,
+            nudge: Nudge::default(),
             completions: CompletionQueue::default(),
             events: VecDeque::new(),
             config,
@@ -259,7 +254,7 @@ impl<S: PageStore> Connection<S> {
     pub fn handle_bytes(&mut self, now: Time, pages: &mut S, bytes: &[u8]) -> usize {
         self.now = now;
         if !bytes.is_empty() && !matches!(self.phase, Phase::AwaitReply { .. }) {
-            self.nudge_at = None;
+            self.nudge.note_heard();
         }
         let taken = self.feed(pages, bytes);
         // Pages of new READs are asked for at once, not only when there is room to send.
@@ -330,17 +325,15 @@ impl<S: PageStore> Connection<S> {
             } => Some(*deadline),
             _ => self.setup_deadline(),
         };
-        [closing, self.nudge_at].into_iter().flatten().min()
+        [closing, self.nudge.at()].into_iter().flatten().min()
     }
 
     /// Time passed; does nothing when no deadline did.
     pub fn handle_timeout(&mut self, now: Time) {
         self.now = now;
-        if self.nudge_at.is_some_and(|at| at <= now) {
-            self.nudge_at = None;
+        if self.nudge.is_due(now) {
             let idle = !self.requests.is_mid_message() && !self.responses.is_mid_message();
-            if self.fpdus_sent
-                && idle
+            if idle
                 && matches!(
                     self.phase,
                     Phase::Rts {
@@ -480,7 +473,7 @@ impl<S: PageStore> Connection<S> {
         self.execution = None;
         self.inbound = Inbound::Open;
         self.rx = StreamBuffer::default();
-        self.nudge_at = None;
+        self.nudge = Nudge::default();
     }
 
     /// Lets what is in `control_out` go out, then FIN.

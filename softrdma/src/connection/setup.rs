@@ -2,10 +2,9 @@
 
 use crate::addr::{Stag, TaggedOffset, Time};
 use crate::config::{Config, READS_LIMIT, Revision, ULPDU_FLOOR, ULPDU_LIMIT};
+use crate::connection::nudge::Nudge;
 use crate::connection::phase::{Finish, Phase};
-use crate::connection::{
-    AnswerError, Connection, NUDGE_DELAY, PrivateDataTooLong, private_data_max,
-};
+use crate::connection::{AnswerError, Connection, PrivateDataTooLong, private_data_max};
 use crate::event::{CloseReason, ConnectRequest, Established, Event, SetupError};
 use crate::page::PageStore;
 use crate::planted::Bug;
@@ -268,7 +267,7 @@ impl<S: PageStore> Connection<S> {
             None => {}
         }
         if hello.is_none() {
-            self.nudge_at = Some(self.now + NUDGE_DELAY);
+            self.nudge = Nudge::start(self.now, rtr.is_some());
         }
         let established = self.established(private_data.to_vec());
         self.events.push_back(Event::Established(established));
@@ -294,7 +293,6 @@ impl<S: PageStore> Connection<S> {
         }
         .emit_header(&mut self.control_out);
         self.framer.seal(&mut self.control_out, at);
-        self.fpdus_sent = true;
     }
 
     fn agree(&mut self, crc: bool, markers: bool, hello: Option<Hello>, ird: u16, ord: u16) {

@@ -90,7 +90,7 @@ impl<S: PageStore> Connection<S> {
             self.requests
                 .emit(&limits, &mut self.framer, out, &mut self.completions);
         }
-        self.fpdus_sent = true;
+        self.nudge.note_sent();
         true
     }
 
