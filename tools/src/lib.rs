@@ -9,6 +9,7 @@
 //! | [`devices`] | the devices of a volume by their paths |
 //! | [`perf`] | load generators and what they are compared with |
 //! | [`commands`] | the commands of the program, over [`cli`] |
+//! | [`siw`] | a guest whose kernel is an iWARP peer |
 //! | [`called`] | the names of links to the program |
 
 pub mod called;
@@ -20,4 +21,5 @@ pub mod devices;
 pub mod perf;
 pub mod reactor;
 pub mod replay;
+pub mod siw;
 pub mod target;
