@@ -5,6 +5,7 @@ pub mod fs;
 pub mod ftl;
 mod litmus;
 pub mod mount;
+pub mod peer;
 pub mod quota;
 pub mod remotelog;
 
@@ -110,6 +111,9 @@ pub enum Command {
     /// What local and remote programs see of each other's stores: litmus tests on a temporary image.
     #[command(after_help = "Example: flashnet litmus --rounds 10000")]
     Litmus(Litmus),
+    /// The other side of rping, ucmatose, perftest and others: for trying this endpoint against any RDMA network.
+    #[command(subcommand)]
+    Peer(peer::PeerCommand),
     /// The server side of a comparison, started by `perf`.
     #[command(hide = true)]
     PerfServer(PerfServer),
@@ -120,7 +124,12 @@ impl Command {
     pub fn is_server(&self) -> bool {
         matches!(
             self,
-            Self::Serve(_) | Self::PerfServer(_) | Self::Demo(_) | Self::Soak(_) | Self::Litmus(_)
+            Self::Serve(_)
+                | Self::PerfServer(_)
+                | Self::Demo(_)
+                | Self::Soak(_)
+                | Self::Litmus(_)
+                | Self::Peer(_)
         )
     }
 }

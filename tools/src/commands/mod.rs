@@ -11,6 +11,7 @@ mod ledger;
 mod litmus;
 mod mkfs;
 mod mount;
+mod peer;
 mod perf;
 mod quota;
 mod remote;
@@ -61,6 +62,7 @@ pub fn run(cli: &Cli) -> Result<Done> {
         Command::Bench(command) => bench::run(command, json),
         Command::Soak(options) => soak::run(options, json),
         Command::Litmus(options) => litmus::run(options, json),
+        Command::Peer(command) => peer::run(command, json),
         Command::PerfServer(options) => perf::serve(options),
     };
     done.map(|()| Done::AllWell)
