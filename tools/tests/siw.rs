@@ -1,0 +1,208 @@
+//! The Linux kernel as the peer: its soft-iWARP (`siw`) in a guest, with the programs that people try RDMA with, and one of
+//! our own in C. `softrdma/interop/README.md` says what the guest is and how to build it.
+
+mod common;
+
+use std::fs;
+use std::process::Command;
+use std::time::Duration;
+
+use common::{FLASHNET, Image, can_serve, skip};
+use tools::siw::{self, Guest, GuestOptions, HOST_IN_GUEST};
+
+/// Longest wait for anything in the guest, without KVM and on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(120);
+/// As in `flash-client.c`.
+const FILE_BYTES: usize = 1 << 20;
+const BLOCK: usize = 4096;
+
+/// A guest, or none when the test has been skipped.
+fn guest(ports: &[u16]) -> Option<Guest> {
+    let options = GuestOptions {
+        ports: ports.to_vec(),
+        pcap: None,
+    };
+    match Guest::start(&siw::rig(), &options) {
+        Err(siw::GuestError::Missing(why)) => {
+            skip(&format!(
+                "no guest: {why} (softrdma/interop/siw-guest build)"
+            ));
+            None
+        }
+        started => Some(started.unwrap()),
+    }
+}
+
+/// As in `flash-client.c`.
+fn pattern(at: usize) -> u8 {
+    (at * 7 + at / 251 + 1) as u8
+}
+
+/// Every program × role × CRC × revision × ready-to-receive frame × frame size works, or is refused as it has to be; what
+/// went over the wire decodes in an independent program, without one malformed frame.
+#[test]
+fn matrix() {
+    let Err(siw::GuestError::Missing(why)) = siw::available(&siw::rig()) else {
+        return run_matrix();
+    };
+    skip(&format!(
+        "no guest: {why} (softrdma/interop/siw-guest build)"
+    ));
+}
+
+fn run_matrix() {
+    let scratch = tempfile::tempdir().unwrap();
+    let pcap = scratch.path().join("matrix.pcap");
+    let output = Command::new(FLASHNET)
+        .args(["peer", "matrix", "--pcap"])
+        .arg(&pcap)
+        .output()
+        .unwrap();
+    let table = String::from_utf8_lossy(&output.stdout);
+    println!("{table}");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{table}\n{errors}");
+    assert!(table.contains("224 of 224 good"), "{table}");
+
+    let faults = "_ws.malformed || iwarp_mpa.bad_length || iwarp_mpa.res.not_set0";
+    let pcap = pcap.to_str().unwrap();
+    let Some(faults) = tshark(&["-r", pcap, "-Y", faults]) else {
+        return;
+    };
+    assert_eq!(faults.lines().take(10).collect::<Vec<_>>(), [""; 0]);
+    let checks = tshark(&["-r", pcap, "-Y", "iwarp_mpa.fpdu", "-O", "iwarp_mpa"]).unwrap();
+    let count = |what| checks.matches(what).count();
+    assert_eq!(count("CRC check:"), count("(Good CRC32)"));
+    assert!(count("(Good CRC32)") > 5_000, "{}", count("CRC check:"));
+    assert!(
+        count("ULPDU length:") > 10_000,
+        "{}",
+        count("ULPDU length:")
+    );
+}
+
+/// What Wireshark's dissectors print, or none when the test has been skipped.
+fn tshark(arguments: &[&str]) -> Option<String> {
+    // Protocols that are looked for in the payload, where they are not, and fall over short ones.
+    let output = Command::new("tshark")
+        .args([
+            "--disable-protocol",
+            "rpcordma",
+            "--disable-protocol",
+            "smb_direct",
+        ])
+        .args(arguments)
+        .output();
+    let Ok(output) = output else {
+        skip("tshark is not installed");
+        return None;
+    };
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{errors}");
+    Some(String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+/// Plain rdma_cm and verbs against a target: resolve a path, WRITE and READ the file by one-sided operations, sync by the
+/// sync STag and a READ of no bytes, and survive a wrong STag. The bytes are in the volume afterwards (DESIGN §3, I10).
+#[test]
+fn a_verbs_program_uses_a_target() {
+    if !can_serve() {
+        return;
+    }
+    let Some(guest) = guest(&[]) else { return };
+    let image = Image::new("64MiB");
+    let target = image.serve(&[]);
+    let command = format!(
+        "flash-client {HOST_IN_GUEST} {} /file work",
+        target.address.port()
+    );
+    let ran = guest.run(&command, PATIENCE).unwrap();
+    assert_eq!(ran.status, 0, "{}", ran.output);
+    for line in ["written", "durable", "done"] {
+        assert!(
+            ran.output.lines().any(|said| said == line),
+            "{}",
+            ran.output
+        );
+    }
+    assert_eq!(
+        ran.output.matches("wrong STag: ").count(),
+        2,
+        "{}",
+        ran.output
+    );
+
+    let copy = image.beside("copy");
+    common::good(&["get", &target.url("/file"), copy.to_str().unwrap()]);
+    let found = fs::read(&copy).unwrap();
+    let turned = FILE_BYTES - BLOCK;
+    let expected = |at| {
+        if at < turned {
+            pattern(at)
+        } else {
+            !pattern(at)
+        }
+    };
+    assert_eq!(found.len(), FILE_BYTES);
+    assert!((0..FILE_BYTES).all(|at| found[at] == expected(at)));
+    assert!(target.stop().success());
+}
+
+/// I1: what the kernel's program was told to be durable is there after SIGKILL of the target right behind the
+/// acknowledgement.
+#[test]
+fn acknowledged_sync_writes_survive_a_kill() {
+    const WRITES: usize = 8;
+    if !can_serve() {
+        return;
+    }
+    let Some(guest) = guest(&[]) else { return };
+    let image = Image::new("64MiB");
+    let target = image.serve(&[]);
+    let port = target.address.port();
+    let command = format!("flash-client {HOST_IN_GUEST} {port} /file sync {WRITES}");
+    let running = guest.spawn(&command).unwrap();
+    let last = format!("durable {}", WRITES - 1);
+    running.wait_for_line(&last, PATIENCE).unwrap();
+    target.kill();
+    drop(guest);
+
+    let target = image.serve(&[]);
+    let copy = image.beside("copy");
+    common::good(&["get", &target.url("/file"), copy.to_str().unwrap()]);
+    let found = fs::read(&copy).unwrap();
+    assert!((0..WRITES * BLOCK).all(|at| found[at] == pattern(at)));
+    assert!(target.stop().success());
+}
+
+/// The driver loses a first FPDU that comes at once, about one in eight here. Our initiator gets over it: of many
+/// connections, one after the other and with each kind of first FPDU, every single one does its work.
+#[test]
+fn no_connection_is_lost_to_a_lost_first_fpdu() {
+    const PORT: u16 = 7174;
+    const EACH: u32 = 34;
+    let Some(guest) = guest(&[PORT]) else { return };
+    let server = guest.spawn(&format!("rping -s -P -p {PORT}")).unwrap();
+    let address = guest.address(PORT).unwrap().to_string();
+    for rtr in ["none", "write", "read"] {
+        let printed = common::good(&[
+            "peer",
+            "rping",
+            "--connect",
+            &address,
+            "--rtr",
+            rtr,
+            "--connections",
+            &EACH.to_string(),
+            "--count",
+            "1",
+            "--size",
+            "64",
+        ]);
+        assert!(
+            printed.contains(&format!("{EACH} connections")),
+            "{printed}"
+        );
+    }
+    drop(server);
+}
