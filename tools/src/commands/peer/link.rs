@@ -453,6 +453,8 @@ impl Link {
                     self.established = Some(established);
                 }
                 Event::PeerFinished => self.peer_finished = true,
+                // Nothing here shares a queue.
+                Event::SharedReceivesLow => {}
                 Event::Closed(reason) => {
                     self.peer_finished |= reason == CloseReason::Graceful;
                     self.ended = Some(reason);
