@@ -5,7 +5,8 @@ use std::fmt;
 /// Size of a grain, the unit of mapping and of a page in memory.
 pub const GRAIN_BYTES: usize = 4096;
 
-/// Logical block address: a grain of the 64-bit byte space, hence below 2^52.
+/// Logical block address: a grain of the 64-bit byte space, hence below 2^52. Beyond lie the images of grains that
+/// snapshots have kept (`docs/snapshots.md`); no byte address leads there.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Lba(pub u64);
 
@@ -29,6 +30,8 @@ pub struct LbaRange {
 impl Lba {
     /// First LBA beyond the space that a 64-bit byte address can reach.
     pub const END: Self = Self(1 << 52);
+    /// First LBA beyond everything there is, images of snapshots and all.
+    pub(crate) const SPACE_END: Self = Self(1 << 58);
 
     /// The LBA `grains` further on.
     pub const fn offset(self, grains: u64) -> Self {
@@ -37,10 +40,15 @@ impl Lba {
 }
 
 impl LbaRange {
-    /// Every LBA there is.
+    /// Every LBA that has a byte address. Whoever loads the map of it, or syncs it, means what lies beyond as well.
     pub const ALL: Self = Self {
         start: Lba(0),
         count: Lba::END.0,
+    };
+    /// Every LBA there is.
+    pub(crate) const SPACE: Self = Self {
+        start: Lba(0),
+        count: Lba::SPACE_END.0,
     };
 
     /// The run of `count` grains at `start`.

@@ -18,7 +18,7 @@ impl<D: Device> Volume<D> {
     /// # Errors
     /// If a part of the map can not be read.
     pub fn differing(&self, log: &CheckReport) -> Result<Vec<Lba>, VolumeError> {
-        self.load(LbaRange::ALL)?;
+        self.load(LbaRange::SPACE)?;
         let map = self.ftl().listing();
         let here = map
             .iter()
@@ -34,7 +34,7 @@ impl<D: Device> Volume<D> {
     /// # Errors
     /// If the volume takes no more changes.
     pub fn write_anew(&self, lbas: &[Lba]) -> Result<Vec<Lba>, VolumeError> {
-        self.load(LbaRange::ALL)?;
+        self.load(LbaRange::SPACE)?;
         let map = self.ftl().listing();
         let mut unreadable = Vec::new();
         for &lba in lbas {
@@ -62,7 +62,7 @@ impl<D: Device> Volume<D> {
                 }
             }
         }
-        self.sync(LbaRange::ALL)?;
+        self.sync(LbaRange::SPACE)?;
         Ok(unreadable)
     }
 }

@@ -13,6 +13,7 @@ use crate::open::OpenOptions;
 use crate::page::PageRef;
 use crate::port::Event;
 use crate::recover::RecoveryReport;
+use crate::snapshot::SnapshotChange;
 use crate::space::Space;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -309,6 +310,24 @@ impl<D: Device> Volume<D> {
         self.wait_durable(token)
     }
 
+    /// As [`Ftl::commit_snapshot`]; durable on return.
+    pub(crate) fn commit_snapshot(
+        &self,
+        batch: AtomicBatch,
+        change: Option<SnapshotChange>,
+    ) -> Result<(), VolumeError> {
+        let token = self.token();
+        self.ftl.commit_snapshot(PORT, batch, change, token)?;
+        self.wait_durable(token)
+    }
+
+    /// As [`Ftl::admit_images`]; so on return.
+    pub(crate) fn admit_images(&self) -> Result<(), VolumeError> {
+        let token = self.token();
+        self.ftl.admit_images(PORT, token);
+        self.wait_durable(token)
+    }
+
     /// Makes everything written in the range before durable.
     pub fn sync(&self, range: LbaRange) -> Result<(), VolumeError> {
         let token = self.token();
@@ -370,7 +389,7 @@ impl<D: Device> Volume<D> {
 
     /// Gives the volume the size of a device of so many grains; durable on return. See [`Ftl::resize`].
     pub fn resize(&self, device_grains: u64) -> Result<(), VolumeError> {
-        self.load(LbaRange::ALL)?;
+        self.load(LbaRange::SPACE)?;
         let token = self.token();
         self.ftl.resize(PORT, device_grains, token)?;
         self.wait_durable(token)

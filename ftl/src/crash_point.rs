@@ -8,7 +8,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 
 /// Every place there is.
-pub const ALL: [&str; 25] = [
+pub const ALL: [&str; 29] = [
     "seal",
     "gc.victim",
     "gc.assembled",
@@ -31,6 +31,10 @@ pub const ALL: [&str; 25] = [
     "resize.left",
     "resize.copy",
     "resize.switched",
+    "snapshot.raise",
+    "snapshot.changed",
+    "snapshot.kept",
+    "snapshot.moved",
     "recover.decided",
     "recover.session",
     "recover.cut",

@@ -4,7 +4,7 @@ use crate::account::{AccountId, AccountUse};
 use crate::addr::{GRAIN_BYTES, Lba, LbaRange};
 use crate::batch::AtomicBatch;
 use crate::check::Checked;
-use crate::core::{Core, Cx, PendingCommit};
+use crate::core::{Core, Cx, Held, PendingCommit};
 use crate::device::{Action, ActionId, MediaError, Member, MemberState};
 use crate::error::{CommitError, GetError, ResizeError, ShareError};
 use crate::fault::MediaFault;
@@ -17,6 +17,7 @@ use crate::planted::Bug;
 use crate::port::{Event, Op, PortQueue};
 use crate::segment::StreamUse;
 use crate::shared::{NEVER, Shared};
+use crate::snapshot::{Marks, Slot, SnapshotChange};
 use crate::space::Space;
 use crate::stats::Stats;
 use std::collections::BTreeMap;
@@ -132,7 +133,10 @@ impl Ftl {
 
     fn pin(&self, port: Port, lba: Lba, intent: Intent) -> Option<PageRef> {
         let shared = &self.shared;
-        if intent != Intent::Read && shared.closed.load(Ordering::Relaxed) {
+        let writable = intent != Intent::Read;
+        if writable
+            && (shared.closed.load(Ordering::Relaxed) || shared.keeping.load(Ordering::Relaxed))
+        {
             return None;
         }
         let found = shared.map.leaf(lba);
@@ -141,7 +145,11 @@ impl Ftl {
         }
         if let Some(leaf) = found {
             if let Some(frame) = leaf.entry(lba).pin() {
-                let writable = intent != Intent::Read;
+                // A snapshot that has come into being in between has seen the pin, or is seen here.
+                if writable && shared.keeping.load(Ordering::SeqCst) {
+                    shared.unpin(leaf.entry(lba), lba, frame, false, port);
+                    return None;
+                }
                 let hold = Hold::Shared { leaf, writable };
                 return Some(PageRef::new(shared, hold, frame, lba, port));
             }
@@ -151,13 +159,18 @@ impl Ftl {
                 return None;
             }
         }
-        (intent == Intent::Read && lba < Lba::END)
+        (intent == Intent::Read && lba < Lba::SPACE_END)
             .then(|| PageRef::new(shared, Hold::Zeros, FrameId(0), lba, port))
     }
 
     /// Pins a page, reading it if need be. See [`Intent`] for what may be done with it.
     pub fn get(&self, port: Port, lba: Lba, intent: Intent, token: Token) -> Get {
-        if lba >= Lba::END {
+        // Images of snapshots can be looked at.
+        let end = match intent {
+            Intent::Read => Lba::SPACE_END,
+            Intent::Write | Intent::Overwrite => Lba::END,
+        };
+        if lba >= end {
             return Get::Failed(GetError::OutOfRange);
         }
         if let Some(page) = self.pin(port, lba, intent) {
@@ -179,7 +192,73 @@ impl Ftl {
 
     /// Everything that was put in `range` before becomes durable; then [`Event::Durable`].
     pub fn sync(&self, port: Port, range: LbaRange, token: Token) {
-        self.core(port, |core, cx| core.sync(cx, range, token));
+        self.core(port, |core, cx| core.sync(cx, all_of(range), token));
+    }
+
+    /// As [`commit`](Self::commit), of a batch that may name images and tables of snapshots, and with which something may
+    /// become of one. Whoever makes one has synced everything, and its slot is not in use; whoever forgets one has left
+    /// nothing of it. See `docs/snapshots.md`.
+    pub fn commit_snapshot(
+        &self,
+        port: Port,
+        batch: AtomicBatch,
+        change: Option<SnapshotChange>,
+        token: Token,
+    ) -> Result<(), CommitError> {
+        let grains_max = self.batch_grains_max();
+        let commit = PendingCommit::of_images((port, token), batch, grains_max)?;
+        let commit = match change {
+            Some(change) => commit.changing(change),
+            None => commit,
+        };
+        self.core(port, |core, cx| core.commit(cx, commit));
+        Ok(())
+    }
+
+    /// The superblock says that there may be snapshots; [`Event::Durable`] when it does. Before, no batch may name an image.
+    pub fn admit_images(&self, port: Port, token: Token) {
+        self.core(port, |core, cx| core.admit_images(cx, token));
+    }
+
+    /// Whether there may be snapshots.
+    pub fn admits_images(&self) -> bool {
+        self.core(Shared::BACKGROUND, |core, _| core.admits_images())
+    }
+
+    /// The snapshots that have been found on the media, oldest first: slot, marks, places given to marks, and whether it is
+    /// being deleted. Before anybody changes anything.
+    pub fn set_snapshots(&self, found: Vec<(Slot, Marks, u32, bool)>) {
+        self.core(Shared::BACKGROUND, |core, cx| core.set_snapshots(cx, found));
+    }
+
+    /// What a grain was at a snapshot. The answer holds until the grain changes: whoever reads what it names asks again
+    /// afterwards.
+    pub fn held(&self, slot: Slot, lba: Lba) -> Held {
+        self.core(Shared::BACKGROUND, |core, cx| core.held(cx, slot, lba))
+    }
+
+    /// As [`held`](Self::held), of several grains.
+    pub fn held_all(&self, slot: Slot, lbas: &[Lba]) -> Vec<Held> {
+        self.core(Shared::BACKGROUND, |core, cx| {
+            lbas.iter().map(|&lba| core.held(cx, slot, lba)).collect()
+        })
+    }
+
+    /// First grain of a range that was mapped at a snapshot, of what is in memory of the range and its images.
+    pub fn next_held(&self, slot: Slot, range: LbaRange) -> Option<Lba> {
+        self.core(Shared::BACKGROUND, |core, cx| {
+            core.next_held(cx, slot, range)
+        })
+    }
+
+    /// Whether a snapshot has an image or a mark of its own for a grain.
+    pub(crate) fn has_own(&self, slot: Slot, lba: Lba) -> bool {
+        self.core(Shared::BACKGROUND, |core, cx| core.has_own(cx, slot, lba))
+    }
+
+    /// A grain for marks of a slot in which there are none.
+    pub(crate) fn give_mark_grain(&self, slot: Slot) -> Option<Lba> {
+        self.core(Shared::BACKGROUND, |core, _| core.give_mark_grain(slot))
     }
 
     /// Carries out a batch: visible as a whole to everybody (at once, unless pages must be read or room be made
@@ -261,7 +340,7 @@ impl Ftl {
     /// Brings the map of a range into memory; [`Event::Durable`] when it is there. After opening a large volume the
     /// map is read as it is needed, and in the background.
     pub fn load(&self, port: Port, range: LbaRange, token: Token) {
-        self.core(port, |core, cx| core.load(cx, range, token));
+        self.core(port, |core, cx| core.load(cx, all_of(range), token));
     }
 
     /// Grains of a range get the pages of a memory file, from page `at` on, as the memory of their pages: whoever maps the
@@ -642,5 +721,13 @@ impl Ftl {
     #[doc(hidden)]
     pub fn self_check(&self) {
         self.core(Shared::BACKGROUND, |core, cx| core.audit(cx));
+    }
+}
+
+/// Whoever means every byte means what lies beyond as well.
+fn all_of(range: LbaRange) -> LbaRange {
+    match range == LbaRange::ALL {
+        true => LbaRange::SPACE,
+        false => range,
     }
 }

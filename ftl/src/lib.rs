@@ -51,6 +51,7 @@
 //! | `placement` | policies: streams and victims |
 //! | `map`, `page` | entries and leaves; frames, arena, [`PageRef`] |
 //! | [`mod@format`], `log`, `segment`, `records` | bytes on the media; numbers; segments; trims and zeros |
+//! | [`snapshot`] | what everything was at a moment |
 //! | `checkpoint` | saving the map; the part of it that is not in memory yet |
 //! | `recover`, `open` | checkpoint and tail, or scan and replay; format and open |
 //! | [`mod@check`], [`inspect`] | the independent judge; a look at what is on the media |
@@ -58,7 +59,7 @@
 //! | `blocking` | [`Volume`], for programs that just want to read and write |
 //!
 //! The format and the argument why it survives crashes are in `docs/format.md`, `docs/checkpoint.md` and
-//! `docs/remap.md`; several devices as one volume are the subject of `docs/array.md`, other sizes that of
+//! `docs/remap.md`; images of everything at a moment are the subject of `docs/snapshots.md`, several devices as one volume are the subject of `docs/array.md`, other sizes that of
 //! `docs/resize.md`, pages that local programs have mapped that of `docs/sharing.md`, and counting some grains together, with
 //! a limit, that of `docs/accounts.md`.
 
@@ -102,6 +103,7 @@ mod recover;
 mod remap;
 mod segment;
 mod shared;
+pub mod snapshot;
 mod space;
 mod stats;
 
@@ -110,6 +112,7 @@ pub use addr::{GRAIN_BYTES, Lba, LbaRange, Pba, SegmentId};
 pub use batch::AtomicBatch;
 pub use blocking::{Volume, VolumeError};
 pub use check::{CheckReport, Checked, check, check_telling};
+pub use core::Held;
 pub use device::{
     Action, ActionId, ArrayDevice, AssemblyError, Device, FileDevice, HeaderDevice, IoBuf,
     MediaError, MediaOp, MemDevice, Member, MemberState, Members, OverlayDevice, SimDevice,

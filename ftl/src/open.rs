@@ -199,6 +199,7 @@ impl Ftl {
             roots_from: 0,
             failed: 0,
             fresh: Fresh::default(),
+            images: false,
             sessions: Sessions::default(),
         };
         // Headers of an earlier volume carry another UUID and are not ours.
@@ -256,6 +257,7 @@ impl Ftl {
                 .map(|p| PortQueue::new(Port(p)))
                 .collect(),
             map_cold: AtomicBool::new(!found.cold.is_warm()),
+            keeping: AtomicBool::new(false),
             core: Mutex::new(Core::new(
                 found,
                 frames,

@@ -56,11 +56,19 @@ pub enum Bug {
     FreshForgotten,
     /// A volume that shrinks ends before segments in which something is live.
     CutEarly,
+    /// A grain may be changed before it has been kept for the newest snapshot.
+    SnapshotChangeFirst,
+    /// What is trimmed is not kept.
+    SnapshotTrimUnkept,
+    /// That a grain was nothing at a snapshot is known in memory only, and forgotten with the snapshot behind.
+    SnapshotMarksForgotten,
+    /// Nobody asks who holds pages for writing when a snapshot comes into being.
+    SnapshotHoldersIgnored,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 26] = [
+    pub const ALL: [Self; 30] = [
         Self::MappingBeforeData,
         Self::AckBeforeFlush,
         Self::BatchNotAtomic,
@@ -87,5 +95,9 @@ impl Bug {
         Self::CloneUncharged,
         Self::FreshForgotten,
         Self::CutEarly,
+        Self::SnapshotChangeFirst,
+        Self::SnapshotTrimUnkept,
+        Self::SnapshotMarksForgotten,
+        Self::SnapshotHoldersIgnored,
     ];
 }

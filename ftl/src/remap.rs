@@ -33,7 +33,7 @@ impl Remap {
     /// Whether both ranges lie in the address space and have nothing in common.
     pub(crate) fn is_possible(self) -> bool {
         let end = |start: Lba| start.0.checked_add(self.count);
-        let inside = |start| end(start).is_some_and(|end| end <= Lba::END.0);
+        let inside = |start| end(start).is_some_and(|end| end <= Lba::SPACE_END.0);
         inside(self.from) && inside(self.to) && !self.source().meets(self.target())
     }
 }
@@ -107,7 +107,7 @@ mod tests {
         };
         assert!(remap(0, 8, 8).is_possible() && remap(8, 0, 8).is_possible());
         assert!(!remap(0, 7, 8).is_possible() && !remap(7, 0, 8).is_possible());
-        assert!(!remap(0, Lba::END.0 - 1, 2).is_possible());
+        assert!(!remap(0, Lba::SPACE_END.0 - 1, 2).is_possible());
         assert!(!remap(u64::MAX, 0, 2).is_possible());
         assert_eq!(remap(8, 0, 8).renamed(Lba(9)), Lba(1));
     }

@@ -33,6 +33,8 @@ pub(crate) struct Shared {
     pub(crate) frames_wanted: AtomicBool,
     /// A part of the map is not in memory: what is not there may be anything.
     pub(crate) map_cold: AtomicBool,
+    /// There is a snapshot: pages for writing are had behind the lock.
+    pub(crate) keeping: AtomicBool,
     /// No more changes: failed or shutting down.
     pub(crate) closed: AtomicBool,
     /// Last time a driver told.

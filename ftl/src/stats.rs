@@ -78,6 +78,8 @@ counters! {
     map_pages_read,
     /// Shared pages that were found to have been stored to.
     stores_found,
+    /// Grains that were kept for snapshots, under the names of their images.
+    grains_kept,
     /// Free segments at the time of the call.
     segments_free,
     /// Tombstones at the time of the call.

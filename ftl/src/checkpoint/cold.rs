@@ -129,7 +129,7 @@ impl ColdMap {
 
     fn range_of(&self, unit: usize) -> LbaRange {
         let start = self.starts[unit];
-        let end = self.starts.get(unit + 1).copied().unwrap_or(Lba::END);
+        let end = self.starts.get(unit + 1).copied().unwrap_or(Lba::SPACE_END);
         LbaRange::new(start, end.0 - start.0)
     }
 
@@ -139,6 +139,18 @@ impl ColdMap {
             return None;
         }
         Some(self.unit_of(lba)).filter(|&unit| !self.warm[unit])
+    }
+
+    /// A range around an LBA of which nothing is cold, the unit of the LBA at least; empty if that is cold.
+    pub(crate) fn warm_around(&self, lba: Lba) -> LbaRange {
+        if self.is_warm() {
+            return LbaRange::SPACE;
+        }
+        let unit = self.unit_of(lba);
+        match self.warm[unit] {
+            true => self.range_of(unit),
+            false => LbaRange::new(lba, 0),
+        }
     }
 
     /// The first cold unit that has to do with a range.
@@ -328,7 +340,7 @@ mod tests {
     #[test]
     fn last_word() {
         let sheets = vec![
-            sheet(1, &[], &[(1, 9)], 0, Lba::END.0),
+            sheet(1, &[], &[(1, 9)], 0, Lba::SPACE_END.0),
             sheet(2, &[(2, 7)], &[(5, 5)], 5, 6),
             sheet(3, &[(8, 8)], &[], 6, 6),
         ];
@@ -372,7 +384,11 @@ mod tests {
     #[test]
     fn ties() {
         let base: Vec<(u64, u64)> = (0..100).map(|n| (n * 203 + 5, n * 203 + 207)).collect();
-        let mut cold = ColdMap::new(7, vec![sheet(1, &[], &base, 0, Lba::END.0)], UNIT_PAGES);
+        let mut cold = ColdMap::new(
+            7,
+            vec![sheet(1, &[], &base, 0, Lba::SPACE_END.0)],
+            UNIT_PAGES,
+        );
         let units = cold.starts.len();
         let far = cold.starts[units - 1].0 + 9;
         let remap = Remap {
@@ -417,19 +433,23 @@ mod tests {
         let got: Vec<_> = content.after.iter().map(|(l, &at)| (l.0, at)).collect();
         assert_eq!(got, want);
         assert!(!cold.has_ties() && !cold.is_warm());
-        assert_eq!(cold.first_cold(LbaRange::ALL), Some(1));
+        assert_eq!(cold.first_cold(LbaRange::SPACE), Some(1));
     }
 
     /// Units cover every LBA, begin at leaves, and get what a change says of them.
     #[test]
     fn units() {
         let base: Vec<(u64, u64)> = (0..100).map(|n| (n * 203 + 5, n * 203 + 207)).collect();
-        let mut cold = ColdMap::new(7, vec![sheet(1, &[], &base, 0, Lba::END.0)], UNIT_PAGES);
+        let mut cold = ColdMap::new(
+            7,
+            vec![sheet(1, &[], &base, 0, Lba::SPACE_END.0)],
+            UNIT_PAGES,
+        );
         assert!(cold.starts.len() >= 3 && cold.starts.iter().all(|s| s.0 % LEAF_GRAINS == 0));
-        cold.change(Change::Unmap(LbaRange::ALL));
+        cold.change(Change::Unmap(LbaRange::SPACE));
         for unit in 0..cold.starts.len() {
             let range = cold.range_of(unit);
-            assert_eq!(cold.first_cold(LbaRange::ALL), Some(unit));
+            assert_eq!(cold.first_cold(LbaRange::SPACE), Some(unit));
             let pages = cold.pages_of(unit);
             let read: Vec<_> = pages.into_iter().map(|p| (p, Vec::new())).collect();
             let content = cold.assemble(unit, &read);

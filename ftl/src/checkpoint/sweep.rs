@@ -32,7 +32,7 @@ pub(crate) fn cover_all(pieces: &[Piece]) -> bool {
         }
         reached = reached.max(hi);
     }
-    reached >= Lba::END
+    reached >= Lba::SPACE_END
 }
 
 #[cfg(test)]
@@ -55,7 +55,7 @@ mod tests {
     /// A piece goes when younger ones have gone round, not before.
     #[test]
     fn a_round() {
-        let end = Lba::END.0;
+        let end = Lba::SPACE_END.0;
         let mut pieces = vec![piece(1, 0, end), piece(2, 0, 50)];
         pieces = needed_pieces(pieces);
         assert_eq!(pieces.len(), 2);
@@ -72,7 +72,7 @@ mod tests {
     /// Small maps are written whole; a root never runs out of places.
     #[test]
     fn shares() {
-        let alive = vec![piece(1, 0, Lba::END.0)];
+        let alive = vec![piece(1, 0, Lba::SPACE_END.0)];
         assert_eq!(share(&[], 1 << 26, 9), None);
         assert_eq!(share(&alive, 100, 99), Some(99));
         assert_eq!(share(&alive, 262_144, 520_000), None);

@@ -167,6 +167,31 @@ impl Core {
         is_worth || headers >= LATEST * this.headers_due
     }
 
+    /// Whether a checkpoint is due and waits for remaps and clones on their way, so that none should be made: during
+    /// `pause.0` headers of `pause.1`, so that it does not last for ever.
+    pub(super) fn is_checkpoint_waiting(&self, cx: Cx<'_>, pause: (u64, u64)) -> bool {
+        let this = &self.checkpointer;
+        let can = self.takes_checkpoints()
+            && self.failed.is_none()
+            && self.phase.is_running()
+            && self.loss.is_whole()
+            && this.is_idle()
+            && !this.abandoned
+            && !self.is_layout_changing()
+            && self.cold.is_warm();
+        if !can || self.are_renamings_behind(cx) && self.group.is_empty() {
+            return false;
+        }
+        let from = this.root.as_ref().map_or(HeaderNo(0), |r| r.replay_from);
+        let headers = (self.log.last().0).saturating_sub(from.0.max(this.not_before.0));
+        let Some(late) = headers.checked_sub(this.headers_due) else {
+            return false;
+        };
+        let grown = self.grown(cx).saturating_sub(this.log_grains);
+        let is_worth = this.share.is_some() || grown >= WORTH * this.cost;
+        (is_worth || headers >= LATEST * this.headers_due) && late % pause.1 < pause.0
+    }
+
     /// Grains that the log has grown by since the volume was opened.
     fn grown(&self, cx: Cx<'_>) -> u64 {
         let stats = cx.sh.counters.snapshot();
@@ -473,7 +498,7 @@ impl Core {
             last: self.log.last(),
             last_at: self.log.last_at(),
             mapped: self.mapped_on_media(),
-            cursor: if hi == Lba::END { Lba(0) } else { hi },
+            cursor: if hi == Lba::SPACE_END { Lba(0) } else { hi },
             segment_pages,
             record_pages,
             dump,
@@ -505,7 +530,7 @@ impl Core {
 
     /// What is mapped from `lo` on, `share` entries of it, and where they end.
     fn base(&self, cx: Cx<'_>, lo: Lba, share: Option<u64>) -> (Vec<MapEntry>, Lba) {
-        let rest = LbaRange::new(lo, Lba::END.0 - lo.0);
+        let rest = LbaRange::new(lo, Lba::SPACE_END.0 - lo.0);
         let mut entries = Vec::new();
         for (lba, _) in self.index.mapped(rest) {
             let Some(entry) = self.entry_of(cx, lba) else {
@@ -516,7 +541,7 @@ impl Core {
             }
             entries.push(entry);
         }
-        (entries, Lba::END)
+        (entries, Lba::SPACE_END)
     }
 
     /// What has changed outside of what the base pages say.

@@ -68,6 +68,32 @@ impl Core {
         None
     }
 
+    /// The same of a batch of the engine's own. Nobody can change what it clones, so nothing has to be seized, and readers may
+    /// hold it.
+    pub(super) fn settle_kept(&mut self, cx: Cx<'_>, clones: &[Remap]) -> bool {
+        let sources = clones.iter().map(|clone| clone.source());
+        let mapped = sources.flat_map(|source| self.index.mapped(source));
+        let mut unsettled = mapped.filter(|&(_, state)| match state {
+            State::Resident(page) => page.dirty || self.frames[page.frame.0 as usize].writing > 0,
+            State::InFlight(_) | State::Away(_) => false,
+        });
+        let is_settled = unsettled.next().is_none();
+        drop(unsettled);
+        if is_settled || cx.sh.has_bug(Bug::CloneBeforePage) {
+            return true;
+        }
+        let (urgent, forming) = self.clones_await;
+        if self.dirty.reached(urgent) && self.formings.reached(forming) {
+            self.drain_inbox(cx);
+            for clone in clones {
+                let urgent = self.dirty.urge(clone.source());
+                let forming = self.formings.want(clone.source());
+                self.clones_await = (urgent, forming);
+            }
+        }
+        false
+    }
+
     /// Seizes what is not settled, to be copied. None: that is more than `most` pages, one is held, or frames
     /// are missing.
     fn seize_unsettled(&mut self, cx: Cx<'_>, clones: &[Remap], most: usize) -> Option<Copies> {

@@ -17,11 +17,11 @@ use crate::batch::AtomicBatch;
 use crate::crash_point::crash_point;
 use crate::error::DurableError;
 use crate::format::RECORDS_MAX;
-use crate::ids::Intent;
+use crate::ids::{Intent, Port, Token};
 use crate::map::{FrameId, Location, State, ZeroId};
 use crate::page::WaiterKind;
 use crate::planted::Bug;
-use crate::remap::Renaming;
+use crate::remap::{Remap, Renaming};
 use crate::stats::count;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -34,20 +34,26 @@ impl Core {
 
     /// Lets the batch at the head ask for `lba` again.
     pub(super) fn commit_may_ask_again(&mut self, lba: Lba) {
-        if let Some(head) = self.commits.front_mut() {
-            for wanted in &mut head.wanted {
-                if wanted.lba == lba && wanted.got == Got::Asked {
-                    wanted.got = Got::Nothing;
-                }
+        self.commit_asking_for(lba);
+    }
+
+    /// The batch that has asked for `lba`, which it may do again: the one at the head, or the one behind it if that is the
+    /// engine's own.
+    fn commit_asking_for(&mut self, lba: Lba) -> Option<&mut PendingCommit> {
+        for commit in self.commits.iter_mut().take(2) {
+            let asked = |w: &&mut Wanted| w.lba == lba && w.got == Got::Asked;
+            if let Some(wanted) = commit.wanted.iter_mut().find(asked) {
+                wanted.got = Got::Nothing;
+                return Some(commit);
             }
         }
+        None
     }
 
     /// A page of the batch at the head can not be had.
     pub(super) fn commit_page_failed(&mut self, lba: Lba, error: DurableError) {
-        self.commit_may_ask_again(lba);
-        if let Some(head) = self.commits.front_mut() {
-            head.failed = Some(error);
+        if let Some(commit) = self.commit_asking_for(lba) {
+            commit.failed = Some(error);
         }
     }
 
@@ -56,6 +62,7 @@ impl Core {
         let mut progress = false;
         self.pins_awaited = false;
         while !self.commits.is_empty() {
+            let mut moves = Vec::new();
             if let Some(refused) = self.refusal_of_commit() {
                 self.commits[0].failed = Some(refused);
             } else {
@@ -67,12 +74,20 @@ impl Core {
                 if head.wanted.iter().any(missing) {
                     break;
                 }
-                if !self.fits_group(head) || !self.is_map_known(cx) {
+                if !self.is_map_known(cx) {
                     break;
                 }
+                let Some(permitted) = self.permit(cx) else {
+                    break;
+                };
+                moves = permitted;
                 let head = &self.commits[0];
-                if !self.has_space(cx, head) {
-                    if let Some(unit) = self.cold.first_cold(LbaRange::ALL) {
+                if !self.fits_group(head, moves.len()) {
+                    break;
+                }
+                let moved = moves.iter().map(|m| m.count).sum();
+                if !self.has_space(cx, head, moved) {
+                    if let Some(unit) = self.cold.first_cold(LbaRange::SPACE) {
                         // Counts are too high until all of the map has been read.
                         self.loader.urge(unit);
                         break;
@@ -83,7 +98,7 @@ impl Core {
                         Verdict::Fits => {}
                         Verdict::Exceeds => self.commits[0].failed = Some(DurableError::Quota),
                         Verdict::Unknown => {
-                            let unit = self.cold.first_cold(LbaRange::ALL);
+                            let unit = self.cold.first_cold(LbaRange::SPACE);
                             self.loader
                                 .urge(unit.expect("the map is not all in memory"));
                             break;
@@ -92,7 +107,15 @@ impl Core {
                 }
             }
             let mut seized = None;
-            if self.commits[0].failed.is_none() {
+            if self.commits[0].failed.is_none() && self.commits[0].kept.is_some() {
+                let clones = std::mem::take(&mut self.commits[0].batch.clones);
+                let settled = self.settle_kept(cx, &clones);
+                self.commits[0].batch.clones = clones;
+                if !settled {
+                    break;
+                }
+                seized = Some((Seized::default(), Copies::default()));
+            } else if self.commits[0].failed.is_none() {
                 let room = self.room_for_copies(&self.commits[0]);
                 let batch = std::mem::take(&mut self.commits[0].batch);
                 if let Some(moved) = self.seize_pages(cx, &batch.remaps) {
@@ -108,11 +131,14 @@ impl Core {
             }
             let head = self.commits.pop_front().expect("not empty");
             match (head.failed, seized) {
-                (None, Some((moved, copies))) => self.apply(cx, head, &moved, copies),
+                (None, Some((moved, copies))) => self.apply(cx, head, &moved, copies, &moves),
                 (failed, _) => {
                     let error = failed.expect("why it did not get its pages");
                     self.release_commit(cx, &head);
-                    self.tell_durable(cx, head.port, head.token, Err(error));
+                    match &head.kept {
+                        Some(kept) => self.not_kept(cx, kept, error),
+                        None => self.tell_durable(cx, head.port, head.token, Err(error)),
+                    }
                 }
             }
             progress = true;
@@ -123,10 +149,14 @@ impl Core {
     /// Whether the map of what the batch at the head trims, zeros, moves and clones is in memory; if not, it is asked
     /// for.
     fn is_map_known(&mut self, cx: Cx<'_>) -> bool {
+        if self.cold.is_warm() {
+            return true;
+        }
         let batch = &self.commits[0].batch;
         let moved = batch.renamed().flat_map(|r| [r.source(), r.target()]);
         let ranges = batch.trims.iter().chain(&batch.zeros).copied().chain(moved);
-        let cold = ranges.filter_map(|r| self.cold.first_cold(r)).next();
+        let all: Vec<LbaRange> = ranges.flat_map(|r| self.with_images(r)).collect();
+        let cold = all.into_iter().find_map(|r| self.cold.first_cold(r));
         if let Some(unit) = cold {
             self.loader.urge(unit);
             self.run_loader(cx);
@@ -197,7 +227,8 @@ impl Core {
     }
 
     /// Whether the batch can join the forming group: one header must be able to carry all of it.
-    fn fits_group(&self, commit: &PendingCommit) -> bool {
+    /// `moves`: ranges that it moves to their images.
+    fn fits_group(&self, commit: &PendingCommit, moves: usize) -> bool {
         if self.group.is_empty() {
             return true;
         }
@@ -207,7 +238,8 @@ impl Core {
             .count();
         let pages = self.group.pages.len() + new;
         let batch = &commit.batch;
-        let ranges = batch.trims.len() + batch.zeros.len() + 2 * batch.renamed().count();
+        let renamed = moves + batch.renamed().count();
+        let ranges = batch.trims.len() + batch.zeros.len() + 2 * renamed;
         let records = self.group.slots() + ranges;
         let pages_max = self
             .batch_grains_max()
@@ -233,8 +265,9 @@ impl Core {
             .min(self.pool_frames / 4)
     }
 
-    /// Whether the volume can hold what the batch leaves behind. What it frees itself counts.
-    fn has_space(&self, cx: Cx<'_>, commit: &PendingCommit) -> bool {
+    /// Whether the volume can hold what the batch leaves behind. What it frees itself counts, apart from `moved` grains
+    /// that get the names of their images.
+    fn has_space(&self, cx: Cx<'_>, commit: &PendingCommit, moved: u64) -> bool {
         let patched: BTreeSet<Lba> = commit.wanted.iter().map(|w| w.lba).collect();
         let is_mapped = |lba| match cx.sh.map.state(lba) {
             State::Resident(_) => true,
@@ -265,7 +298,7 @@ impl Core {
         let freed = freed + targets.map(|t| mapped_in(t).count() as u64).sum::<u64>();
         // Each name of a grain counts, so that whoever writes to one of them later finds space for it.
         let cloned = clones.iter().map(|c| mapped_in(c.source()).count() as u64);
-        let mut reserved: u64 = cloned.sum();
+        let mut reserved: u64 = cloned.sum::<u64>() + moved;
         for &range in &zeros {
             let stay = mapped_in(range).filter(|&lba| !goes(lba)).count() as u64;
             let patched_new = patched
@@ -278,13 +311,22 @@ impl Core {
     }
 
     /// The batch takes effect.
-    fn apply(&mut self, cx: Cx<'_>, commit: PendingCommit, seized: &Seized, mut copies: Copies) {
+    fn apply(
+        &mut self,
+        cx: Cx<'_>,
+        commit: PendingCommit,
+        seized: &Seized,
+        mut copies: Copies,
+        moves: &[Remap],
+    ) {
         let PendingCommit {
             port,
             token,
             batch,
             wanted,
             relaxed,
+            kept,
+            change,
             ..
         } = commit;
         count(&cx.sh.counters.commits, 1);
@@ -317,6 +359,15 @@ impl Core {
                 self.unpin_internal(cx, page.lba, frame);
             }
         }
+        for &moved in moves {
+            let renaming = Renaming::Remap(moved);
+            self.group.records.push(GroupRecord::Rename(renaming));
+            for n in 0..moved.count {
+                self.move_to_image(cx, moved.from.offset(n), moved.to.offset(n));
+            }
+            count(&cx.sh.counters.grains_kept, moved.count);
+            crash_point!("snapshot.moved");
+        }
         for &range in batch.trims.iter().filter(|r| r.count > 0) {
             count(&cx.sh.counters.trims, 1);
             self.group.records.push(GroupRecord::Trim(range));
@@ -346,10 +397,31 @@ impl Core {
             self.clone_range(cx, clone, &mut copies);
             crash_point!("clone.applied");
         }
+        if let Some(kept) = kept {
+            let cloned = batch.clones.iter().map(|c| c.count).sum();
+            count(&cx.sh.counters.grains_kept, cloned);
+            crash_point!("snapshot.kept");
+            self.kept(cx, &kept);
+            return;
+        }
+        if let Some(change) = change {
+            self.change_snapshots(cx, change);
+            crash_point!("snapshot.changed");
+            if self.await_makers(port, token) {
+                return;
+            }
+        }
         if relaxed {
             self.relax(cx);
             self.tell_durable(cx, port, token, Ok(()));
-        } else if self.group.is_empty() {
+        } else {
+            self.answer_with_group(port, token);
+        }
+    }
+
+    /// Somebody waits for what has taken effect to be durable.
+    pub(super) fn answer_with_group(&mut self, port: Port, token: Token) {
+        if self.group.is_empty() {
             self.durable_waiters
                 .push_back((self.log.last(), port, token, false));
         } else {

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 impl Core {
     /// What the media hold of each grain that is mapped, in the words of the judge. What is only in memory is not there.
     pub(crate) fn listing(&self, cx: Cx<'_>) -> BTreeMap<Lba, Checked> {
-        let mapped = self.index.mapped(LbaRange::ALL);
+        let mapped = self.index.mapped(LbaRange::SPACE);
         let held = mapped.filter_map(|(lba, _)| {
             let checked = match self.location(cx, lba) {
                 Location::Nowhere => return None,

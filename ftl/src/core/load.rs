@@ -111,7 +111,7 @@ impl Core {
             while unit.is_some_and(|unit| !self.cold.is_cold(unit)) {
                 unit = self.loader.urgent.pop_front();
             }
-            let unit = unit.or_else(|| self.cold.first_cold(LbaRange::ALL));
+            let unit = unit.or_else(|| self.cold.first_cold(LbaRange::SPACE));
             let Some(unit) = unit else { return };
             let wanted = self.cold.pages_of(unit);
             self.loader.active = Some(Active {

@@ -129,7 +129,7 @@ impl Core {
         self.rescue_pages(cx, device, &lost);
         self.note_orphans(cx, &lost);
         self.abort_checkpoint();
-        let marks = self.sync_marks(cx, LbaRange::ALL);
+        let marks = self.sync_marks(cx, LbaRange::SPACE);
         self.loss.healing = Healing::Rescuing(marks);
         // Whoever waits for a header behind what was lost waits for what is written again.
         let waits = |&(no, ..): &(HeaderNo, Port, Token, bool)| first.is_some_and(|f| no >= f);
@@ -304,7 +304,10 @@ impl Core {
             self.loss.healing = Healing::Saving;
             self.run_checkpoint(cx);
         }
-        if self.loss.healing == Healing::Saving && self.is_checkpoint_done() && !self.loss.recording
+        if self.loss.healing == Healing::Saving
+            && self.is_checkpoint_done()
+            && !self.loss.recording
+            && !self.raise.is_writing()
         {
             self.superblock.failed |= self.loss.mask;
             self.loss.healing = Healing::Recording(0);
@@ -338,6 +341,11 @@ impl Core {
                 tracing::warn!("the volume goes on without the device that has failed");
             }
         }
+    }
+
+    /// Whether the superblock is being written because of a loss.
+    pub(super) fn is_recording_loss(&self) -> bool {
+        self.loss.recording
     }
 
     /// Whether a place is on a device that is lost.

@@ -21,11 +21,13 @@ mod done;
 mod forming;
 mod gc;
 mod group;
+mod keeper;
 mod listing;
 mod load;
 mod loss;
 mod pages;
 mod pending;
+mod raise;
 mod remap;
 mod resize;
 mod sharing;
@@ -57,14 +59,17 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 pub(crate) use clone::CLONE_URGES;
+pub use keeper::Held;
 pub(crate) use pending::PendingCommit;
 
 use checkpoint::Checkpointer;
 use forming::Formings;
 use gc::Collector;
 use group::Group;
+use keeper::Keeper;
 use load::Loader;
 use loss::Loss;
+use raise::Raise;
 use resize::Resize;
 use sharing::Sharing;
 use shutdown::Phase;
@@ -106,6 +111,8 @@ pub(crate) struct Core {
     frames: Vec<Frame>,
     pool_frames: usize,
     sharing: Sharing,
+    keeper: Keeper,
+    raise: Raise,
     frames_free: Vec<FrameId>,
     candidates: Candidates,
     frame_waiters: VecDeque<Waiter>,
@@ -207,6 +214,8 @@ impl Core {
             frames: (0..frames + shared).map(|_| Frame::new()).collect(),
             pool_frames: frames,
             sharing: Sharing::new(frames, shared),
+            keeper: Keeper::default(),
+            raise: Raise::default(),
             frames_free: (0..frames as u32).rev().map(FrameId).collect(),
             candidates: Candidates::new(frames),
             frame_waiters: VecDeque::new(),
@@ -270,6 +279,7 @@ impl Core {
             progress |= self.close_leaving();
             progress |= self.collect(cx);
             progress |= self.serve_frame_waiters(cx);
+            progress |= self.run_keeper(cx);
             // Something may have begun to wait for a group that nobody waited for.
             progress |= !was_due && self.is_group_due();
             if !progress {
@@ -281,6 +291,7 @@ impl Core {
         self.run_loader(cx);
         self.make_way(cx);
         self.run_healing(cx);
+        self.run_raise(cx);
         self.run_resize(cx);
         self.run_checkpoint(cx);
         self.start_flush(cx);
@@ -406,13 +417,18 @@ impl Core {
         waiting.extend(self.durable_waiters.drain(..).map(|(_, p, t, _)| (p, t)));
         waiting.extend(self.group.take_waiters());
         waiting.extend(self.syncs.drain(..).map(|s| (s.port, s.token)));
+        waiting.extend(self.take_makers());
+        waiting.extend(self.raise.take_askers());
         for (port, token) in waiting {
             self.tell_durable(cx, port, token, Err(error));
         }
         while let Some(commit) = self.commits.pop_front() {
             self.release_commit(cx, &commit);
-            self.tell_durable(cx, commit.port, commit.token, Err(error));
+            if commit.kept.is_none() {
+                self.tell_durable(cx, commit.port, commit.token, Err(error));
+            }
         }
+        self.retry_keep_waiters(cx);
         // Frames can not be cleaned any more; who waits to change something learns it, readers go on waiting.
         self.retry_frame_waiters(cx);
         if self.loader.is_idle() {

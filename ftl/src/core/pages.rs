@@ -9,6 +9,7 @@ use crate::ids::{Intent, Port, Token};
 use crate::map::{FrameId, Leaf, Location, Resident, State};
 use crate::page::{FrameUse, Hold, PageRef, Waiter, WaiterKind};
 use crate::placement::Heat;
+use crate::planted::Bug;
 use crate::port::{Event, Op};
 use crate::shared::NEVER;
 use crate::stats::count;
@@ -92,6 +93,14 @@ impl Core {
             self.run_loader(cx);
             return Acquired::Pending;
         }
+        let changes = intent != Intent::Read || self.sharing.frame_of(lba).is_some();
+        if changes && !self.may_change(cx, lba) {
+            if !cx.sh.has_bug(Bug::SnapshotChangeFirst) {
+                self.wait_for_keeping(waiter);
+                return Acquired::Pending;
+            }
+            self.note_unkept(lba);
+        }
         let known_leaf = cx.sh.map.leaf(lba);
         let state = known_leaf.as_ref();
         let state = state.map_or(State::UNMAPPED, |leaf| leaf.entry(lba).state());
@@ -119,7 +128,7 @@ impl Core {
         let takes_space = is_new || intent != Intent::Read && self.is_lost_at(location);
         if takes_space && !for_commit && self.mapped_now() >= self.capacity_now() {
             // Counts are too high until all of the map has been read.
-            if let Some(unit) = self.cold.first_cold(LbaRange::ALL) {
+            if let Some(unit) = self.cold.first_cold(LbaRange::SPACE) {
                 self.loader.want(unit, waiter);
                 self.run_loader(cx);
                 return Acquired::Pending;
@@ -131,7 +140,7 @@ impl Core {
                 Verdict::Fits => {}
                 Verdict::Exceeds => return Acquired::Failed(GetError::Quota),
                 Verdict::Unknown => {
-                    let unit = self.cold.first_cold(LbaRange::ALL);
+                    let unit = self.cold.first_cold(LbaRange::SPACE);
                     let unit = unit.expect("the map is not all in memory");
                     self.loader.want(unit, waiter);
                     self.run_loader(cx);
@@ -253,6 +262,15 @@ impl Core {
         known.usage = FrameUse::Resident;
         let (leaf, lba) = (Arc::clone(known.leaf()), known.lba);
         let mut waiters = std::mem::take(&mut known.waiters);
+        if !waiters.is_empty() && !self.may_change(cx, lba) {
+            // They began to wait when there was nothing to keep it for.
+            let writes = |w: &mut Waiter| matches!(w.kind, WaiterKind::Get { intent, .. } if intent != Intent::Read);
+            for waiter in waiters.extract_if(.., writes) {
+                self.wait_for_keeping(waiter);
+            }
+            // Nothing else may make it go on.
+            cx.sh.owe(cx.port);
+        }
         let gets = waiters
             .iter()
             .filter(|w| matches!(w.kind, WaiterKind::Get { .. }))
@@ -356,19 +374,9 @@ impl Core {
                 }
                 location
             }
-            State::Resident(Resident { frame, pins, .. }) => {
+            State::Resident(page) => {
                 self.count_unmapped(lba);
-                self.dirty.remove(lba);
-                let grouped = u32::from(self.group.remove_page(lba));
-                self.ends_as_page(cx, frame);
-                let known = &mut self.frames[frame.0 as usize];
-                let location = std::mem::replace(&mut known.media, Location::Nowhere);
-                known.usage = FrameUse::Orphan;
-                known.orphan_pins = pins - grouped;
-                if known.orphan_pins == 0 {
-                    self.free_frame(cx, frame);
-                }
-                location
+                self.orphan(cx, lba, page)
             }
         };
         if location != Location::Nowhere {
@@ -377,6 +385,22 @@ impl Core {
         self.placement.forget(lba);
         self.leave_with_group(location);
         self.index.prune(&cx.sh.map, lba);
+    }
+
+    /// A page is none any more; who holds it keeps its frame. Returns where the grain is besides.
+    pub(super) fn orphan(&mut self, cx: Cx<'_>, lba: Lba, page: Resident) -> Location {
+        let Resident { frame, pins, .. } = page;
+        self.dirty.remove(lba);
+        let grouped = u32::from(self.group.remove_page(lba));
+        self.ends_as_page(cx, frame);
+        let known = &mut self.frames[frame.0 as usize];
+        let location = std::mem::replace(&mut known.media, Location::Nowhere);
+        known.usage = FrameUse::Orphan;
+        known.orphan_pins = pins - grouped;
+        if known.orphan_pins == 0 {
+            self.free_frame(cx, frame);
+        }
+        location
     }
 
     /// A holder of a page that was trimmed meanwhile puts it.
@@ -518,7 +542,7 @@ impl Core {
             self.ask_again(cx, waiter);
             progress = true;
         }
-        if self.frame_waiters.is_empty() && !self.pins_awaited {
+        if self.frame_waiters.is_empty() && !self.pins_awaited && !self.keeper.awaits_pins() {
             cx.sh.frames_wanted.store(false, Ordering::SeqCst);
         }
         progress
@@ -560,7 +584,7 @@ impl Core {
         self.dirty.background = self.dirty.len();
         self.group.wanted = !self.group.is_empty();
         self.pump(cx);
-        self.formings.want(LbaRange::ALL);
+        self.formings.want(LbaRange::SPACE);
         self.pump(cx);
         if self.relaxed && self.group.is_empty() {
             // Plain data wait for a sync, however long; what a batch has changed becomes durable by itself.

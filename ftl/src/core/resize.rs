@@ -96,8 +96,8 @@ impl Core {
         if !grows {
             self.segments.leave(SegmentId(to.segment_count));
             // Nothing is to wait for a younger copy that nobody is in a hurry to write.
-            self.dirty.urge(LbaRange::ALL);
-            self.formings.want(LbaRange::ALL);
+            self.dirty.urge(LbaRange::SPACE);
+            self.formings.want(LbaRange::SPACE);
         }
         self.pump(cx);
         Ok(())
@@ -226,6 +226,7 @@ impl Core {
             && self.loader_is_idle()
             && self.is_checkpoint_over()
             && !self.segments.is_discarding()
+            && !self.raise.is_writing()
     }
 
     /// Begins to write the superblock of the new size.

@@ -79,6 +79,12 @@ impl Sharing {
         (n < u64::from(run.used)).then(|| FrameId(run.first + n as u32))
     }
 
+    /// Every grain that is shared.
+    pub(super) fn grains(&self) -> impl Iterator<Item = Lba> + '_ {
+        let runs = self.runs.iter();
+        runs.flat_map(|(start, run)| (0..run.used).map(|n| start.offset(u64::from(n))))
+    }
+
     fn take(&mut self, count: u32) -> Option<u32> {
         let (&first, &room) = self.free.iter().find(|&(_, &room)| room >= count)?;
         self.free.remove(&first);

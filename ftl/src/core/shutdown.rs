@@ -63,14 +63,18 @@ impl Core {
         self.pump(cx);
         cx.sh.closed.store(true, Ordering::SeqCst);
         self.drain_inbox(cx);
-        let urgent = self.dirty.urge(LbaRange::ALL);
-        self.formings.want(LbaRange::ALL);
+        let urgent = self.dirty.urge(LbaRange::SPACE);
+        self.formings.want(LbaRange::SPACE);
         self.phase = Phase::Draining {
             asker: (cx.port, token),
             groups: self.groups_done + u64::from(!self.group.is_empty()),
             urgent,
         };
         self.retry_frame_waiters(cx);
+        self.retry_keep_waiters(cx);
+        for (port, token) in self.take_makers() {
+            self.answer_with_group(port, token);
+        }
         self.pump(cx);
     }
 
@@ -103,6 +107,7 @@ impl Core {
             && self.syncs.is_empty()
             && self.loss.is_whole()
             && !self.is_switching()
+            && !self.raise.is_writing()
         {
             self.phase = Phase::Settling { asker };
             self.drop_victim();
@@ -166,6 +171,10 @@ impl Core {
     pub(crate) fn superblock_done(&mut self, cx: Cx<'_>, result: Result<(), MediaError>) {
         if self.is_switching() {
             self.switch_done(cx, result);
+            return;
+        }
+        if self.raise.is_writing() {
+            self.raise_done(cx, result);
             return;
         }
         let Phase::Writing { asker, steps } = self.phase else {

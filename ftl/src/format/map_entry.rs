@@ -105,7 +105,7 @@ pub(super) fn unpack(mut from: &[u8], count: usize) -> Option<Vec<MapEntry>> {
     for _ in 0..count {
         let head = take(&mut from)?;
         let lba = Lba(before.end.checked_add(head >> 2)?);
-        if lba >= Lba::END {
+        if lba >= Lba::SPACE_END {
             return None;
         }
         let entry = match head & 3 {
@@ -133,7 +133,7 @@ pub(super) fn unpack(mut from: &[u8], count: usize) -> Option<Vec<MapEntry>> {
             UNMAPPED => {
                 let count = take(&mut from)?;
                 let end = lba.0.checked_add(count)?;
-                if count == 0 || end > Lba::END.0 {
+                if count == 0 || end > Lba::SPACE_END.0 {
                     return None;
                 }
                 MapEntry::Unmapped(LbaRange::new(lba, count))
@@ -191,7 +191,7 @@ mod tests {
             at: Location::Zero(ZeroId(u32::MAX)),
             crc: 0,
         };
-        let last = LbaRange::new(Lba(1 << 40), Lba::END.0 - (1 << 40));
+        let last = LbaRange::new(Lba(1 << 40), Lba::SPACE_END.0 - (1 << 40));
         let entries = [
             media(0, PBA_END - 1),
             media(1, 0),
@@ -221,7 +221,7 @@ mod tests {
                 *byte = (seed >> 56) as u8 | (seed >> 20 & 0x80) as u8;
             }
             let entries = unpack(&bytes, 3).unwrap_or_default();
-            assert!(entries.iter().all(|e| e.range().end() <= Lba::END));
+            assert!(entries.iter().all(|e| e.range().end() <= Lba::SPACE_END));
         }
     }
 

@@ -150,7 +150,7 @@ impl PageEntry for Fence {
     fn parse(bytes: &[u8]) -> Option<Self> {
         let raw = RawFence::ref_from_bytes(bytes).ok()?;
         let (first, last) = (Lba(raw.first.get()), Lba(raw.last.get()));
-        (first <= last && last < Lba::END).then_some(Self { first, last })
+        (first <= last && last < Lba::SPACE_END).then_some(Self { first, last })
     }
 }
 
@@ -212,7 +212,7 @@ impl PageEntry for SavedRecord {
     fn parse(bytes: &[u8]) -> Option<Self> {
         let raw = RawRecord::ref_from_bytes(bytes).ok()?;
         let (lba, count) = (raw.lba.get(), raw.count.get());
-        if lba.checked_add(count)? > Lba::END.0 || count == 0 {
+        if lba.checked_add(count)? > Lba::SPACE_END.0 || count == 0 {
             return None;
         }
         let (range, extra) = (LbaRange::new(Lba(lba), count), raw.extra.get());

@@ -189,7 +189,7 @@ pub(super) fn parse_record<'a>(
         }
         _ => return None,
     };
-    let in_space = lba < Lba::END.0 && count > 0 && lba + count <= Lba::END.0;
+    let in_space = lba < Lba::SPACE_END.0 && count > 0 && lba + count <= Lba::SPACE_END.0;
     let possible = version.0 >> 8 <= header_no && version.0 >> 8 > 0;
     (in_space && possible).then_some(Record {
         lba: Lba(lba),

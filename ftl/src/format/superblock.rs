@@ -18,6 +18,8 @@ const CRC_AT: usize = 8;
 const VERSION: u32 = 2;
 /// The same with fresh segments, in which an engine that does not know them would find old headers.
 const VERSION_FRESH: u32 = 3;
+/// The same with LBAs beyond 2^52 in the log, which an engine that does not know them would take for its end.
+const VERSION_IMAGES: u32 = 4;
 /// What is written as [`VERSION`] and was written as this one, on one device, says the same.
 const VERSION_OLDEST: u32 = 1;
 const FLAG_CLEAN: u32 = 1;
@@ -163,6 +165,8 @@ pub struct Superblock {
     pub failed: u16,
     /// Segments that have joined the volume late.
     pub fresh: Fresh,
+    /// The log may name images of snapshots, which lie beyond 2^52.
+    pub images: bool,
     /// The sessions before the present one.
     pub sessions: Sessions,
 }
@@ -284,12 +288,12 @@ impl Superblock {
             return Err(SuperblockFlaw::Checksum);
         }
         let version = raw.version.get();
-        if !(VERSION_OLDEST..=VERSION_FRESH).contains(&version) {
+        if !(VERSION_OLDEST..=VERSION_IMAGES).contains(&version) {
             return Err(SuperblockFlaw::Version(version));
         }
         let devices = usize::from(raw.device_count.get());
         let fits = match version {
-            VERSION => (1..=DEVICES_MAX).contains(&devices),
+            VERSION | VERSION_IMAGES => (1..=DEVICES_MAX).contains(&devices),
             // Neither what is that old nor what has grown is an array.
             _ => devices == 1,
         };
@@ -319,7 +323,7 @@ impl Superblock {
             return Err(SuperblockFlaw::Nonsense("failed devices"));
         }
         let fresh = match version {
-            VERSION_FRESH => Fresh::parse(&raw.fresh),
+            VERSION_FRESH | VERSION_IMAGES => Fresh::parse(&raw.fresh),
             _ => Some(Fresh::default()),
         };
         let fresh = fresh.ok_or(SuperblockFlaw::Nonsense("fresh segments"))?;
@@ -357,6 +361,7 @@ impl Superblock {
             roots_from: raw.roots_from.get(),
             failed,
             fresh,
+            images: version == VERSION_IMAGES,
             sessions,
         })
     }
@@ -400,9 +405,10 @@ impl Superblock {
         let raw = RawSuperblock {
             magic: MAGIC.into(),
             crc: 0.into(),
-            version: match self.fresh.entries.is_empty() {
-                true => VERSION,
-                false => VERSION_FRESH,
+            version: match (self.images, self.fresh.entries.is_empty()) {
+                (true, _) => VERSION_IMAGES,
+                (false, true) => VERSION,
+                (false, false) => VERSION_FRESH,
             }
             .into(),
             uuid: self.uuid,
@@ -458,6 +464,7 @@ mod tests {
             roots_from: 4,
             failed: 0,
             fresh: Fresh::default(),
+            images: false,
             sessions: Sessions {
                 base_session: 0,
                 base_end: HeaderNo(0),
@@ -523,7 +530,13 @@ mod tests {
         for known in [1, 2, 3] {
             assert_eq!(with_version(known), Ok(example()));
         }
-        for unknown in [0, 4] {
+        let with_images = Superblock {
+            images: true,
+            ..example()
+        };
+        assert_eq!(with_version(4), Ok(with_images.clone()));
+        assert_eq!(with_images.emit()[12], 4);
+        for unknown in [0, 5] {
             let flaw = SuperblockFlaw::Version(u32::from(unknown));
             assert_eq!(with_version(unknown), Err(flaw));
         }

@@ -160,6 +160,24 @@ impl LeafIndex {
         }
     }
 
+    /// Every LBA of `range` that is not unmapped, descending.
+    pub(crate) fn mapped_back(&self, range: LbaRange) -> impl Iterator<Item = (Lba, State)> + '_ {
+        let last = range.start.0.max(range.end().0.saturating_sub(1));
+        let keys = range.start.0 / LEAF_GRAINS..=last / LEAF_GRAINS;
+        self.ordered
+            .range(keys)
+            .rev()
+            .flat_map(move |(&key, leaf)| {
+                let first = (key * LEAF_GRAINS).max(range.start.0);
+                let end = ((key + 1) * LEAF_GRAINS).min(range.end().0);
+                (first..end)
+                    .rev()
+                    .map(Lba)
+                    .map(move |lba| (lba, leaf.entry(lba).state()))
+                    .filter(|&(_, state)| state != State::UNMAPPED)
+            })
+    }
+
     /// Every LBA of `range` that is not unmapped, ascending.
     pub(crate) fn mapped(&self, range: LbaRange) -> impl Iterator<Item = (Lba, State)> + '_ {
         // Of an empty range one leaf is looked at, and nothing of it.

@@ -243,7 +243,7 @@ impl Replayed {
 
     /// Counts everything.
     fn settle(&mut self, geometry: &Geometry) {
-        for (_, state) in self.index.mapped(LbaRange::ALL) {
+        for (_, state) in self.index.mapped(LbaRange::SPACE) {
             self.mapped += 1;
             match state {
                 State::Away(Location::Zero(id)) => self.records.zero_mut(id).live += 1,
@@ -270,7 +270,7 @@ impl Replayed {
         let mut mapped = 0;
         let mut live: BTreeMap<SegmentId, u32> = BTreeMap::new();
         let mut zeros: BTreeMap<ZeroId, u64> = BTreeMap::new();
-        for (_, state) in self.index.mapped(LbaRange::ALL) {
+        for (_, state) in self.index.mapped(LbaRange::SPACE) {
             mapped += 1;
             match state {
                 State::Away(Location::Zero(id)) => *zeros.entry(id).or_default() += 1,

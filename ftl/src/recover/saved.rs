@@ -187,7 +187,7 @@ pub(super) fn warm(
             return false;
         }
     }
-    while all && let Some(unit) = cold.first_cold(LbaRange::ALL) {
+    while all && let Some(unit) = cold.first_cold(LbaRange::SPACE) {
         let Some(read) = read_unit(io, superblock, cold, unit) else {
             return false;
         };
