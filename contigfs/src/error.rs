@@ -1,5 +1,7 @@
 //! What can go wrong, and the one place where it becomes an `errno`.
 
+use ftl::snapshot::SnapshotError;
+
 use crate::inode::InodeNo;
 use crate::store::StoreError;
 
@@ -54,6 +56,12 @@ pub enum FsError {
     /// No data or hole at or behind the offset.
     #[error("no data or hole behind the offset")]
     BehindEnd,
+    /// A snapshot, or what is in it, can not be changed.
+    #[error("read-only: part of a snapshot")]
+    ReadOnly,
+    /// There are as many snapshots as there may be.
+    #[error("as many snapshots as there may be: delete one, and wait until it is gone")]
+    TooManySnapshots,
     /// There is no extended attribute of this name.
     #[error("no such extended attribute")]
     NoXattr,
@@ -149,6 +157,8 @@ impl FsError {
             Self::NotPermitted => libc::EPERM,
             Self::Busy => libc::EBUSY,
             Self::BehindEnd => libc::ENXIO,
+            Self::ReadOnly => libc::EROFS,
+            Self::TooManySnapshots => libc::EMLINK,
             Self::NoXattr => libc::ENODATA,
             Self::XattrName => libc::ERANGE,
             Self::XattrTooLong => libc::E2BIG,
@@ -166,6 +176,20 @@ impl From<StoreError> for FsError {
             StoreError::NoSpace => Self::NoSpace,
             StoreError::Quota => Self::Quota,
             other => Self::Store(other),
+        }
+    }
+}
+
+impl From<SnapshotError> for FsError {
+    fn from(error: SnapshotError) -> Self {
+        match error {
+            SnapshotError::Exists => Self::Exists,
+            SnapshotError::NotFound => Self::NotFound,
+            SnapshotError::TooMany => Self::TooManySnapshots,
+            SnapshotError::BadName => Self::Invalid,
+            SnapshotError::NoSpace => Self::NoSpace,
+            SnapshotError::Damaged { lba } => Self::Store(StoreError::Damaged { lba }),
+            SnapshotError::Failed => Self::Store(StoreError::Failed),
         }
     }
 }

@@ -18,6 +18,7 @@
 //!   in memory
 //! - `xattr`, `acl`: extended attributes, and what those with access control lists mean for the mode
 //! - `fs`: the file system, [`Fs`]; its module has the rules of locking
+//! - `snapshot`: the volume as it was, as a store, so that a snapshot is an [`Fs`] as well (`docs/snapshots.md`)
 //! - [`check()`]: a separate reader that judges a volume; [`repair()`] puts in order what it finds; [`check_volume()`] and
 //!   [`repair_volume()`] do so with the log as well
 //! - [`fuse`]: the thin adapter that mounts an [`Fs`]
@@ -37,6 +38,7 @@ mod mem_store;
 pub mod planted;
 mod repair;
 mod room;
+mod snapshot;
 mod store;
 mod table;
 mod time;
@@ -49,11 +51,13 @@ pub use error::{Corruption, FsError};
 pub use fs::{
     AtimePolicy, Clock, CopyRange, DirEntry, Extent, ExtentObserver, FallocMode, FormatOptions, Fs,
     FsOptions, MetadataSync, NewLimits, NewNode, Quota, RenameMode, SeekTo, StatFs, SyncScope,
-    UnknownMetadataSync, WriteOptions,
+    UnknownMetadataSync, WriteOptions, open_snapshot,
 };
+pub use ftl::snapshot::Snapshot;
 pub use inode::{Attr, FileKind, InodeNo, Limits, ProjectId, SetAttr, SetTime};
 pub use mem_store::MemStore;
 pub use repair::{Care, RepairReport, repair};
+pub use snapshot::SnapshotView;
 pub use store::{BlockStore, ByteAddr, GrowError, Grown, ShareError, StoreError, share_on};
 pub use time::Timestamp;
 pub use volume_check::{

@@ -240,6 +240,11 @@ pub trait BlockStore: Send + Sync {
         AccountUse::default()
     }
 
+    /// The store as one on which there can be snapshots; none if it can not have any.
+    fn snapshot_host(&self) -> Option<&dyn ftl::snapshot::Host> {
+        None
+    }
+
     /// Number of mapped grains in the range. Stores that can count faster than one grain at a time override it.
     fn mapped_count(&self, range: LbaRange) -> u64 {
         let end = range.end();
@@ -330,6 +335,10 @@ macro_rules! forward {
 
             fn account(&self, account: AccountId) -> AccountUse {
                 (**self).account(account)
+            }
+
+            fn snapshot_host(&self) -> Option<&dyn ftl::snapshot::Host> {
+                (**self).snapshot_host()
             }
         }
     };

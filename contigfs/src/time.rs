@@ -17,6 +17,14 @@ impl Timestamp {
         Self::from(SystemTime::now())
     }
 
+    /// So many nanoseconds after the beginning of 1970.
+    pub(crate) const fn from_unix_ns(ns: u64) -> Self {
+        Self {
+            secs: (ns / 1_000_000_000) as i64,
+            nanos: (ns % 1_000_000_000) as u32,
+        }
+    }
+
     /// Nanoseconds since 1970, saturating; used where a growing number is wanted.
     pub fn as_unix_ns(self) -> u64 {
         u64::try_from(self.secs)

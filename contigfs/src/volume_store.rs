@@ -96,6 +96,10 @@ impl<D: Device> BlockStore for Volume<D> {
         self.ftl().limit_account(account, limit);
     }
 
+    fn snapshot_host(&self) -> Option<&dyn ftl::snapshot::Host> {
+        Some(self)
+    }
+
     fn account(&self, account: AccountId) -> AccountUse {
         let _ = self.load(LbaRange::ALL);
         self.ftl().account(account)

@@ -45,8 +45,8 @@ impl LbaRange {
         start: Lba(0),
         count: Lba::END.0,
     };
-    /// Every LBA there is.
-    pub(crate) const SPACE: Self = Self {
+    /// Every LBA there is, those of images of snapshots among them.
+    pub const SPACE: Self = Self {
         start: Lba(0),
         count: Lba::SPACE_END.0,
     };

@@ -8,6 +8,7 @@ use crate::batch::AtomicBatch;
 use crate::blocking::{Volume, VolumeError};
 use crate::check::{CheckReport, Checked};
 use crate::device::Device;
+use crate::ids::Intent;
 
 const GRAIN: u64 = GRAIN_BYTES as u64;
 
@@ -40,6 +41,10 @@ impl<D: Device> Volume<D> {
         for &lba in lbas {
             let range = LbaRange::new(lba, 1);
             let mut grain = [0; GRAIN_BYTES];
+            if lba >= Lba::END {
+                unreadable.extend(self.write_image_anew(lba, map.get(&lba).copied())?);
+                continue;
+            }
             match map.get(&lba) {
                 Some(Checked::Data { .. }) => match self.read(lba.0 * GRAIN, &mut grain) {
                     Ok(()) => self.write(lba.0 * GRAIN, &grain)?,
@@ -64,5 +69,38 @@ impl<D: Device> Volume<D> {
         }
         self.sync(LbaRange::SPACE)?;
         Ok(unreadable)
+    }
+
+    /// The same of something that snapshots have. Answers it if it can not be read.
+    fn write_image_anew(
+        &self,
+        lba: Lba,
+        held: Option<Checked>,
+    ) -> Result<Option<Lba>, VolumeError> {
+        let range = LbaRange::new(lba, 1);
+        let mut grain = vec![0; GRAIN_BYTES];
+        if let Some(Checked::Data { .. }) = held {
+            match self.page(lba, Intent::Read) {
+                Ok(page) => page.copy_out(0, &mut grain),
+                Err(VolumeError::Damaged { .. } | VolumeError::Media { .. }) => {
+                    return Ok(Some(lba));
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        let mut patch = AtomicBatch::new();
+        patch.patch(lba, 0, grain);
+        self.commit_snapshot(patch, None)?;
+        if !matches!(held, Some(Checked::Data { .. })) {
+            let mut trim = AtomicBatch::new();
+            trim.trim(range);
+            self.commit_snapshot(trim, None)?;
+        }
+        if let Some(Checked::Zero) = held {
+            let mut zero = AtomicBatch::new();
+            zero.zero(range);
+            self.commit_snapshot(zero, None)?;
+        }
+        Ok(None)
     }
 }

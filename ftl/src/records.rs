@@ -11,8 +11,11 @@ use crate::addr::{Lba, LbaRange, SegmentId};
 use crate::format::{HeaderNo, Version};
 use crate::map::ZeroId;
 use crate::remap::Renaming;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Bound;
+
+/// Grains of a part of the address space, in the index of what renames. A batch moves 2^16 grains at most.
+const PART_GRAINS: u64 = 1 << 12;
 
 /// Where the youngest copy of a record lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,6 +66,8 @@ pub(crate) struct LiveRecords {
     tombstones: BTreeMap<Version, Tombstone>,
     /// Those of them that rename, to be found quickly.
     renamings: BTreeMap<Version, Renaming>,
+    /// The same by the parts of the address space that their ranges have to do with.
+    by_part: HashMap<u64, BTreeSet<Version>>,
     zeros: Vec<Option<ZeroRecord>>,
     free: Vec<ZeroId>,
     /// By version, first grain and header of the youngest copy.
@@ -73,8 +78,12 @@ impl LiveRecords {
     /// Adds a tombstone, or says where its youngest copy lies.
     pub(crate) fn add_tombstone(&mut self, version: Version, tombstone: Tombstone) {
         self.tombstones.insert(version, tombstone);
-        if let Fate::Renamed(renaming) = tombstone.fate {
-            self.renamings.insert(version, renaming);
+        if let Fate::Renamed(renaming) = tombstone.fate
+            && self.renamings.insert(version, renaming).is_none()
+        {
+            for part in parts(renaming) {
+                self.by_part.entry(part).or_default().insert(version);
+            }
         }
     }
 
@@ -121,10 +130,23 @@ impl LiveRecords {
     pub(crate) fn trace_one(&self, lba: Lba, version: Version, names: &mut Vec<(Lba, Version)>) {
         let first = names.len();
         names.push((lba, version));
-        let above = (Bound::Excluded(version), Bound::Unbounded);
-        for (&later, renaming) in self.renamings.range(above) {
+        let mut done = version;
+        // One that has to do with none of the names changes none of them.
+        while let Some((later, renaming)) = self.next_about(&names[first..], done) {
             renaming.follow(names, first, |n| n.0, |_, lba| (lba, later));
+            done = later;
         }
+    }
+
+    /// The first renaming above a version that may have to do with one of these names.
+    fn next_about(&self, names: &[(Lba, Version)], above: Version) -> Option<(Version, Renaming)> {
+        let above = (Bound::Excluded(above), Bound::Unbounded);
+        let next = names.iter().filter_map(|(lba, _)| {
+            let about = self.by_part.get(&(lba.0 / PART_GRAINS))?;
+            about.range(above).next().copied()
+        });
+        let version = next.min()?;
+        Some((version, self.renamings[&version]))
     }
 
     pub(crate) fn add_zero(&mut self, range: LbaRange) -> ZeroId {
@@ -216,11 +238,29 @@ impl LiveRecords {
             if first.key().header() >= oldest_life {
                 break;
             }
-            self.renamings.remove(first.key());
+            if let Some(renaming) = self.renamings.remove(first.key()) {
+                for part in parts(renaming) {
+                    if let Some(about) = self.by_part.get_mut(&part) {
+                        about.remove(first.key());
+                        if about.is_empty() {
+                            self.by_part.remove(&part);
+                        }
+                    }
+                }
+            }
             expired.push(first.remove());
         }
         expired
     }
+}
+
+/// The parts of the address space that the ranges of a renaming have to do with.
+fn parts(renaming: Renaming) -> impl Iterator<Item = u64> {
+    let ranges = renaming.ranges();
+    let both = [ranges.source(), ranges.target()];
+    both.into_iter()
+        .filter(|range| range.count > 0)
+        .flat_map(|range| range.start.0 / PART_GRAINS..=(range.end().0 - 1) / PART_GRAINS)
 }
 
 /// Carries a remap or clone out on what has been traced so far: cuts out what it kills, and renames what it moves.
@@ -336,6 +376,48 @@ mod tests {
             trace(100, 2, 5, &[remap(101, 7, 1)]),
             [(100, 100, 1, 5), (101, 7, 1, 5)]
         );
+    }
+
+    /// Names found by the index are those that come of carrying everything out in order, also behind what has expired
+    /// (R2 to R4, R8).
+    #[test]
+    fn tracing_by_index() {
+        let mut seed = 1_u64;
+        let mut below = |bound: u64| {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (seed >> 33) % bound
+        };
+        for _ in 0..50 {
+            let mut all = Vec::new();
+            for no in 1..40 {
+                let (from, count) = (below(40) * 1000, 1 + below(9000));
+                let to = (1 << 52) * below(3) + 100_000 + below(40) * 1000;
+                let ranges = ranges(from, to, count);
+                all.push(match below(3) {
+                    0 => (no, Renaming::Remap(ranges)),
+                    _ => (no, Renaming::Clone(ranges)),
+                });
+            }
+            let mut records = records(&all);
+            let expired = below(20);
+            records.expire(HeaderNo(expired));
+            assert_eq!(
+                records.renamings.len() as u64,
+                39 - expired.saturating_sub(1).min(39)
+            );
+            for _ in 0..50 {
+                let (lba, no) = (Lba(below(50_000)), below(40).max(1));
+                let mut found = Vec::new();
+                records.trace_one(lba, version(no), &mut found);
+                let mut want = vec![(lba, version(no))];
+                for (&later, renaming) in records.renamings.range(version(no)..) {
+                    if later > version(no) {
+                        renaming.follow(&mut want, 0, |n| n.0, |_, lba| (lba, later));
+                    }
+                }
+                assert_eq!(found, want);
+            }
+        }
     }
 
     /// A clone adds a name and gives both its version, a clone of a clone adds to both; a grain traced alone has the

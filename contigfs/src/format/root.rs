@@ -30,7 +30,12 @@ impl Features {
     pub(crate) const RELOCATIONS: Self = Self(2);
     /// Inodes may belong to projects, which may have limits.
     pub(crate) const PROJECTS: Self = Self(4);
-    const KNOWN: Self = Self::XATTRS.with(Self::RELOCATIONS).with(Self::PROJECTS);
+    /// There are snapshots, or were: what they hold has to be kept.
+    pub(crate) const SNAPSHOTS: Self = Self(8);
+    const KNOWN: Self = Self::XATTRS
+        .with(Self::RELOCATIONS)
+        .with(Self::PROJECTS)
+        .with(Self::SNAPSHOTS);
 
     pub(crate) const fn contains(self, other: Self) -> bool {
         self.0 & other.0 == other.0

@@ -13,10 +13,12 @@
 //!    order of number.
 //! 4. `Inode::xattrs`: held while extended attributes are read from media, and while a batch that changes them is
 //!    written. Several in ascending order of number.
-//! 5. `grow`: held while the record of the inode table is written.
-//! 6. a shard of the inode cache; it is held while a record is read from media.
-//! 7. `Inode::sharing`, which is held while memory changes its size, and `Fs::shared`
-//! 8. `Inode::state`, `alloc` and `projects`: short, never across a call of the store, never two at once.
+//! 5. `journeys`: shared while a file is on its way to another range, exclusive while a snapshot is made, which takes no
+//!    other lock of these.
+//! 6. `grow`: held while the record of the inode table is written.
+//! 7. a shard of the inode cache; it is held while a record is read from media.
+//! 8. `Inode::sharing`, which is held while memory changes its size, and `Fs::shared`
+//! 9. `Inode::state`, `alloc` and `projects`: short, never across a call of the store, never two at once.
 //!
 //! Reads and writes of a file hold only its `content`, hence files are independent, readers of one file are
 //! parallel, and so are writers that do not make it longer. Commits of operations in different directories are in
@@ -44,6 +46,7 @@ mod relocate;
 mod rename;
 mod sharing;
 mod size;
+mod snapshot;
 mod space;
 mod splice;
 mod txn;
@@ -55,6 +58,9 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 use std::sync::{
     Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
 };
+use std::thread::Thread;
+
+use ftl::snapshot::Snapshots;
 
 use crate::buddy::{Buddy, Order};
 use crate::error::{Corruption, FsError};
@@ -77,6 +83,7 @@ pub use observer::ExtentObserver;
 pub use quota::{NewLimits, Quota};
 pub use readdir::DirEntry;
 pub use rename::RenameMode;
+pub use snapshot::open_snapshot;
 pub use space::FallocMode;
 
 use cache::Cache;
@@ -129,6 +136,12 @@ pub struct Fs<S> {
     observer: OnceLock<Box<dyn ExtentObserver>>,
     projects: Mutex<Projects>,
     quota: Mutex<()>,
+    snapshots: Snapshots,
+    /// Shared by whoever changes something in several batches between which it can not be used; exclusive for making a
+    /// snapshot, in which nothing is half way.
+    journeys: RwLock<()>,
+    /// Who gives back what deleted snapshots hold.
+    sweeper: Mutex<Option<Thread>>,
 }
 
 /// What is free.

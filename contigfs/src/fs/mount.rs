@@ -4,6 +4,7 @@ use std::collections::HashSet;
 use std::sync::atomic::{AtomicU8, AtomicU64};
 use std::sync::{Mutex, OnceLock, RwLock};
 
+use ftl::snapshot::Snapshots;
 use ftl::{GRAIN_BYTES, LbaRange};
 
 use super::cache::Cache;
@@ -48,6 +49,8 @@ pub struct FsOptions {
     pub file_order: u8,
     /// When changes of metadata are durable.
     pub metadata_sync: MetadataSync,
+    /// Nothing is changed: what a crash left half done stays as it is.
+    pub read_only: bool,
     /// Bug to have, in tests.
     #[doc(hidden)]
     pub planted: Option<Bug>,
@@ -59,6 +62,7 @@ impl Default for FsOptions {
             clock: Timestamp::now,
             file_order: FILE_ORDER.0,
             metadata_sync: MetadataSync::default(),
+            read_only: false,
             planted: None,
         }
     }
@@ -85,6 +89,11 @@ impl<S: BlockStore> Fs<S> {
     /// [`FsError::Invalid`] when `file_order` is too large; else as `mount`.
     pub fn mount_with(store: S, options: &FsOptions) -> Result<Self, FsError> {
         let file_order = Order::new(options.file_order).ok_or(FsError::Invalid)?;
+        // What is changed from now on may have to be kept.
+        let snapshots = match store.snapshot_host() {
+            Some(host) => Snapshots::open(host)?,
+            None => Snapshots::default(),
+        };
         let root = read_root(&store)?;
         let scan = scan(&store, root.features, options.planted)?;
         let fs = Self {
@@ -109,7 +118,13 @@ impl<S: BlockStore> Fs<S> {
             observer: OnceLock::new(),
             projects: Mutex::default(),
             quota: Mutex::default(),
+            snapshots,
+            journeys: RwLock::new(()),
+            sweeper: Mutex::default(),
         };
+        if options.read_only {
+            return Ok(fs);
+        }
         fs.begin_projects(&scan.projects);
         // A volume that can not be changed any more can still be read, so errors here are not the end.
         if !fs.degraded

@@ -67,6 +67,7 @@ impl<S: BlockStore> Fs<S> {
         relocation: Relocation,
         change: Option<impl FnOnce(&mut InodeRecord)>,
     ) -> Result<(), FsError> {
+        let _journey = super::shared(&self.journeys);
         let number = {
             let mut state = inode.state();
             let (Journey::Settled(number) | Journey::Relocating(number)) = state.journey;

@@ -4,6 +4,9 @@ mod attributes;
 mod directories;
 mod files;
 mod names;
+mod snapshots;
+
+pub(super) use snapshots::WithSnapshots;
 
 use std::sync::Arc;
 

@@ -2,7 +2,7 @@
 
 use super::wire::{AttrOut, AttrReply, EntryOut, SetattrIn, StatxOut, StatxTime, set};
 use crate::error::FsError;
-use crate::inode::{Attr, SetAttr, SetTime};
+use crate::inode::{Attr, InodeNo, SetAttr, SetTime};
 use crate::time::Timestamp;
 
 /// How long, in seconds, the kernel may believe names and attributes. Only it changes them, unless the library is used
@@ -26,13 +26,17 @@ pub(super) fn error_code(error: FsError) -> i32 {
 pub(super) struct ShownOwner {
     pub(super) uid: Option<u32>,
     pub(super) gid: Option<u32>,
+    /// What is added to the numbers of inodes: those of snapshots are not those of the files of now.
+    pub(super) base: u64,
+    /// When the root directory seems to be born, if it is that of a snapshot.
+    pub(super) root_born: Option<Timestamp>,
 }
 
 impl ShownOwner {
     /// Attributes as they are shown.
     pub(super) fn attr(&self, attr: &Attr) -> AttrOut {
         AttrOut {
-            ino: attr.ino.0,
+            ino: self.base | attr.ino.0,
             size: attr.size,
             blocks: attr.grains.saturating_mul(SECTORS_PER_GRAIN),
             atime: attr.atime.secs,
@@ -75,7 +79,10 @@ impl ShownOwner {
             size: shown.size,
             blocks: shown.blocks,
             atime: statx_time(attr.atime),
-            btime: statx_time(attr.btime),
+            btime: statx_time(match self.root_born {
+                Some(born) if attr.ino == InodeNo::ROOT => born,
+                _ => attr.btime,
+            }),
             ctime: statx_time(attr.ctime),
             mtime: statx_time(attr.mtime),
             // The kernel's encoding of device numbers in 32 bits (`new_decode_dev`).
@@ -88,7 +95,7 @@ impl ShownOwner {
     /// The answer to who finds or makes a name.
     pub(super) fn entry(&self, attr: &Attr) -> EntryOut {
         EntryOut {
-            nodeid: attr.ino.0,
+            nodeid: self.base | attr.ino.0,
             generation: attr.generation,
             entry_valid: VALID,
             attr_valid: VALID,

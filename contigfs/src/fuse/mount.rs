@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::adapter::{Adapter, FEATURES};
+use super::adapter::{Adapter, FEATURES, WithSnapshots};
 use super::attr::ShownOwner;
 use super::cache::{PageCache, Recaller, Unheard};
 use super::passthrough::{Looker, Passthrough, SharePages};
@@ -18,6 +18,7 @@ use super::{device, direct, helper, ring};
 use crate::error::FsError;
 use crate::fs::{AtimePolicy, Fs};
 use crate::inode::InodeNo;
+use crate::snapshot::Sweeper;
 use crate::store::BlockStore;
 
 const MOUNT_TABLE: &str = "/proc/self/mountinfo";
@@ -166,6 +167,8 @@ pub struct Mounted {
     looker: Option<Looker>,
     /// Ends with the mount.
     recaller: Option<Recaller>,
+    /// Gives back what deleted snapshots hold; ends with the mount.
+    sweeper: Option<Sweeper>,
 }
 
 impl fmt::Debug for Mounted {
@@ -208,6 +211,7 @@ pub fn mount_with_cache<S: BlockStore + 'static>(
     let shown = ShownOwner {
         uid: options.uid,
         gid: options.gid,
+        ..ShownOwner::default()
     };
     let shares = options.share != SharePages::Never && !options.read_only;
     let features = FEATURES | if shares { feature::PASSTHROUGH } else { 0 };
@@ -225,6 +229,7 @@ pub fn mount_with_cache<S: BlockStore + 'static>(
                 passthrough.clone(),
                 features,
             );
+            let adapter = WithSnapshots::new(adapter, Arc::clone(&fs), shown, options.read_only);
             let session = attached.serve(Arc::new(adapter), options.threads.max(1))?;
             let looker =
                 passthrough.map(|passthrough| Looker::start(passthrough, options.share_scan));
@@ -245,7 +250,12 @@ pub fn mount_with_cache<S: BlockStore + 'static>(
     let recaller = Recaller::start(cache, move |ino, bytes| {
         kernel.inval_inode(ino, bytes.start, bytes.end - bytes.start)
     });
+    let sweeper = match fs.has_snapshots() && !options.read_only {
+        true => Some(Sweeper::start(Arc::clone(&fs)).map_err(|error| explain(dir, error))?),
+        false => None,
+    };
     let mut mounted = Mounted {
+        sweeper,
         sync: Box::new(move || fs.sync_all()),
         path: dir.to_owned(),
         session: Some(session),
@@ -340,6 +350,7 @@ impl Mounted {
         let joined = session.join();
         self.recaller = None;
         self.looker = None;
+        self.sweeper = None;
         joined.map_err(|source| other(&self.path, source))?;
         (self.sync)().map_err(UnmountError::Flush)
     }

@@ -64,6 +64,10 @@ pub struct RepairReport {
 /// # Errors
 /// Only when the store takes no more changes; what was repaired before stays so.
 pub fn repair<S: BlockStore>(store: &S, care: Care) -> Result<RepairReport, FsError> {
+    // What is changed may have to be kept for snapshots.
+    if let Some(host) = store.snapshot_host() {
+        ftl::snapshot::Snapshots::open(host)?;
+    }
     let mut repaired: Vec<Problem> = Vec::new();
     let mut tried: HashMap<String, u32> = HashMap::new();
     for _ in 0..PASSES_MAX {

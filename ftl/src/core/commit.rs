@@ -307,7 +307,13 @@ impl Core {
                 .count() as u64;
             reserved += range.count - stay - patched_new;
         }
-        self.mapped_now() + new_patches + reserved - freed <= self.capacity_now()
+        // Of metadata there is little.
+        let is_data = match &commit.kept {
+            Some(kept) => !kept.of_batches,
+            None => !zeros.is_empty() || !clones.is_empty(),
+        };
+        let held_back = if is_data { self.held_back() } else { 0 };
+        self.mapped_now() + new_patches + reserved + held_back <= self.capacity_now() + freed
     }
 
     /// The batch takes effect.

@@ -10,7 +10,7 @@ use crate::batch::AtomicBatch;
 use crate::error::DurableError;
 use crate::ids::{Port, Token};
 use crate::map::{FrameId, Location, State};
-use crate::page::{FrameUse, Waiter};
+use crate::page::{FrameUse, Waiter, WaiterKind};
 use crate::planted::Bug;
 use crate::remap::Remap;
 use crate::snapshot::{MARKS_MAX, MARKS_PER_GRAIN, Marks, Slot, SnapshotChange, emit_mark};
@@ -26,6 +26,9 @@ const MARKS_AT_ONCE: usize = 32;
 const MOVES_MAX: usize = 32;
 /// Reserved grains that a mark passes over on each side.
 const ZEROS_PASSED: u64 = 4096;
+/// While something is kept, one grain in so many is held back for batches, but not more than so many.
+const HELD_BACK_ONE_IN: u64 = 64;
+const HELD_BACK_MAX: u64 = 1024;
 /// A checkpoint that is due holds permissions up for so many headers of so many.
 const PAUSE: (u64, u64) = (32, 256);
 
@@ -39,13 +42,24 @@ struct Chained {
     dying: bool,
 }
 
+/// Who wants something to be kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Wish {
+    /// Who writes data.
+    Page,
+    /// A batch, for what it patches.
+    Batch,
+    /// The batch at the head, which does not ask for pages.
+    Head,
+}
+
 /// What is known of snapshots, and who waits for something to be kept.
 #[derive(Debug, Default)]
 pub(super) struct Keeper {
     /// Oldest first.
     chain: Vec<Chained>,
-    /// What is to be kept; whether the batch at the head wants it.
-    wanted: BTreeMap<Lba, bool>,
+    /// What is to be kept, and for whom.
+    wanted: BTreeMap<Lba, Wish>,
     waiters: Vec<Waiter>,
     /// A batch of ours is in the queue.
     busy: bool,
@@ -92,8 +106,9 @@ impl Keeper {
         self.chain.iter_mut().find(|c| c.slot == slot)
     }
 
-    fn want(&mut self, lba: Lba, for_head: bool) {
-        *self.wanted.entry(lba).or_default() |= for_head;
+    fn want(&mut self, lba: Lba, wish: Wish) {
+        let known = self.wanted.entry(lba).or_insert(wish);
+        *known = wish.max(*known);
     }
 
     /// Whether somebody has to say when a page is put.
@@ -131,12 +146,25 @@ impl Core {
 
     /// A grain is to be kept.
     pub(super) fn note_unkept(&mut self, lba: Lba) {
-        self.keeper.want(lba, false);
+        self.keeper.want(lba, Wish::Page);
+    }
+
+    /// Grains that nobody gets for data while something is kept: batches may need them for the metadata that they patch, to
+    /// delete something, for example.
+    pub(super) fn held_back(&self) -> u64 {
+        match self.keeper.is_on() {
+            true => (self.geometry.capacity_grains / HELD_BACK_ONE_IN).min(HELD_BACK_MAX),
+            false => 0,
+        }
     }
 
     /// Whoever asks waits until the grain is kept.
     pub(super) fn wait_for_keeping(&mut self, waiter: Waiter) {
-        self.keeper.want(waiter.lba, false);
+        let wish = match waiter.kind {
+            WaiterKind::Commit => Wish::Batch,
+            WaiterKind::Get { .. } => Wish::Page,
+        };
+        self.keeper.want(waiter.lba, wish);
         self.keeper.waiters.push(waiter);
     }
 
@@ -212,8 +240,8 @@ impl Core {
             self.settle_doubts();
         }
         self.keeper.shared = self.sharing.grains().collect();
-        for &lba in &self.keeper.shared {
-            *self.keeper.wanted.entry(lba).or_default() |= false;
+        for lba in self.keeper.shared.clone() {
+            self.keeper.want(lba, Wish::Batch);
         }
     }
 
@@ -289,12 +317,18 @@ impl Core {
     fn keep(&mut self, cx: Cx<'_>) -> bool {
         let target = self.keeper.target().expect("something is kept for");
         let slot = self.keeper.chain[target].slot;
-        let wanted: Vec<Lba> = self.keeper.wanted.keys().copied().collect();
+        // What batches want comes first, and by itself: it may use what is held back.
+        let wishes = self.keeper.wanted.values();
+        let of_batches = wishes.into_iter().any(|&wish| wish > Wish::Page);
+        let wanted = self.keeper.wanted.iter();
+        let wanted = wanted.filter(|&(_, &wish)| (wish > Wish::Page) == of_batches);
+        let wanted: Vec<Lba> = wanted.map(|(&lba, _)| lba).collect();
         let most = if self.keeper.single { 1 } else { GRAINS_MAX };
         let mut kept = Kept {
             slot,
             lbas: Vec::new(),
             marks: Marks::default(),
+            of_batches,
         };
         let mut batch = AtomicBatch::new();
         let (mut grains, mut marks) = (0, Vec::new());
@@ -451,7 +485,7 @@ impl Core {
         self.keeper.single = false;
         let refused = kept.lbas.iter();
         let for_head = refused.filter_map(|lba| self.keeper.wanted.get(lba));
-        if for_head.copied().any(|for_head| for_head)
+        if for_head.copied().any(|wish| wish == Wish::Head)
             && let Some(head) = self.commits.front_mut()
         {
             head.failed.get_or_insert(error);
@@ -529,7 +563,7 @@ impl Core {
             }
         }
         for lba in missing {
-            self.keeper.want(lba, true);
+            self.keeper.want(lba, Wish::Head);
         }
         None
     }

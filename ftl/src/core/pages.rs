@@ -126,7 +126,8 @@ impl Core {
         }
         // What is lost takes space when it is written again.
         let takes_space = is_new || intent != Intent::Read && self.is_lost_at(location);
-        if takes_space && !for_commit && self.mapped_now() >= self.capacity_now() {
+        let is_full = self.mapped_now() + self.held_back() >= self.capacity_now();
+        if takes_space && !for_commit && is_full {
             // Counts are too high until all of the map has been read.
             if let Some(unit) = self.cold.first_cold(LbaRange::SPACE) {
                 self.loader.want(unit, waiter);

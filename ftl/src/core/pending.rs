@@ -31,6 +31,8 @@ pub(super) struct Kept {
     pub(super) slot: Slot,
     pub(super) lbas: Vec<Lba>,
     pub(super) marks: Marks,
+    /// For what batches patch; else for data.
+    pub(super) of_batches: bool,
 }
 
 /// A batch that has not taken effect.

@@ -9,16 +9,17 @@ use super::super::reply::Reply;
 use super::super::wire::{Dirent, OpenOut, ReadIn};
 use super::{Adapter, Served};
 use crate::fs::{DirEntry, Remember};
+use crate::inode::InodeNo;
 use crate::store::BlockStore;
 
 /// The names of an answer, as many as fit.
-struct Names {
-    bytes: Vec<u8>,
+pub(super) struct Names {
+    pub(super) bytes: Vec<u8>,
     max: usize,
 }
 
 impl Names {
-    fn new(max: u32) -> Self {
+    pub(super) fn new(max: u32) -> Self {
         Self {
             bytes: Vec::with_capacity((max as usize).min(1 << 16)),
             max: max as usize,
@@ -26,7 +27,7 @@ impl Names {
     }
 
     /// Adds a name, behind `before`; false if it does not fit any more.
-    fn add(&mut self, before: &[u8], entry: &DirEntry) -> bool {
+    pub(super) fn add(&mut self, before: &[u8], entry: &DirEntry) -> bool {
         let name = entry.name.as_bytes();
         let header = Dirent {
             ino: entry.ino.0,
@@ -48,6 +49,14 @@ impl Names {
 }
 
 impl<S: BlockStore + 'static> Adapter<S> {
+    /// An entry with the number that the kernel knows.
+    fn numbered(&self, entry: DirEntry) -> DirEntry {
+        DirEntry {
+            ino: InodeNo(self.shown.base | entry.ino.0),
+            ..entry
+        }
+    }
+
     pub(super) fn opendir(&self, message: Message<'_>, reply: Reply) -> Served {
         let fh = message.header.nodeid;
         reply.with(self.fs.open(message.ino()), |()| OpenOut {
@@ -71,7 +80,7 @@ impl<S: BlockStore + 'static> Adapter<S> {
     pub(super) fn readdir(&self, mut message: Message<'_>, reply: Reply) -> Served {
         let what: ReadIn = message.take()?;
         let mut names = Names::new(what.size);
-        let add = |entry| names.add(&[], &entry);
+        let add = |entry: DirEntry| names.add(&[], &self.numbered(entry));
         match self.fs.readdir(message.ino(), what.offset, add) {
             Ok(()) => reply.parts(&[&names.bytes]),
             Err(error) => reply.error(error),
@@ -90,11 +99,11 @@ impl<S: BlockStore + 'static> Adapter<S> {
             let Ok(attr) = self.fs.lookup_remember(parent, &entry.name, remember) else {
                 return true;
             };
-            let entry = DirEntry {
+            let entry = self.numbered(DirEntry {
                 ino: attr.ino,
                 kind: attr.kind,
                 ..entry
-            };
+            });
             let fits = names.add(self.shown.entry(&attr).as_bytes(), &entry);
             if !fits && !dots {
                 self.fs.forget(attr.ino, 1);
@@ -114,7 +123,7 @@ mod tests {
     use zerocopy::FromBytes;
 
     use super::*;
-    use crate::inode::{FileKind, InodeNo};
+    use crate::inode::FileKind;
 
     /// Entries are as `fuse_add_direntry` of the reference library makes them, and none is cut.
     #[test]
