@@ -12,18 +12,15 @@ use crate::ids::{Port, Token};
 use crate::map::{FrameId, Location, State};
 use crate::page::{FrameUse, Waiter, WaiterKind};
 use crate::planted::Bug;
-use crate::remap::Remap;
 use crate::snapshot::{MARKS_MAX, MARKS_PER_GRAIN, Marks, Slot, SnapshotChange, emit_mark};
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
 /// Most runs of grains that one batch keeps, and most grains of them together.
 const RUNS_MAX: usize = 32;
-const GRAINS_MAX: u64 = 4096;
+pub(super) const GRAINS_MAX: u64 = 4096;
 /// Most marks that one batch makes: they lie in one grain, or two.
 const MARKS_AT_ONCE: usize = 32;
-/// Most runs of grains that a batch of users moves to their images instead of trimming them.
-const MOVES_MAX: usize = 32;
 /// Reserved grains that a mark passes over on each side.
 const ZEROS_PASSED: u64 = 4096;
 /// While something is kept, one grain in so many is held back for batches, but not more than so many.
@@ -34,9 +31,9 @@ const PAUSE: (u64, u64) = (32, 256);
 
 /// A snapshot that is there, or is being deleted.
 #[derive(Debug)]
-struct Chained {
-    slot: Slot,
-    marks: Marks,
+pub(super) struct Chained {
+    pub(super) slot: Slot,
+    pub(super) marks: Marks,
     /// Marks that are on the media, or places for them that have been given away.
     used: u32,
     dying: bool,
@@ -44,7 +41,7 @@ struct Chained {
 
 /// Who wants something to be kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Wish {
+pub(super) enum Wish {
     /// Who writes data.
     Page,
     /// A batch, for what it patches.
@@ -57,7 +54,7 @@ enum Wish {
 #[derive(Debug, Default)]
 pub(super) struct Keeper {
     /// Oldest first.
-    chain: Vec<Chained>,
+    pub(super) chain: Vec<Chained>,
     /// What is to be kept, and for whom.
     wanted: BTreeMap<Lba, Wish>,
     waiters: Vec<Waiter>,
@@ -72,20 +69,9 @@ pub(super) struct Keeper {
     makers: Vec<(Port, Token)>,
 }
 
-/// What a grain was at a snapshot.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Held {
-    /// What this grain is.
-    Grain(Lba),
-    /// Nothing: zeros.
-    Zeros,
-    /// It can not be told before the map of this grain is in memory.
-    Cold(Lba),
-}
-
 impl Keeper {
     /// What is kept for: the newest snapshot that is not being deleted.
-    fn target(&self) -> Option<usize> {
+    pub(super) fn target(&self) -> Option<usize> {
         self.chain.iter().rposition(|c| !c.dying)
     }
 
@@ -95,7 +81,7 @@ impl Keeper {
     }
 
     /// The newest one, and those behind it that are being deleted: what one of them has is kept.
-    fn keeping(&self) -> &[Chained] {
+    pub(super) fn keeping(&self) -> &[Chained] {
         match self.target() {
             Some(first) => &self.chain[first..],
             None => &[],
@@ -106,7 +92,7 @@ impl Keeper {
         self.chain.iter_mut().find(|c| c.slot == slot)
     }
 
-    fn want(&mut self, lba: Lba, wish: Wish) {
+    pub(super) fn want(&mut self, lba: Lba, wish: Wish) {
         let known = self.wanted.entry(lba).or_insert(wish);
         *known = wish.max(*known);
     }
@@ -116,7 +102,7 @@ impl Keeper {
         !self.doubtful.is_empty()
     }
 
-    fn is_doubtful(&self, frame: FrameId) -> bool {
+    pub(super) fn is_doubtful(&self, frame: FrameId) -> bool {
         self.doubtful.iter().any(|&(f, _)| f == frame)
     }
 }
@@ -135,7 +121,7 @@ impl Core {
         lba >= Lba::END || !self.keeper.is_on() || self.is_kept(cx, lba)
     }
 
-    fn is_kept(&self, cx: Cx<'_>, lba: Lba) -> bool {
+    pub(super) fn is_kept(&self, cx: Cx<'_>, lba: Lba) -> bool {
         let has = |c: &Chained| {
             let image = c.slot.image(lba);
             c.marks.covering(lba).is_some()
@@ -503,134 +489,6 @@ impl Core {
         }
     }
 
-    /// Whether the batch at the head may take effect: what it moves, unmaps or maps is kept. Of what it trims, the ranges
-    /// that move to their images instead are the answer. None: something has to be kept first.
-    pub(super) fn permit(&mut self, cx: Cx<'_>) -> Option<Vec<Remap>> {
-        let Some(target) = self.keeper.target() else {
-            return Some(Vec::new());
-        };
-        if self.commits[0].kept.is_some() || cx.sh.has_bug(Bug::SnapshotTrimUnkept) {
-            return Some(Vec::new());
-        }
-        let slot = self.keeper.chain[target].slot;
-        let head = &self.commits[0];
-        let (mut moves, mut missing): (Vec<Remap>, Vec<Lba>) = (Vec::new(), Vec::new());
-        let mut unsettled = Vec::new();
-        for range in super::commit::merged(&head.batch.trims) {
-            for (lba, state) in self.index.mapped(of_users(range)) {
-                if head.wanted.iter().any(|w| w.lba == lba) || self.is_kept(cx, lba) {
-                    continue;
-                }
-                let is_full = moves.len() == MOVES_MAX;
-                match self.movable(state) {
-                    None => continue,
-                    Some(false) => unsettled.push(lba),
-                    Some(true) => match moves.last_mut() {
-                        Some(run) if run.source().end() == lba => run.count += 1,
-                        _ if is_full => missing.push(lba),
-                        _ => moves.push(Remap {
-                            from: lba,
-                            to: slot.image(lba),
-                            count: 1,
-                        }),
-                    },
-                }
-                if (missing.len() + unsettled.len()) as u64 == GRAINS_MAX {
-                    break;
-                }
-            }
-        }
-        let sources = head.batch.remaps.iter().map(|r| r.source());
-        let targets: Vec<LbaRange> = head.batch.renamed().map(|r| r.target()).collect();
-        for range in sources.chain(targets.iter().copied()) {
-            let mapped = self.index.mapped(of_users(range)).map(|(lba, _)| lba);
-            let changed = mapped.filter(|&lba| !self.is_kept(cx, lba));
-            missing.extend(changed.take(GRAINS_MAX as usize));
-        }
-        for range in targets {
-            missing.extend(self.first_unkept(cx, of_users(range)));
-        }
-        let is_ready = missing.is_empty() && unsettled.is_empty();
-        if is_ready {
-            return Some(moves);
-        }
-        let (urgent, forming) = self.clones_await;
-        if self.dirty.reached(urgent) && self.formings.reached(forming) {
-            self.drain_inbox(cx);
-            for lba in unsettled {
-                let range = LbaRange::new(lba, 1);
-                self.clones_await = (self.dirty.urge(range), self.formings.want(range));
-            }
-        }
-        for lba in missing {
-            self.keeper.want(lba, Wish::Head);
-        }
-        None
-    }
-
-    /// Whether a grain in this state can get the name of its image at once. None: there is nothing to keep.
-    fn movable(&self, state: State) -> Option<bool> {
-        let frame = match state {
-            State::Away(Location::Media(_)) => return Some(true),
-            State::Away(_) => return None,
-            State::InFlight(frame) => {
-                let known = &self.frames[frame.0 as usize];
-                let is_settled = known.usage == FrameUse::Reading;
-                return Some(is_settled && !self.keeper.is_doubtful(frame));
-            }
-            State::Resident(page) if page.dirty => return Some(false),
-            State::Resident(page) => page.frame,
-        };
-        let known = &self.frames[frame.0 as usize];
-        let is_settled = matches!(known.media, Location::Media(_)) && known.writing == 0;
-        Some(is_settled && !self.keeper.is_doubtful(frame))
-    }
-
-    /// The first grain of a range that is not kept, mapped or not.
-    fn first_unkept(&self, cx: Cx<'_>, range: LbaRange) -> Option<Lba> {
-        let mut lba = range.start;
-        while lba < range.end() {
-            let marks = self.keeper.keeping().iter();
-            let mark = marks
-                .filter_map(|c| c.marks.covering(lba))
-                .max_by_key(|m| m.end());
-            match mark {
-                Some(mark) => lba = mark.end(),
-                None if self.is_kept(cx, lba) => lba = lba.offset(1),
-                None => return Some(lba),
-            }
-        }
-        None
-    }
-
-    /// A grain that is trimmed gets the name of its image instead. Who holds the page keeps the old view until the put.
-    pub(super) fn move_to_image(&mut self, cx: Cx<'_>, lba: Lba, image: Lba) {
-        let Some(leaf) = self.index.leaf(lba).cloned() else {
-            return;
-        };
-        let (state, heat) = leaf.entry(lba).known();
-        let heat = self.heat(state, heat);
-        let location = match leaf.entry(lba).replace(State::UNMAPPED) {
-            State::Away(location) => location,
-            State::InFlight(frame) => {
-                self.ends_as_page(cx, frame);
-                let known = &mut self.frames[frame.0 as usize];
-                known.usage = FrameUse::Orphan;
-                std::mem::replace(&mut known.media, Location::Nowhere)
-            }
-            State::Resident(page) => self.orphan(cx, lba, page),
-        };
-        assert!(matches!(location, Location::Media(_)), "{lba} is settled");
-        let to = self.index.leaf_or_new(&cx.sh.map, image);
-        to.set_crc(image, leaf.crc(lba));
-        to.entry(image).settle(location, heat);
-        self.accounts.credit(lba);
-        self.placement.forget(lba);
-        self.checkpointer.changes.note(lba);
-        self.checkpointer.changes.note(image);
-        self.index.prune(&cx.sh.map, lba);
-    }
-
     /// A grain for marks of a slot in which there are none. None: they are all used up.
     pub(crate) fn give_mark_grain(&mut self, slot: Slot) -> Option<Lba> {
         let of = self.keeper.of(slot)?;
@@ -642,86 +500,10 @@ impl Core {
         of.used = used;
         Some(slot.mark(first).0)
     }
-
-    fn since(&self, slot: Slot) -> &[Chained] {
-        let chain = &self.keeper.chain;
-        match chain.iter().position(|c| c.slot == slot) {
-            Some(at) => &chain[at..],
-            None => &[],
-        }
-    }
-
-    /// What a grain was at a snapshot.
-    pub(crate) fn held(&self, cx: Cx<'_>, slot: Slot, lba: Lba) -> Held {
-        for of in self.since(slot) {
-            let image = of.slot.image(lba);
-            if self.cold.cold_unit(image).is_some() {
-                return Held::Cold(image);
-            }
-            if cx.sh.map.state(image) != State::UNMAPPED {
-                return Held::Grain(image);
-            }
-            if of.marks.covering(lba).is_some() {
-                return Held::Zeros;
-            }
-        }
-        match self.cold.cold_unit(lba) {
-            Some(_) => Held::Cold(lba),
-            None => Held::Grain(lba),
-        }
-    }
-
-    /// Whether a snapshot has something of its own for a grain.
-    pub(crate) fn has_own(&self, cx: Cx<'_>, slot: Slot, lba: Lba) -> bool {
-        let of = self.keeper.chain.iter().find(|c| c.slot == slot);
-        of.is_some_and(|c| {
-            let image = c.slot.image(lba);
-            cx.sh.map.state(image) != State::UNMAPPED || c.marks.covering(lba).is_some()
-        })
-    }
-
-    /// First grain of a range that was mapped at a snapshot. The map of the range and its images must be in memory.
-    pub(crate) fn next_held(&self, cx: Cx<'_>, slot: Slot, range: LbaRange) -> Option<Lba> {
-        let chain = self.since(slot);
-        let end = range.end();
-        let mut from = range.start;
-        while from < end {
-            let rest = LbaRange::new(from, end.0 - from.0);
-            let images = chain.iter().filter_map(|c| {
-                let next = self.index.mapped(c.slot.images(rest)).next();
-                next.map(|(image, _)| crate::snapshot::imaged(image))
-            });
-            let image = images.min();
-            // What a mark covers is zeros, or has its image.
-            let mut next = rest;
-            let user = loop {
-                let found = self.next_mapped(cx, next);
-                let mark = found.and_then(|lba| {
-                    let marks = chain.iter().filter_map(|c| c.marks.covering(lba));
-                    marks.map(|mark| mark.end()).max()
-                });
-                match mark {
-                    Some(behind) if behind < end => next = LbaRange::new(behind, end.0 - behind.0),
-                    Some(_) => break None,
-                    None => break found,
-                }
-            };
-            let found = match (image, user) {
-                (Some(a), Some(b)) => a.min(b),
-                (Some(one), None) | (None, Some(one)) => one,
-                (None, None) => return None,
-            };
-            if matches!(self.held(cx, slot, found), Held::Grain(_)) {
-                return Some(found);
-            }
-            from = found.offset(1);
-        }
-        None
-    }
 }
 
 /// What of a range users can address: images do not have images.
-fn of_users(range: LbaRange) -> LbaRange {
+pub(super) fn of_users(range: LbaRange) -> LbaRange {
     let end = range.end().min(Lba::END);
     LbaRange::new(range.start, end.0.saturating_sub(range.start.0))
 }

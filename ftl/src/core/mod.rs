@@ -21,12 +21,14 @@ mod done;
 mod forming;
 mod gc;
 mod group;
+mod held;
 mod keeper;
 mod listing;
 mod load;
 mod loss;
 mod pages;
 mod pending;
+mod permit;
 mod raise;
 mod remap;
 mod resize;
@@ -59,7 +61,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 pub(crate) use clone::CLONE_URGES;
-pub use keeper::Held;
+pub use held::Held;
 pub(crate) use pending::PendingCommit;
 
 use checkpoint::Checkpointer;

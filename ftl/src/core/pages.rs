@@ -93,7 +93,9 @@ impl Core {
             self.run_loader(cx);
             return Acquired::Pending;
         }
-        let changes = intent != Intent::Read || self.sharing.frame_of(lba).is_some();
+        // Whoever maps a shared page stores to it without asking. On a volume that takes no changes that is lost in any case.
+        let is_stored_to = || self.sharing.frame_of(lba).is_some() && self.refusal().is_none();
+        let changes = self.keeper.is_on() && (intent != Intent::Read || is_stored_to());
         if changes && !self.may_change(cx, lba) {
             if !cx.sh.has_bug(Bug::SnapshotChangeFirst) {
                 self.wait_for_keeping(waiter);

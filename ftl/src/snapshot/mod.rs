@@ -175,6 +175,8 @@ impl Snapshots {
         batch.patch(slot::TABLE, 0, next.emit().to_vec());
         host.commit_images(batch, Some(SnapshotChange::Make(slot)))?;
         *table = next;
+        // What was put between the sync and that moment is in it, and from now on also after a crash. Nobody sees it before.
+        host.sync_all()?;
         Ok(shown)
     }
 

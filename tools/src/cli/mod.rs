@@ -8,6 +8,7 @@ pub mod mount;
 pub mod peer;
 pub mod quota;
 pub mod remotelog;
+pub mod snapshot;
 
 use std::path::PathBuf;
 
@@ -74,6 +75,9 @@ pub enum Command {
     /// Limit what may lie below a directory of a mounted volume: bytes and inodes.
     #[command(subcommand)]
     Quota(quota::QuotaCommand),
+    /// Make, list or delete read-only images of a mounted volume.
+    #[command(subcommand)]
+    Snapshot(snapshot::SnapshotCommand),
     /// Show what is on the media of a volume that is not in use.
     #[command(after_help = "Example: flashnet inspect volume.img --map 0+16")]
     Inspect(device::Inspect),

@@ -20,6 +20,7 @@ mod resize;
 mod scrub;
 mod serve;
 mod show;
+mod snapshot;
 mod soak;
 mod spawn;
 mod umount;
@@ -50,6 +51,7 @@ pub fn run(cli: &Cli) -> Result<Done> {
         Command::Umount(options) => umount::run(options),
         Command::Fsck(options) => return fsck::run(options, json),
         Command::Quota(command) => quota::run(command, json),
+        Command::Snapshot(command) => snapshot::run(command, json),
         Command::Resize(options) => resize::run(options, json),
         Command::Ls(options) => remote::ls(options, json),
         Command::Stat(options) => remote::stat(options, json),

@@ -83,7 +83,7 @@ fn read_all(
     rate: Option<u64>,
 ) -> Result<(u64, Vec<MediaFault>), VolumeError> {
     volume.load(LbaRange::ALL)?;
-    let total = volume.mapped_count(LbaRange::ALL);
+    let total = volume.mapped_count(LbaRange::SPACE);
     let bar = show::progress(total * GRAIN_BYTES as u64, "scrub");
     let pace = Pace::new(rate);
     let cursor = Mutex::new(Lba(0));
@@ -115,9 +115,10 @@ fn read_all(
 /// The next run of addresses in which something is mapped.
 fn next_portion(volume: &Volume<ArrayDevice<FileDevice>>, cursor: &Mutex<Lba>) -> Option<LbaRange> {
     let mut cursor = cursor.lock().expect("no reader panics");
-    let rest = LbaRange::new(*cursor, Lba::END.0 - cursor.0);
+    let end = LbaRange::SPACE.end();
+    let rest = LbaRange::new(*cursor, end.0 - cursor.0);
     let first = volume.next_mapped(rest)?;
-    let count = PORTION.min(Lba::END.0 - first.0);
+    let count = PORTION.min(end.0 - first.0);
     *cursor = first.offset(count);
     Some(LbaRange::new(first, count))
 }

@@ -288,6 +288,18 @@ impl Core {
                         let _ = waiter.send(Err(commit_error(error)));
                     }
                 }
+                Job::CommitSnapshot(batch, change, waiter) => {
+                    let token = pages.wait(Waiting::Durable(waiter.clone()));
+                    let (ftl, port) = (&pages.ftl, pages.port);
+                    if let Err(error) = ftl.commit_snapshot(port, batch, change, token) {
+                        pages.take(token);
+                        let _ = waiter.send(Err(commit_error(error)));
+                    }
+                }
+                Job::AdmitImages(waiter) => {
+                    let token = pages.wait(Waiting::Durable(waiter));
+                    pages.ftl.admit_images(pages.port, token);
+                }
                 Job::CommitRelaxed(batch, waiter) => {
                     let token = pages.wait(Waiting::Durable(waiter.clone()));
                     if let Err(error) = pages.ftl.commit_relaxed(pages.port, batch, token) {

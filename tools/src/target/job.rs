@@ -4,6 +4,7 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use contigfs::{GrowError, StoreError};
+use ftl::snapshot::SnapshotChange;
 use ftl::{Action, AtomicBatch, GetError, Intent, Lba, LbaRange, PageRef, Port};
 use socket2::Socket;
 use softrdma::Ticket;
@@ -47,7 +48,15 @@ pub(super) enum Job {
     Resize(u64, Waiter<Result<(), GrowError>>),
     /// Commit a batch.
     Commit(AtomicBatch, Waiter<Result<(), StoreError>>),
-    /// The same, answered when it has taken effect.
+    /// The same of a batch of snapshots.
+    CommitSnapshot(
+        AtomicBatch,
+        Option<SnapshotChange>,
+        Waiter<Result<(), StoreError>>,
+    ),
+    /// There may be snapshots from now on.
+    AdmitImages(Waiter<Result<(), StoreError>>),
+    /// As `Commit`, answered when it has taken effect.
     CommitRelaxed(AtomicBatch, Waiter<Result<(), StoreError>>),
     /// Carry out an action that appeared on the port of a lane.
     Media(Port, Action),

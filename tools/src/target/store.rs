@@ -7,12 +7,13 @@ use std::sync::{Arc, Weak};
 
 use contigfs::{BlockStore, ByteAddr, GrowError, Grown, ShareError, StoreError, share_on};
 use ftl::device::file::{EnlargeError, enlarge};
+use ftl::snapshot::{Host, SnapshotChange, SnapshotError};
 use ftl::{
     AccountId, AccountUse, AtomicBatch, CommitError, DurableError, Ftl, GRAIN_BYTES, GetError,
     Intent, Lba, LbaRange, PageRef, ResizeError, Space,
 };
 
-use super::job::{Job, PagesJob, waiter};
+use super::job::{Job, PagesJob, Waiter, waiter};
 use super::lane::Lanes;
 use super::readahead::Readahead;
 use super::share::Shares;
@@ -131,6 +132,74 @@ impl TargetStore {
 
     fn send(&self, job: Job) -> Result<(), StoreError> {
         self.inbox.send(job).map_err(|_| StoreError::Failed)
+    }
+}
+
+/// What snapshots need of the volume. Making and deleting them is rare, so the reactor carries out what they write.
+impl Host for TargetStore {
+    fn engine(&self) -> &Ftl {
+        &self.ftl
+    }
+
+    fn read_grains(&self, lbas: &[Lba], into: &mut [&mut [u8]]) -> Result<(), SnapshotError> {
+        if lbas.is_empty() {
+            return Ok(());
+        }
+        let share = self.shares.take(lbas.len());
+        // Whoever waits for pages holds others, in ascending order like everybody.
+        let mut order: Vec<usize> = (0..lbas.len()).collect();
+        order.sort_unstable_by_key(|&n| lbas[n]);
+        for group in order.chunks(share.pages()) {
+            let some: Vec<Lba> = group.iter().map(|&n| lbas[n]).collect();
+            let pages = self.pages(&some, Intent::Read).map_err(snapshot_error)?;
+            for (&n, page) in group.iter().zip(&pages) {
+                page.copy_out(0, into[n]);
+            }
+        }
+        Ok(())
+    }
+
+    fn commit_images(
+        &self,
+        batch: AtomicBatch,
+        change: Option<SnapshotChange>,
+    ) -> Result<(), SnapshotError> {
+        self.ask_reactor(|done| Job::CommitSnapshot(batch, change, done))
+    }
+
+    fn admit_images(&self) -> Result<(), SnapshotError> {
+        self.ask_reactor(Job::AdmitImages)
+    }
+
+    fn load_map(&self, range: LbaRange) -> Result<(), SnapshotError> {
+        if self.ftl.is_map_loaded() {
+            return Ok(());
+        }
+        self.ask_reactor(|done| Job::Load(range, done))
+    }
+
+    fn sync_all(&self) -> Result<(), SnapshotError> {
+        self.sync(LbaRange::ALL).map_err(snapshot_error)
+    }
+}
+
+impl TargetStore {
+    fn ask_reactor(
+        &self,
+        job: impl FnOnce(Waiter<Result<(), StoreError>>) -> Job,
+    ) -> Result<(), SnapshotError> {
+        let (done, answer) = waiter();
+        self.send(job(done)).map_err(snapshot_error)?;
+        let answer = answer.recv().map_err(|_| SnapshotError::Failed)?;
+        answer.map_err(snapshot_error)
+    }
+}
+
+fn snapshot_error(error: StoreError) -> SnapshotError {
+    match error {
+        StoreError::NoSpace | StoreError::Quota => SnapshotError::NoSpace,
+        StoreError::Damaged { lba } => SnapshotError::Damaged { lba },
+        StoreError::Failed | StoreError::BatchTooLarge => SnapshotError::Failed,
     }
 }
 
@@ -312,6 +381,10 @@ impl BlockStore for TargetStore {
     fn account(&self, account: AccountId) -> AccountUse {
         self.load(LbaRange::ALL);
         self.ftl.account(account)
+    }
+
+    fn snapshot_host(&self) -> Option<&dyn Host> {
+        Some(self)
     }
 
     fn grow(&self, bytes: Option<u64>) -> Result<Grown, GrowError> {
