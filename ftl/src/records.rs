@@ -14,8 +14,12 @@ use crate::remap::Renaming;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ops::Bound;
 
-/// Grains of a part of the address space, in the index of what renames. A batch moves 2^16 grains at most.
-const PART_GRAINS: u64 = 1 << 12;
+/// Grains of a part of the address space, in the index of what renames: of large ranges (a batch moves 2^16 grains at most),
+/// and of small ones, of which there may be as many as there are grains.
+const PART_LARGE: u64 = 1 << 12;
+const PART_SMALL: u64 = 1 << 3;
+/// Grains of a small range at most.
+const SMALL: u64 = 1 << 6;
 
 /// Where the youngest copy of a record lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,6 +64,20 @@ pub(crate) struct ZeroRecord {
     pub(crate) home: Option<(Version, Home)>,
 }
 
+/// A part of the address space, of one of the two sizes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Part {
+    grains: u64,
+    number: u64,
+}
+
+impl Part {
+    fn of(lba: Lba, grains: u64) -> Self {
+        let number = lba.0 / grains;
+        Self { grains, number }
+    }
+}
+
 /// All of them.
 #[derive(Debug, Default)]
 pub(crate) struct LiveRecords {
@@ -67,7 +85,7 @@ pub(crate) struct LiveRecords {
     /// Those of them that rename, to be found quickly.
     renamings: BTreeMap<Version, Renaming>,
     /// The same by the parts of the address space that their ranges have to do with.
-    by_part: HashMap<u64, BTreeSet<Version>>,
+    by_part: HashMap<Part, BTreeSet<Version>>,
     zeros: Vec<Option<ZeroRecord>>,
     free: Vec<ZeroId>,
     /// By version, first grain and header of the youngest copy.
@@ -141,11 +159,11 @@ impl LiveRecords {
     /// The first renaming above a version that may have to do with one of these names.
     fn next_about(&self, names: &[(Lba, Version)], above: Version) -> Option<(Version, Renaming)> {
         let above = (Bound::Excluded(above), Bound::Unbounded);
-        let next = names.iter().filter_map(|(lba, _)| {
-            let about = self.by_part.get(&(lba.0 / PART_GRAINS))?;
-            about.range(above).next().copied()
-        });
-        let version = next.min()?;
+        let parts = names
+            .iter()
+            .flat_map(|&(lba, _)| [PART_LARGE, PART_SMALL].map(|grains| Part::of(lba, grains)));
+        let next = parts.filter_map(|part| self.by_part.get(&part)?.range(above).next());
+        let version = *next.min()?;
         Some((version, self.renamings[&version]))
     }
 
@@ -255,12 +273,17 @@ impl LiveRecords {
 }
 
 /// The parts of the address space that the ranges of a renaming have to do with.
-fn parts(renaming: Renaming) -> impl Iterator<Item = u64> {
+fn parts(renaming: Renaming) -> impl Iterator<Item = Part> {
     let ranges = renaming.ranges();
     let both = [ranges.source(), ranges.target()];
+    let grains = match ranges.count <= SMALL {
+        true => PART_SMALL,
+        false => PART_LARGE,
+    };
     both.into_iter()
         .filter(|range| range.count > 0)
-        .flat_map(|range| range.start.0 / PART_GRAINS..=(range.end().0 - 1) / PART_GRAINS)
+        .flat_map(move |range| range.start.0 / grains..=(range.end().0 - 1) / grains)
+        .map(move |number| Part { grains, number })
 }
 
 /// Carries a remap or clone out on what has been traced so far: cuts out what it kills, and renames what it moves.
@@ -390,7 +413,8 @@ mod tests {
         for _ in 0..50 {
             let mut all = Vec::new();
             for no in 1..40 {
-                let (from, count) = (below(40) * 1000, 1 + below(9000));
+                let most = [9, 64, 65, 9000][below(4) as usize];
+                let (from, count) = (below(40) * 1000, 1 + below(most));
                 let to = (1 << 52) * below(3) + 100_000 + below(40) * 1000;
                 let ranges = ranges(from, to, count);
                 all.push(match below(3) {
