@@ -221,6 +221,12 @@ impl<S: PageStore> Connection<S> {
         self.config.protection_domain = domain;
     }
 
+    /// Whose regions the peer may touch.
+    #[must_use]
+    pub fn protection_domain(&self) -> ProtectionDomain {
+        self.config.protection_domain
+    }
+
     /// Sets the ULPDU limit towards a foreign peer, from the socket's segment size ([`mulpdu`](crate::config::mulpdu)).
     pub fn set_ulpdu_foreign(&mut self, bytes: u16) {
         self.config.ulpdu_foreign = bytes.clamp(ULPDU_FLOOR, ULPDU_LIMIT);

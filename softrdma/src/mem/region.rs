@@ -8,8 +8,10 @@
 //! - R1. The index of an STag is random and of one region only; a file-backed region answers to exactly two STags of
 //!   that index, one with and one without the sync bit, whose other key bits differ. A flipped bit matches neither.
 //! - R2. A region once dead stays dead. Registering again makes a new one.
+//! - R3. An index that is set apart is not drawn: an STag that somebody may still remember does not come to mean something
+//!   else.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
@@ -238,6 +240,8 @@ impl Slot {
 /// All regions of a target or client.
 pub struct RegionTable {
     pub(super) slots: RwLock<HashMap<u32, Slot>>,
+    /// Indices that are not drawn (R3).
+    set_apart: RwLock<HashSet<u32>>,
     pub(super) random: Mutex<StdRng>,
     streams: AtomicU64,
     /// Counts deregistrations.
@@ -258,6 +262,7 @@ impl RegionTable {
     pub fn new(seed: [u8; 32]) -> Arc<Self> {
         Arc::new(Self {
             slots: RwLock::new(HashMap::new()),
+            set_apart: RwLock::default(),
             random: Mutex::new(StdRng::from_seed(seed)),
             streams: AtomicU64::new(1),
             generation: AtomicU64::new(0),
@@ -287,12 +292,16 @@ impl RegionTable {
         self.generation.fetch_add(1, Ordering::Release);
     }
 
-    /// An index that is not in use. Never 0: some peers treat STag 0 specially.
+    /// An index that is not in use, nor set apart (R3). Never 0: some peers treat STag 0 specially.
     pub(super) fn free_index(&self, slots: &HashMap<u32, Slot>) -> u32 {
         let mut random = self.random.lock().unwrap_or_else(PoisonError::into_inner);
+        let set_apart = self
+            .set_apart
+            .read()
+            .unwrap_or_else(PoisonError::into_inner);
         loop {
             let index = random.random_range(1..1 << 24);
-            if !slots.contains_key(&index) {
+            if !slots.contains_key(&index) && !set_apart.contains(&index) {
                 return index;
             }
         }
@@ -315,6 +324,28 @@ impl RegionTable {
         let index = self.free_index(&slots);
         let (stag, sync_stag) = self.draw_keys(index, &spec);
         Ok(insert(&mut slots, Region::new(spec, stag, sync_stag)))
+    }
+
+    /// Sets the index of `stag` apart: neither a region nor a window gets it until it is
+    /// [given back](Self::give_back). [`restore`](Self::restore) does not mind. False if [`REGIONS_MAX`] are set apart.
+    pub fn set_apart(&self, stag: Stag) -> bool {
+        let mut set_apart = self
+            .set_apart
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
+        set_apart.len() < REGIONS_MAX && {
+            set_apart.insert(stag.index());
+            true
+        }
+    }
+
+    /// Ends [`set_apart`](Self::set_apart).
+    pub fn give_back(&self, stag: Stag) {
+        let mut set_apart = self
+            .set_apart
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
+        set_apart.remove(&stag.index());
     }
 
     /// Registers a region under STags it had before (DESIGN D11).
@@ -398,5 +429,33 @@ pub(super) fn names(region: &Region) -> MemoryRegion {
         sync_stag: region.sync_stag,
         base: region.spec.base,
         len: region.spec.len,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An index that is set apart is not drawn (R3), and is once it has been given back.
+    #[test]
+    fn what_is_set_apart_is_not_drawn() {
+        let buffer = Buffer::zeroed(1);
+        let spec = RegionSpec::memory(ProtectionDomain(1), Rights::REMOTE_READ, &buffer);
+        let draw = |prepare: &dyn Fn(&RegionTable)| {
+            let table = RegionTable::new([7; 32]);
+            prepare(&table);
+            table.register(spec.clone()).unwrap().stag
+        };
+        let first = draw(&|_| {});
+        let other = draw(&|table| assert!(table.set_apart(first)));
+        assert_ne!(first.index(), other.index());
+        let again = draw(&|table| {
+            table.set_apart(first);
+            table.give_back(first);
+        });
+        assert_eq!(first, again);
+        let table = RegionTable::new([7; 32]);
+        table.set_apart(first);
+        assert!(table.restore(spec, first, None).is_ok());
     }
 }
