@@ -25,6 +25,8 @@ pub const FLAG_CREATE: u16 = 2;
 pub const FLAG_TRUNCATE: u16 = 4;
 /// Request flag: with `FLAG_CREATE`, fail if the file is there.
 pub const FLAG_EXCLUSIVE: u16 = 8;
+/// Request flag: the region outlives the connection and the process of the target.
+pub const FLAG_PERSISTENT: u16 = 32;
 
 /// What a request asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,10 +41,22 @@ pub enum Op {
     List,
     /// Make everything written to the file of `handle` durable.
     Sync,
+    /// Refuse the persistent region `handle` for ever.
+    Revoke,
+    /// Go on with the persistent region whose STag `handle` is.
+    Attach,
 }
 
 impl Op {
-    const ALL: [Self; 5] = [Self::Open, Self::Close, Self::Stat, Self::List, Self::Sync];
+    const ALL: [Self; 7] = [
+        Self::Open,
+        Self::Close,
+        Self::Stat,
+        Self::List,
+        Self::Sync,
+        Self::Revoke,
+        Self::Attach,
+    ];
 
     /// Number on the wire.
     pub const fn code(self) -> u16 {
@@ -52,6 +66,8 @@ impl Op {
             Self::Stat => 3,
             Self::List => 4,
             Self::Sync => 5,
+            Self::Revoke => 6,
+            Self::Attach => 7,
         }
     }
 
@@ -124,7 +140,7 @@ pub struct Request {
     pub offset: u64,
     /// Bytes of the region.
     pub length: u64,
-    /// Region, for [`Op::Close`] and [`Op::Sync`].
+    /// Region, for [`Op::Close`], [`Op::Sync`] and [`Op::Revoke`]; STag, for [`Op::Attach`].
     pub handle: u32,
     /// Path from the root of the volume.
     pub path: Vec<u8>,

@@ -5,6 +5,7 @@
 //! | [`reactor`] | one io_uring per core for sockets and device: the only place that knows it |
 //! | [`target`] | assembles translation layer, file system and endpoint into a storage target |
 //! | [`control`] | the small protocol by which clients turn a path into (STag, offset, length) |
+//! | [`credentials`] | who is let in, and registrations that outlive the process |
 //! | [`client`] | sessions with a target |
 //! | [`devices`] | the devices of a volume by their paths |
 //! | [`perf`] | load generators and what they are compared with |
@@ -17,6 +18,7 @@ pub mod cli;
 pub mod client;
 pub mod commands;
 pub mod control;
+pub mod credentials;
 pub mod devices;
 pub mod perf;
 pub mod reactor;

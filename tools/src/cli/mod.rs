@@ -9,6 +9,8 @@ pub mod peer;
 pub mod quota;
 pub mod remotelog;
 pub mod snapshot;
+pub mod token;
+pub mod torture;
 
 use std::path::PathBuf;
 
@@ -17,6 +19,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::perf::shape::Direction;
 use mount::{Listen, Mount, MountOptions, Seconds, SharePages, Umount};
+use token::TokenFile;
 
 pub use litmus::Litmus;
 
@@ -118,6 +121,12 @@ pub enum Command {
     /// The other side of rping, ucmatose, perftest and others: for trying this endpoint against any RDMA network.
     #[command(subcommand)]
     Peer(peer::PeerCommand),
+    /// Secrets and tokens of tenants.
+    #[command(subcommand)]
+    Token(token::TokenCommand),
+    /// Do to a target what should not happen, again and again, and check that nothing is lost.
+    #[command(subcommand)]
+    Torture(torture::TortureCommand),
     /// The server side of a comparison, started by `perf`.
     #[command(hide = true)]
     PerfServer(PerfServer),
@@ -134,6 +143,7 @@ impl Command {
                 | Self::Soak(_)
                 | Self::Litmus(_)
                 | Self::Peer(_)
+                | Self::Torture(_)
         )
     }
 }
@@ -226,9 +236,12 @@ pub struct Serve {
     /// Address for RDMA (iWARP) connections, or `none` [default: 127.0.0.1:7174].
     #[arg(long, value_name = "ADDR")]
     pub listen: Option<Listen>,
-    /// Serve beyond loopback although peers are not authenticated.
+    /// Let peers in that have no token: beyond loopback, and beside tenants.
     #[arg(long)]
     pub insecure: bool,
+    /// Take over from the target that serves this volume, with its listening socket, if there is one.
+    #[arg(long, conflicts_with = "background")]
+    pub replace: bool,
     /// Directory of the volume that remote clients may use; append `:ro` for read-only; repeatable; replaces the exports of
     /// the configuration file [default: /].
     #[arg(long = "export", value_name = "PATH[:ro]")]
@@ -332,6 +345,9 @@ pub struct Remote {
     /// `HOST[:PORT]/PATH`
     #[arg(value_name = "HOST[:PORT]/PATH")]
     pub target: String,
+    /// Who asks.
+    #[command(flatten)]
+    pub identity: TokenFile,
 }
 
 /// Options of `get`.
@@ -342,6 +358,9 @@ pub struct Get {
     pub source: String,
     /// Local file; `-` for standard output [default: the last part of PATH].
     pub to: Option<PathBuf>,
+    /// Who asks.
+    #[command(flatten)]
+    pub identity: TokenFile,
 }
 
 /// Options of `put`.
@@ -352,6 +371,9 @@ pub struct Put {
     /// `HOST[:PORT]/PATH`
     #[arg(value_name = "HOST[:PORT]/PATH")]
     pub target: String,
+    /// Who asks.
+    #[command(flatten)]
+    pub identity: TokenFile,
 }
 
 /// What `perf` measures.

@@ -7,6 +7,7 @@ use softrdma::{CloseReason, Status};
 use thiserror::Error;
 
 use crate::control::Malformed;
+use crate::credentials::Denial;
 
 /// Why a remote operation failed.
 #[derive(Debug, Error)]
@@ -38,6 +39,25 @@ pub enum ClientError {
         /// Why.
         reason: CloseReason,
     },
+    /// The target does not let this client in.
+    #[error("{address}: {denial}")]
+    Denied {
+        /// Where.
+        address: SocketAddr,
+        /// Why not.
+        denial: Denial,
+    },
+    /// A channel has lost its connection for good.
+    #[error("the connection to {address} is lost and cannot be made again: {cause}")]
+    Lost {
+        /// Where.
+        address: SocketAddr,
+        /// What happened last.
+        cause: String,
+    },
+    /// A channel has as many operations under way as it may.
+    #[error("too many operations are not acknowledged yet")]
+    WindowFull,
     /// The target answered with an error.
     #[error("{message}")]
     Refused {

@@ -1,6 +1,7 @@
 //! A connection to a target: control requests and one-sided transfers, one thread, blocking.
 
 use std::collections::VecDeque;
+use std::io;
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,12 +14,15 @@ use softrdma::{
 
 use super::error::ClientError;
 use crate::control::{MESSAGE_BYTES_MAX, OUTSTANDING_MAX, Reply, Request};
+use crate::credentials::Denial;
 use crate::reactor::{LinkTag, Net, Notice, Ring, Tag};
 
 /// Longest wait for anything from the target.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Longest wait for the TCP connection.
 const CONNECT: Duration = Duration::from_secs(5);
+/// Receive buffers.
+const BUFFERS: u16 = 64;
 /// Bytes of one transfer operation.
 const CHUNK_BYTES: usize = 256 * 1024;
 /// Transfer operations in flight.
@@ -29,6 +33,8 @@ const CHUNKS_IN_FLIGHT: usize = 8;
 pub struct SessionOptions {
     /// Ask for CRCs on the wire; without it the target decides.
     pub crc: bool,
+    /// Receive buffers of 64 KiB, a power of two [default: 64]; fewer save memory.
+    pub buffers: Option<u16>,
 }
 
 /// An open region of a remote file.
@@ -49,6 +55,22 @@ pub struct RemoteFile {
 }
 
 impl RemoteFile {
+    /// What a reply to an open says.
+    pub(super) fn of(reply: &Reply) -> Self {
+        let stag_sync = match reply.stag_sync {
+            0 => reply.stag,
+            stag => stag,
+        };
+        Self {
+            handle: reply.handle,
+            stag: Stag(reply.stag),
+            stag_sync: Stag(stag_sync),
+            to: reply.to,
+            length: reply.length,
+            size: reply.size,
+        }
+    }
+
     /// Where byte `offset` is.
     pub fn at(&self, offset: u64) -> RemoteAddr {
         RemoteAddr {
@@ -86,10 +108,19 @@ impl Session {
         addresses: &[SocketAddr],
         options: SessionOptions,
     ) -> Result<Self, ClientError> {
+        Self::connect_as(addresses, options, &[])
+    }
+
+    /// The same, saying who it is by the private data of the connection request.
+    pub fn connect_as(
+        addresses: &[SocketAddr],
+        options: SessionOptions,
+        private_data: &[u8],
+    ) -> Result<Self, ClientError> {
         let mut last = None;
         for &address in addresses {
             match TcpStream::connect_timeout(&address, CONNECT) {
-                Ok(stream) => return Self::start(stream, address, options),
+                Ok(stream) => return Self::start(stream, address, options, private_data),
                 Err(cause) => last = Some(ClientError::Connect { address, cause }),
             }
         }
@@ -105,8 +136,17 @@ impl Session {
         stream: TcpStream,
         address: SocketAddr,
         options: SessionOptions,
+        private_data: &[u8],
     ) -> Result<Self, ClientError> {
-        stream.set_nodelay(true)?;
+        let connected = || {
+            // Where nobody listens, TCP can connect a port of this machine with itself, and keep the target from it.
+            match stream.local_addr()? == stream.peer_addr()? {
+                true => Err(io::ErrorKind::ConnectionRefused.into()),
+                false => stream.set_nodelay(true),
+            }
+        };
+        // A target that has just ended takes the connection along before it is looked at.
+        connected().map_err(|cause| ClientError::Connect { address, cause })?;
         let epoch = Instant::now();
         let config = Config {
             // Beyond loopback a checksum of TCP alone is not enough.
@@ -114,12 +154,12 @@ impl Session {
             ..Config::default()
         };
         let table = RegionTable::new(rand::random());
-        let mut net = Net::new(Ring::new(32, 64, 64 * 1024)?);
+        let connection = Connection::initiator(config, &table, private_data, Time(0))
+            .map_err(io::Error::other)?;
+        let buffers = options.buffers.unwrap_or(BUFFERS);
+        let mut net = Net::new(Ring::new(32, buffers, 64 * 1024)?);
         let link = net
-            .add(stream.into(), |_| {
-                Connection::initiator(config, &table, &[], Time(0))
-                    .expect("no private data is never too long")
-            })
+            .add(stream.into(), |_| connection)
             .expect("the first link finds a slot");
         let mut session = Self {
             net,
@@ -187,19 +227,7 @@ impl Session {
 
     /// Opens a region; `request` says of what and how.
     pub fn open(&mut self, request: Request) -> Result<RemoteFile, ClientError> {
-        let reply = self.call(request)?;
-        let stag_sync = match reply.stag_sync {
-            0 => reply.stag,
-            stag => stag,
-        };
-        Ok(RemoteFile {
-            handle: reply.handle,
-            stag: Stag(reply.stag),
-            stag_sync: Stag(stag_sync),
-            to: reply.to,
-            length: reply.length,
-            size: reply.size,
-        })
+        Ok(RemoteFile::of(&self.call(request)?))
     }
 
     /// Queues work; completions come in the order of posting.
@@ -354,6 +382,16 @@ impl Session {
         }
     }
 
+    fn ended(&self, reason: CloseReason) -> ClientError {
+        let address = self.address;
+        if let CloseReason::Rejected(why) = &reason
+            && let Some(denial) = Denial::parse(why)
+        {
+            return ClientError::Denied { address, denial };
+        }
+        ClientError::Closed { address, reason }
+    }
+
     /// Lets the connection work until `enough`; an error when it ends first.
     fn run_until(&mut self, mut enough: impl FnMut(&Self) -> bool) -> Result<(), ClientError> {
         let started = Instant::now();
@@ -363,10 +401,7 @@ impl Session {
                 return Ok(());
             }
             if let Some(reason) = self.closed.clone() {
-                return Err(ClientError::Closed {
-                    address: self.address,
-                    reason,
-                });
+                return Err(self.ended(reason));
             }
             if started.elapsed() > PATIENCE {
                 return Err(ClientError::TimedOut {

@@ -23,6 +23,8 @@ mod show;
 mod snapshot;
 mod soak;
 mod spawn;
+mod token;
+mod torture;
 mod umount;
 
 use anyhow::Result;
@@ -65,6 +67,8 @@ pub fn run(cli: &Cli) -> Result<Done> {
         Command::Soak(options) => soak::run(options, json),
         Command::Litmus(options) => litmus::run(options, json),
         Command::Peer(command) => peer::run(command, json),
+        Command::Token(command) => token::run(command, json),
+        Command::Torture(command) => torture::run(command, json),
         Command::PerfServer(options) => perf::serve(options),
     };
     done.map(|()| Done::AllWell)

@@ -10,18 +10,21 @@ use serde_json::json;
 
 use super::show;
 use crate::cli;
-use crate::client::{ClientError, RemotePath, Session, SessionOptions};
+use crate::cli::token::TokenFile;
+use crate::client::{ClientError, Identity, RemotePath, Session, SessionOptions};
 use crate::control::{Entry, FLAG_CREATE, FLAG_TRUNCATE, FLAG_WRITE, Op, Request};
 
-fn connect(text: &str) -> Result<(RemotePath, Session)> {
+fn connect(text: &str, identity: &TokenFile) -> Result<(RemotePath, Session)> {
     let remote: RemotePath = text.parse()?;
-    let session = Session::connect_any(&remote.resolve()?, SessionOptions::default())?;
+    let identity = Identity::of_file(identity.token_file.as_deref())?;
+    let (at, how) = (remote.resolve()?, SessionOptions::default());
+    let session = Session::connect_as(&at, how, &identity.token())?;
     Ok((remote, session))
 }
 
 /// `ls`: names, with sizes and times.
 pub(super) fn ls(options: &cli::Remote, json: bool) -> Result<()> {
-    let (remote, mut session) = connect(&options.target)?;
+    let (remote, mut session) = connect(&options.target, &options.identity)?;
     let mut entries = Vec::new();
     let mut cookie = 0;
     loop {
@@ -57,7 +60,7 @@ pub(super) fn ls(options: &cli::Remote, json: bool) -> Result<()> {
 
 /// `stat`: attributes of one path.
 pub(super) fn stat(options: &cli::Remote, json: bool) -> Result<()> {
-    let (remote, mut session) = connect(&options.target)?;
+    let (remote, mut session) = connect(&options.target, &options.identity)?;
     let reply = session.call(Request::new(Op::Stat, remote.path.as_str()))?;
     session.close();
     if json {
@@ -85,7 +88,7 @@ pub(super) fn stat(options: &cli::Remote, json: bool) -> Result<()> {
 
 /// `get`: a remote file to here.
 pub(super) fn get(options: &cli::Get, json: bool) -> Result<()> {
-    let (remote, mut session) = connect(&options.source)?;
+    let (remote, mut session) = connect(&options.source, &options.identity)?;
     let to = match &options.to {
         Some(to) if to.is_dir() => to.join(remote.file_name().context("the path names no file")?),
         Some(to) => to.clone(),
@@ -131,7 +134,7 @@ pub(super) fn put(options: &cli::Put, json: bool) -> Result<()> {
     if !meta.is_file() {
         bail!("{} is not a regular file", from.display());
     }
-    let (mut remote, mut session) = connect(&options.target)?;
+    let (mut remote, mut session) = connect(&options.target, &options.identity)?;
     if remote.path.ends_with('/') {
         let name = from.file_name().context("the source has no name")?;
         remote.path.push_str(&name.to_string_lossy());

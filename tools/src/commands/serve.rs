@@ -16,7 +16,7 @@ use tracing_subscriber::EnvFilter;
 
 use crate::cli;
 use crate::devices;
-use crate::target::{Settings, Target};
+use crate::target::{Predecessor, Replacement, Settings, Target};
 
 /// What is logged unless FLASHNET_LOG says otherwise.
 const LOG: &str = "info";
@@ -25,6 +25,8 @@ const LOG: &str = "info";
 #[derive(Debug)]
 enum End {
     Signal(i32),
+    /// Another target takes over.
+    Replaced(Replacement),
     /// Nobody can reach it any more.
     Unmounted,
     /// By itself, which should not be.
@@ -38,7 +40,12 @@ pub(super) fn run(options: &cli::Serve, json: bool) -> Result<()> {
     let mut signals = Signals::new([SIGINT, SIGTERM])?;
     let names = devices::names(&settings.devices);
     tell_manager(&[NotifyState::Status(&format!("opening {names}"))]);
-    let target = Target::start(&settings)?;
+    let predecessor = match options.replace {
+        true => Predecessor::find(&settings.devices)?,
+        false => None,
+    };
+    let taken = predecessor.map(Predecessor::replace).transpose()?.flatten();
+    let target = Target::start_on(&settings, taken)?;
     let address = target.address().map(|address| address.to_string());
     let place = address.as_deref().unwrap_or("no address");
     let line = match json {
@@ -57,8 +64,9 @@ pub(super) fn run(options: &cli::Serve, json: bool) -> Result<()> {
         NotifyState::Status(&format!("serving {names} on {place}")),
     ]);
     let end = wait(&mut signals, &target, options.background);
-    let why = match end {
+    let why = match &end {
         End::Signal(signal) => format!("signal {signal}"),
+        End::Replaced(_) => "another target takes over".to_owned(),
         End::Unmounted => "unmounted".to_owned(),
         End::Failed => "failed".to_owned(),
     };
@@ -75,11 +83,14 @@ pub(super) fn run(options: &cli::Serve, json: bool) -> Result<()> {
             std::process::exit(128 + signal);
         }
     });
-    target.stop()?;
-    if matches!(end, End::Failed) {
-        bail!("the target ended by itself");
+    match end {
+        End::Replaced(replacement) => target.hand_over(replacement),
+        End::Failed => {
+            target.stop()?;
+            bail!("the target ended by itself")
+        }
+        End::Signal(_) | End::Unmounted => target.stop(),
     }
-    Ok(())
 }
 
 /// Waits for a reason to end.
@@ -99,7 +110,9 @@ fn wait(signals: &mut Signals, target: &Target, background: bool) -> End {
             mount_seen = false;
             warn!("somebody has unmounted the volume; it is still served remotely");
         }
-        std::thread::sleep(Duration::from_millis(50));
+        if let Some(replacement) = target.asked_to_end(Duration::from_millis(50)) {
+            return End::Replaced(replacement);
+        }
     }
 }
 

@@ -45,9 +45,28 @@ pub(super) fn command(arguments: &[&std::ffi::OsStr]) -> Result<Command> {
 impl Server {
     /// Starts `flashnet serve` on `device` and waits until it serves. `more` are further options.
     pub(super) fn target(device: &Path, mount: Option<&Path>, more: &[&str]) -> Result<Self> {
+        Self::target_listening(device, None, mount, more)
+    }
+
+    /// The same, at an address where it or another was before.
+    pub(super) fn target_at(
+        device: &Path,
+        address: Option<SocketAddr>,
+        more: &[&str],
+    ) -> Result<Self> {
+        Self::target_listening(device, address, None, more)
+    }
+
+    fn target_listening(
+        device: &Path,
+        address: Option<SocketAddr>,
+        mount: Option<&Path>,
+        more: &[&str],
+    ) -> Result<Self> {
         let start = Instant::now();
         let mut command = command(&["--json".as_ref(), "serve".as_ref(), device.as_os_str()])?;
-        command.args(["--listen", "127.0.0.1:0"]).args(more);
+        let address = address.map_or("127.0.0.1:0".to_owned(), |at| at.to_string());
+        command.args(["--listen", &address]).args(more);
         if let Some(dir) = mount {
             command.arg("--mount").arg(dir);
         }
@@ -112,9 +131,14 @@ impl Server {
     }
 
     /// Asks it to end, and waits until it has.
-    pub(super) fn stop(mut self) -> Result<()> {
+    pub(super) fn stop(self) -> Result<()> {
         // SAFETY: sends a signal to a child that has not been waited for, so the number is still its own.
         unsafe { libc::kill(self.child.id() as i32, libc::SIGTERM) };
+        self.ended()
+    }
+
+    /// Waits until it has ended, as it has been asked to.
+    pub(super) fn ended(mut self) -> Result<()> {
         let start = Instant::now();
         loop {
             if let Some(status) = self.child.try_wait()? {

@@ -15,7 +15,7 @@ use slab::Slab;
 use socket2::{Socket, TcpKeepalive};
 use softrdma::config::mulpdu;
 use softrdma::{
-    CompletionOpcode, Config, Connection, Event, GetPage, Operation, PageError, RecvBuffer,
+    Config, Connection, Event, GetPage, Operation, PageError, ProtectionDomain, RecvBuffer,
     RegionTable, Source, Time, WorkRequest, WrId,
 };
 use tracing::{debug, info, warn};
@@ -24,22 +24,22 @@ use super::job::{Job, PagesJob, one_by_one};
 use super::lane::Lanes;
 use super::media::Media;
 use super::pages::{FlashPage, FlashPages, Waiting, page_error};
+use super::reception::{self, Reception};
 use super::store::{commit_error, durable_error};
-use crate::control::{MESSAGE_BYTES_MAX, OUTSTANDING_MAX};
+use crate::control::MESSAGE_BYTES_MAX;
 use crate::reactor::{Done, Inbox, LinkTag, Net, Notice, Ring, Tag};
 
 /// Media operations in the ring at once; the rest waits in the engine.
 const MEDIA_IN_FLIGHT_MAX: usize = 512;
+/// How often a reactor that is to stop looks whether everything has ended.
+const STOP_LOOK: Duration = Duration::from_millis(10);
 /// Wait after an accept that failed.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// Longest wait for connections to end in order at shutdown.
-const DRAIN: Duration = Duration::from_secs(2);
-
 /// A message of a client for the control threads, or the news that a client has gone.
 #[derive(Debug)]
 pub(super) enum ControlJob {
-    /// A request arrived.
-    Request(usize, LinkTag, Vec<u8>),
+    /// A request arrived on a connection of this domain.
+    Request(usize, LinkTag, ProtectionDomain, Vec<u8>),
     /// The connection ended: its regions go with it.
     Gone(usize, LinkTag),
 }
@@ -56,7 +56,7 @@ impl ControlSenders {
         (Self(senders), jobs)
     }
 
-    fn send(&self, tag: LinkTag, job: ControlJob) {
+    pub(super) fn send(&self, tag: LinkTag, job: ControlJob) {
         // The threads outlive the reactors.
         let _ = self.0[tag.0 as usize % self.0.len()].send(job);
     }
@@ -79,8 +79,8 @@ pub(super) struct CoreParts {
     pub lanes: Option<Arc<Lanes>>,
     /// Regions of all reactors.
     pub table: Arc<RegionTable>,
-    /// To the control threads. Bounded by the receives that connections have posted.
-    pub control: ControlSenders,
+    /// Lets connections in and hears them.
+    pub reception: Reception,
     /// What connections start with; domain and tag are filled in.
     pub config: Config,
     /// Connections of all reactors, and how many there may be.
@@ -105,7 +105,8 @@ pub(super) struct Core {
     /// Takes actions apart, and puts their answers together, if there are several devices.
     splitter: Option<Splitter>,
     jobs: VecDeque<Job>,
-    stopping: Option<Instant>,
+    /// Since when, and how long connections may take to end in order.
+    stopping: Option<(Instant, Duration)>,
     next: usize,
     /// The last accept failed.
     accept_trouble: bool,
@@ -174,14 +175,14 @@ impl Core {
     }
 
     fn pump_links(&mut self, now: Time) {
-        let (control, index) = (&self.parts.control, self.parts.index);
+        let reception = &self.parts.reception;
         let connections = &self.parts.connections;
         self.net
             .pump(now, &mut self.parts.pages, |tag, connection, notice| {
                 if let Notice::Event(Event::Closed(_)) = &notice {
                     connections.fetch_sub(1, Ordering::Relaxed);
                 }
-                handle_notice(control, index, tag, connection, notice);
+                reception.hear(tag, connection, notice);
             });
     }
 
@@ -327,7 +328,18 @@ impl Core {
                     self.net.page(pages, wanted.ticket, page);
                 }
                 Job::Told(ticket) => self.net.put(pages, ticket),
-                Job::Stop => self.stop(),
+                Job::Fence(tag, (reactor, successor)) => {
+                    if let Some(connection) = self.net.connection(tag) {
+                        connection.abort();
+                    }
+                    let _ = self.parts.peers[reactor].send(Job::Admit(successor));
+                }
+                Job::Admit(tag) => {
+                    if let Some(connection) = self.net.connection(tag) {
+                        reception::accept(connection);
+                    }
+                }
+                Job::Stop(drain) => self.stop(drain),
             }
         }
     }
@@ -533,11 +545,11 @@ impl Core {
         }
     }
 
-    fn stop(&mut self) {
+    fn stop(&mut self, drain: Duration) {
         if self.stopping.is_some() {
             return;
         }
-        self.stopping = Some(Instant::now());
+        self.stopping = Some((Instant::now(), drain));
         if self.listener.is_some() {
             self.net.ring.cancel(Tag::Accept(0));
             self.listener = None;
@@ -551,10 +563,10 @@ impl Core {
 
     /// Whether a stop has been asked for and everything of this reactor has ended.
     fn finished(&mut self) -> bool {
-        let Some(since) = self.stopping else {
+        let Some((since, drain)) = self.stopping else {
             return false;
         };
-        let overdue = since.elapsed() > DRAIN;
+        let overdue = since.elapsed() > drain;
         if overdue {
             for tag in self.net.tags() {
                 if let Some(connection) = self.net.connection(tag) {
@@ -562,7 +574,7 @@ impl Core {
                 }
             }
         }
-        (self.net.is_empty() || since.elapsed() > 2 * DRAIN) && self.media.is_empty()
+        (self.net.is_empty() || since.elapsed() > 2 * drain) && self.media.is_empty()
     }
 
     /// How long nothing will happen unless a completion arrives.
@@ -570,9 +582,7 @@ impl Core {
         let now = self.now().0;
         let flash = self.parts.pages.ftl.poll_timeout().map(|t| t.0);
         let links = self.net.next_timeout().map(|t| t.0);
-        let stop = self
-            .stopping
-            .map(|_| now + Duration::from_millis(50).as_nanos() as u64);
+        let stop = self.stopping.map(|_| now + STOP_LOOK.as_nanos() as u64);
         let accept = self.accept_at.map(|t| t.0);
         let due = [flash, links, stop, accept].into_iter().flatten().min()?;
         Some(Duration::from_nanos(due.saturating_sub(now)))
@@ -600,48 +610,6 @@ fn tune(socket: &Socket) -> io::Result<()> {
     socket.set_tcp_keepalive(&keepalive)?;
     // For bytes that are never acknowledged, which keepalive does not watch.
     socket.set_tcp_user_timeout(Some(Duration::from_secs(60)))
-}
-
-fn handle_notice(
-    control: &ControlSenders,
-    index: usize,
-    tag: LinkTag,
-    connection: &mut Connection<FlashPages>,
-    notice: Notice,
-) {
-    match notice {
-        Notice::Event(Event::ConnectRequest(_)) => {
-            for n in 0..OUTSTANDING_MAX {
-                // Fresh connections have room for more than this many receives.
-                let _ = connection.post_recv(WrId(n as u64), RecvBuffer::Vec(MESSAGE_BYTES_MAX));
-            }
-            if let Err(error) = connection.accept(&[]) {
-                debug!(%error, "accept");
-            }
-        }
-        Notice::Event(Event::Established(agreed)) => debug!(?tag, ?agreed, "established"),
-        Notice::Event(Event::PeerFinished) => connection.disconnect(),
-        // Connections have receive queues of their own.
-        Notice::Event(Event::SharedReceivesLow) => {}
-        Notice::Event(Event::Closed(reason)) => {
-            debug!(?tag, %reason, "closed");
-            control.send(tag, ControlJob::Gone(index, tag));
-        }
-        Notice::Completion(done) if done.opcode == CompletionOpcode::Recv => {
-            let Some(message) = done.message.filter(|_| done.status.is_success()) else {
-                return;
-            };
-            control.send(tag, ControlJob::Request(index, tag, message));
-        }
-        // Immediate data are nothing to us but a WRITE that has been placed: the buffer is free again.
-        Notice::Completion(done) if done.opcode == CompletionOpcode::RecvRdmaWithImm => {
-            let buffer = RecvBuffer::Vec(MESSAGE_BYTES_MAX);
-            if done.status.is_success() && connection.post_recv(done.wr_id, buffer).is_err() {
-                connection.abort();
-            }
-        }
-        Notice::Completion(_) => {}
-    }
 }
 
 /// What the engine is told of the result of a system call.

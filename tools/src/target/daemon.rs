@@ -4,11 +4,11 @@ use std::fs::{self, File};
 use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::sync::mpsc::sync_channel;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::thread::{Builder, JoinHandle};
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, anyhow};
 use contigfs::fuse::{Mounted, SharePages, UnmountError, mount_with_cache, unmount_by_helper};
@@ -20,6 +20,7 @@ use softrdma::{Buffer, Config, RegionTable};
 use tracing::{info, warn};
 
 use super::core::{ControlSenders, Core, CoreParts};
+use super::handover::{Handover, Replacement};
 use super::housekeeper::Housekeeper;
 use super::job::Job;
 use super::lane::Lanes;
@@ -27,10 +28,14 @@ use super::mapped::Mapped;
 use super::media::Media;
 use super::pages::FlashPages;
 use super::readahead::{self, Readahead};
+use super::reception::Reception;
 use super::regions::{Fence, Regions};
-use super::service::{ANONYMOUS, Service};
+use super::service::Service;
+use super::sessions::Sessions;
 use super::settings::Settings;
 use super::store::TargetStore;
+use super::tenancy::{Observers, TargetHooks, Tenancy};
+use crate::credentials::{ANONYMOUS, Registry, registry, unix_now};
 use crate::devices::{self, Access};
 use crate::reactor::Inbox;
 
@@ -41,6 +46,13 @@ const CONTROL_THREADS: usize = 4;
 const OTHER_THREADS: usize = 3 + readahead::THREADS;
 /// Connections at once.
 const CONNECTIONS_MAX: usize = 16_384;
+
+/// How long a port that is taken is waited for.
+const PORT_WAIT: Duration = Duration::from_secs(2);
+/// How long connections may take to end in order.
+const DRAIN: Duration = Duration::from_secs(2);
+/// The same when another target goes on with them.
+const DRAIN_FOR_ANOTHER: Duration = Duration::from_millis(300);
 
 /// A running target.
 #[derive(Debug)]
@@ -59,13 +71,23 @@ pub struct Target {
     reactors: Vec<JoinHandle<io::Result<()>>>,
     control: Vec<JoinHandle<()>>,
     housekeeper: Option<Housekeeper>,
+    handover: Option<Handover>,
     ready_file: Option<PathBuf>,
 }
 
 impl Target {
     /// Starts everything. When this returns, clients can connect and the mount is there.
     pub fn start(settings: &Settings) -> Result<Self> {
-        let listener = settings.listen.map(listen).transpose()?;
+        Self::start_on(settings, None)
+    }
+
+    /// The same, with the listening socket of a target that has been replaced, if that is where it shall listen.
+    pub fn start_on(settings: &Settings, taken: Option<Socket>) -> Result<Self> {
+        let taken = taken.filter(|socket| listens_at(socket, settings.listen));
+        let listener = match taken {
+            Some(socket) => Some(socket),
+            None => settings.listen.map(listen).transpose()?,
+        };
         let address = match &listener {
             Some(socket) => Some(
                 socket
@@ -96,15 +118,27 @@ impl Target {
         let lanes = media
             .only_fd()
             .map(|fd| Lanes::new(&ftl, fd, &inboxes[0], epoch, ports));
+        let sessions = Arc::new(Sessions::default());
+        let door = Arc::new(OnceLock::new());
+        let reception = |index| Reception {
+            index,
+            door: Arc::clone(&door),
+            sessions: Arc::clone(&sessions),
+            inboxes: inboxes.clone(),
+            control: control.clone(),
+            warned: AtomicU64::new(0),
+        };
         let reactors = start_reactors(
             settings,
             &pages,
             (&media, lanes.as_ref()),
             &stags,
             &inboxes,
-            control,
+            &reception,
             epoch,
         )?;
+        // The reactors have the other senders.
+        drop(control);
 
         let store = TargetStore::new(
             Arc::clone(&ftl),
@@ -126,21 +160,47 @@ impl Target {
             // So that the next `fsck -p` looks, however this ends.
             ftl.set_suspect(true);
         }
-        fs.set_observer(Box::new(Fence(Arc::clone(&regions))));
         let fs = Arc::new(fs);
+        let hooks = TargetHooks {
+            mapped: Arc::clone(&mapped),
+            inboxes: inboxes.clone(),
+        };
+        let registry = Registry::open(
+            Arc::clone(&fs),
+            Arc::clone(&stags),
+            Box::new(hooks),
+            registry::Options {
+                lifetime: settings.credential_lifetime.as_secs(),
+                bug: None,
+            },
+        )
+        .context("cannot read the stored credentials")?;
+        let registry = Arc::new(registry);
+        fs.set_observer(Box::new(Observers {
+            registry: Arc::downgrade(&registry),
+            fence: Fence(Arc::clone(&regions)),
+        }));
+        let strangers = settings.strangers.then_some(&settings.exports);
+        let (tenancy, opened) = Tenancy::enrol(&settings.tenants, strangers, &registry)?;
+        let restored = registry
+            .restore(&tenancy.standings(), unix_now())
+            .context("cannot restore the stored credentials")?;
+        info!(?restored, "stored registrations");
+        let _ = door.set(opened);
         let service = Arc::new(Service {
             fs: Arc::clone(&fs),
             stags,
             regions,
             mapped: Arc::clone(&mapped),
-            exports: settings.exports.clone(),
+            tenancy,
+            registry: Arc::clone(&registry),
             dram: settings
                 .dram_bytes
                 .map(|bytes| Buffer::zeroed(bytes as usize)),
             inboxes: inboxes.clone(),
         });
         let control = service.start(control_jobs)?;
-        let housekeeper = Housekeeper::start(Arc::clone(&fs), Arc::clone(&ftl))?;
+        let housekeeper = Housekeeper::start(Arc::clone(&fs), Arc::clone(&ftl), registry)?;
         let mut target = Self {
             address,
             mounted: None,
@@ -155,6 +215,7 @@ impl Target {
             reactors,
             control,
             housekeeper: Some(housekeeper),
+            handover: None,
             ready_file: settings.ready_file.clone(),
         };
         if let Err(error) = target.open_doors(settings, listener) {
@@ -176,6 +237,11 @@ impl Target {
             let mounted = mount_with_cache(fs, dir, &settings.fuse, cache)?;
             info!(dir = %dir.display(), "mounted");
             self.mounted = Some(mounted);
+        }
+        let again = listener.as_ref().map(Socket::try_clone).transpose()?;
+        match Handover::offer(&settings.devices, again) {
+            Ok(handover) => self.handover = Some(handover),
+            Err(error) => warn!(%error, "this target can not be replaced while it runs"),
         }
         if let Some(listener) = listener {
             self.inboxes[0]
@@ -208,8 +274,33 @@ impl Target {
         self.mounted.as_ref().is_some_and(Mounted::is_finished)
     }
 
+    /// Waits that long for another target that wants to take over.
+    pub fn asked_to_end(&self, patience: Duration) -> Option<Replacement> {
+        match &self.handover {
+            Some(handover) => handover.asked(patience),
+            None => {
+                std::thread::sleep(patience);
+                None
+            }
+        }
+    }
+
+    /// Ends in order, and lets another target go on.
+    pub fn hand_over(self, to: Replacement) -> Result<()> {
+        let result = self.end(DRAIN_FOR_ANOTHER);
+        drop(to);
+        result
+    }
+
     /// Ends in order: mount, connections, file system, log. Afterwards the volume is clean.
-    pub fn stop(mut self) -> Result<()> {
+    pub fn stop(self) -> Result<()> {
+        self.end(DRAIN)
+    }
+
+    /// Ends; connections may take so long to do so in order.
+    fn end(mut self, drain: Duration) -> Result<()> {
+        // First: a target that takes over wants this name.
+        drop(self.handover.take());
         let mut first_error = None;
         let mut note = |result: Result<()>| {
             if let Err(error) = result {
@@ -230,7 +321,7 @@ impl Target {
             readahead.stop();
         }
         for inbox in &self.inboxes {
-            let _ = inbox.send(Job::Stop);
+            let _ = inbox.send(Job::Stop(drain));
         }
         for reactor in self.reactors.drain(..) {
             let ended = reactor
@@ -316,7 +407,7 @@ fn start_reactors(
     (media, lanes): (&Media, Option<&Arc<Lanes>>),
     stags: &Arc<RegionTable>,
     inboxes: &[Arc<Inbox<Job>>],
-    control: ControlSenders,
+    reception: &dyn Fn(usize) -> Reception,
     epoch: Instant,
 ) -> Result<Vec<JoinHandle<io::Result<()>>>> {
     let pool_frames = settings.pool_bytes / GRAIN_BYTES as u64;
@@ -338,7 +429,7 @@ fn start_reactors(
             media: media.clone(),
             lanes: lanes.filter(|_| index == 0).cloned(),
             table: Arc::clone(stags),
-            control: control.clone(),
+            reception: reception(index),
             config: Config {
                 protection_domain: ANONYMOUS,
                 // CRCs are used when the peer asks; beyond loopback they always are.
@@ -377,7 +468,37 @@ fn start_reactors(
     Ok(threads)
 }
 
+/// Whether a socket listens where a target shall.
+fn listens_at(socket: &Socket, wanted: Option<SocketAddr>) -> bool {
+    let at = socket.local_addr().ok().and_then(|at| at.as_socket());
+    at.zip(wanted).is_some_and(|(at, wanted)| {
+        at.ip() == wanted.ip() && (wanted.port() == 0 || at.port() == wanted.port())
+    })
+}
+
+/// Listens. A target that was killed has the port until the kernel has taken its ring apart, which is waited for.
 fn listen(address: SocketAddr) -> Result<Socket> {
+    let since = Instant::now();
+    loop {
+        match try_listen(address) {
+            Err(error)
+                if error.kind() == io::ErrorKind::AddrInUse && since.elapsed() < PORT_WAIT =>
+            {
+                std::thread::sleep(Duration::from_millis(2));
+            }
+            result => {
+                return result.with_context(|| match address.port() {
+                    0 => format!("cannot listen on {address}"),
+                    port => format!(
+                        "cannot listen on {address}: is port {port} taken? (--listen chooses another)"
+                    ),
+                });
+            }
+        }
+    }
+}
+
+fn try_listen(address: SocketAddr) -> io::Result<Socket> {
     let socket = Socket::new(
         Domain::for_address(address),
         Type::STREAM,
@@ -385,15 +506,8 @@ fn listen(address: SocketAddr) -> Result<Socket> {
     )?;
     // A target that was killed leaves connections in TIME_WAIT; its successor must be able to start at once.
     socket.set_reuse_address(true)?;
-    socket
-        .bind(&address.into())
-        .and_then(|()| socket.listen(1024))
-        .with_context(|| match address.port() {
-            0 => format!("cannot listen on {address}"),
-            port => format!(
-                "cannot listen on {address}: is port {port} taken? (--listen chooses another)"
-            ),
-        })?;
+    socket.bind(&address.into())?;
+    socket.listen(1024)?;
     Ok(socket)
 }
 

@@ -10,10 +10,13 @@ use contigfs::{BlockStore, Fs};
 use ftl::Ftl;
 use tracing::warn;
 
+use crate::credentials::{Registry, unix_now};
+
 /// Sizes and times of files, which nobody waits for, are written out after this long at the latest.
 const PERIOD: Duration = Duration::from_secs(5);
 
-/// A thread that writes out what the file system holds back, and says what the media have lost. Dropping it ends the thread.
+/// A thread that writes out what the file system holds back, says what the media have lost, and looks after stored
+/// registrations. Dropping it ends the thread.
 #[derive(Debug)]
 pub(super) struct Housekeeper {
     stop: Option<Sender<()>>,
@@ -25,6 +28,7 @@ impl Housekeeper {
     pub(super) fn start<S: BlockStore + 'static>(
         fs: Arc<Fs<S>>,
         ftl: Arc<Ftl>,
+        registry: Arc<Registry<S>>,
     ) -> io::Result<Self> {
         let (stop, stopped) = channel();
         let thread = Builder::new().name("housekeeper".into()).spawn(move || {
@@ -32,6 +36,7 @@ impl Housekeeper {
                 if let Err(error) = fs.sync_all() {
                     warn!(%error, "cannot write out sizes and times of files");
                 }
+                registry.tick(unix_now());
                 for fault in ftl.take_media_faults() {
                     warn!(%fault, "a grain cannot be read as it was written");
                 }

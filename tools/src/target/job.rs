@@ -2,6 +2,7 @@
 
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use contigfs::{GrowError, StoreError};
 use ftl::snapshot::SnapshotChange;
@@ -10,6 +11,7 @@ use socket2::Socket;
 use softrdma::Ticket;
 
 use super::pages::{Recalled, Wanted};
+use super::regions::Owner;
 use crate::reactor::{Inbox, LinkTag};
 
 /// Where the answer to a job goes. Dropping it unanswered tells the waiter that the reactor has ended.
@@ -72,8 +74,12 @@ pub(super) enum Job {
     Told(Ticket),
     /// Send a control reply.
     Reply(LinkTag, Vec<u8>),
-    /// Stop: end the connections, write out everything, return.
-    Stop,
+    /// End this connection, then tell the reactor of its successor to accept that.
+    Fence(LinkTag, Owner),
+    /// Accept a connection whose predecessor has been ended.
+    Admit(LinkTag),
+    /// Stop: end the connections, by force after this long, write out everything, return.
+    Stop(Duration),
 }
 
 /// Whether who wants several pages asks for the next only when it has got the one before.

@@ -30,6 +30,8 @@ pub(super) struct OpenRegion {
     pub end: u64,
     /// Whether it may be written.
     pub writable: bool,
+    /// It is a stored registration that this connection has open, and outlives it.
+    pub persistent: bool,
 }
 
 #[derive(Debug, Default)]
@@ -98,7 +100,9 @@ impl Regions {
             handles.retain(|&other| other != handle);
         }
         drop(table);
-        self.stags.deregister(region.stag);
+        if !region.persistent {
+            self.stags.deregister(region.stag);
+        }
         Some(region)
     }
 
@@ -112,7 +116,7 @@ impl Regions {
             .map(|(_, region)| region)
             .collect();
         drop(table);
-        for region in &regions {
+        for region in regions.iter().filter(|region| !region.persistent) {
             self.stags.deregister(region.stag);
         }
         regions

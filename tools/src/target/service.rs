@@ -11,25 +11,27 @@ use std::thread::{Builder, JoinHandle};
 
 use contigfs::{FallocMode, FileKind, Fs, FsError, InodeNo, NewNode, SetAttr, SyncScope};
 use ftl::GRAIN_BYTES;
-use softrdma::{Buffer, ProtectionDomain, RegionSpec, RegionTable, Rights};
+use softrdma::{Buffer, ProtectionDomain, RegionSpec, RegionTable, Rights, Stag};
 use tracing::debug;
 
 use super::core::ControlJob;
-use super::exports::Exports;
+use super::exports::ExportError;
 use super::job::Job;
 use super::mapped::Mapped;
 use super::pages::backing;
 use super::regions::{OpenRegion, Owner, Regions};
 use super::store::TargetStore;
+use super::tenancy::{Member, Tenancy};
 use crate::control::{
-    Entry, FLAG_CREATE, FLAG_EXCLUSIVE, FLAG_TRUNCATE, FLAG_WRITE, Op, Reply, Request,
+    Entry, FLAG_CREATE, FLAG_EXCLUSIVE, FLAG_PERSISTENT, FLAG_TRUNCATE, FLAG_WRITE, Op, Reply,
+    Request,
 };
+use crate::credentials::registry::IssueError;
+use crate::credentials::{ANONYMOUS, Grant, Registry, SYSTEM_DIRECTORY, file_rights, unix_now};
 use crate::reactor::Inbox;
 
 /// Path of the region of plain memory.
 pub const DRAM_PATH: &str = "/.dram";
-/// The domain of peers that did not authenticate, which only exist on loopback or when the operator insists.
-pub(super) const ANONYMOUS: ProtectionDomain = ProtectionDomain(1);
 
 /// What the service works on.
 #[derive(Debug)]
@@ -42,8 +44,10 @@ pub(super) struct Service {
     pub regions: Arc<Regions>,
     /// Files that are mapped.
     pub mapped: Arc<Mapped>,
-    /// What may be used.
-    pub exports: Exports,
+    /// What may be used, by whom.
+    pub tenancy: Tenancy,
+    /// Regions that outlive the process.
+    pub registry: Arc<Registry<TargetStore>>,
     /// Plain memory to offer.
     pub dram: Option<Arc<Buffer>>,
     /// The reactors, for the replies.
@@ -56,6 +60,18 @@ struct Refusal(i32, String);
 
 impl From<FsError> for Refusal {
     fn from(error: FsError) -> Self {
+        Self(error.errno(), error.to_string())
+    }
+}
+
+impl From<ExportError> for Refusal {
+    fn from(error: ExportError) -> Self {
+        Self(error.errno(), error.to_string())
+    }
+}
+
+impl From<IssueError> for Refusal {
+    fn from(error: IssueError) -> Self {
         Self(error.errno(), error.to_string())
     }
 }
@@ -80,8 +96,8 @@ impl Service {
     fn work(&self, jobs: &Receiver<ControlJob>) {
         while let Ok(job) = jobs.recv() {
             match job {
-                ControlJob::Request(reactor, tag, message) => {
-                    let reply = self.answer((reactor, tag), &message);
+                ControlJob::Request(reactor, tag, domain, message) => {
+                    let reply = self.answer((reactor, tag), domain, &message);
                     let _ = self.inboxes[reactor].send(Job::Reply(tag, reply.emit()));
                 }
                 ControlJob::Gone(reactor, tag) => {
@@ -93,7 +109,7 @@ impl Service {
         }
     }
 
-    fn answer(&self, owner: Owner, message: &[u8]) -> Reply {
+    fn answer(&self, owner: Owner, domain: ProtectionDomain, message: &[u8]) -> Reply {
         let request = match Request::parse(message) {
             Ok(request) => request,
             Err(error) => {
@@ -104,13 +120,19 @@ impl Service {
                 };
             }
         };
-        let result = match request.op {
-            Op::Open => self.open(owner, &request),
+        let member = self.tenancy.of(domain).ok_or_else(|| {
+            let text = "nobody may use anything in this protection domain".to_owned();
+            Refusal(libc::EACCES, text)
+        });
+        let result = member.and_then(|member| match request.op {
+            Op::Open => self.open(owner, member, &request),
             Op::Close => self.close(owner, &request),
-            Op::Stat => self.stat(&request),
-            Op::List => self.list(&request),
+            Op::Stat => self.stat(member, &request),
+            Op::List => self.list(member, &request),
             Op::Sync => self.sync(owner, &request),
-        };
+            Op::Revoke => self.revoke(owner, member, &request),
+            Op::Attach => self.attach(owner, member, &request),
+        });
         let mut reply = result.unwrap_or_else(|Refusal(errno, message)| {
             debug!(?request, errno, message, "refused");
             Reply {
@@ -124,14 +146,18 @@ impl Service {
         reply
     }
 
-    fn open(&self, owner: Owner, request: &Request) -> Result<Reply, Refusal> {
+    fn open(&self, owner: Owner, member: &Member, request: &Request) -> Result<Reply, Refusal> {
         let write = request.flags & (FLAG_WRITE | FLAG_CREATE | FLAG_TRUNCATE) != 0;
         if let Some(dram) = &self.dram
             && request.path == DRAM_PATH.as_bytes()
         {
-            return self.open_dram(owner, dram);
+            if request.flags & FLAG_PERSISTENT != 0 {
+                let text = "plain memory does not outlive the process".to_owned();
+                return Err(Refusal(libc::EOPNOTSUPP, text));
+            }
+            return self.open_dram(owner, member, dram);
         }
-        let path = self.path(request, write)?;
+        let path = path(member, request, write)?;
         let inode = match self.resolve(Path::new(path)) {
             Ok(_) if request.flags & FLAG_EXCLUSIVE != 0 => {
                 return Err(Refusal(libc::EEXIST, format!("{path} exists")));
@@ -142,6 +168,9 @@ impl Service {
             }
             Err(refusal) => return Err(refusal),
         };
+        if self.registry.is_own(inode) {
+            return Err(IssueError::Own.into());
+        }
         let attr = self.fs.attr(inode)?;
         match attr.kind {
             FileKind::File => {}
@@ -156,7 +185,7 @@ impl Service {
             }
         }
         self.fs.open(inode)?;
-        let opened = self.register(owner, inode, path, write, request);
+        let opened = self.register((owner, member), inode, path, write, request);
         if opened.is_err() {
             let _ = self.fs.close(inode);
         }
@@ -166,7 +195,7 @@ impl Service {
     /// Registers a range of a file that is open already.
     fn register(
         &self,
-        owner: Owner,
+        (owner, member): (Owner, &Member),
         inode: InodeNo,
         path: &str,
         write: bool,
@@ -203,30 +232,41 @@ impl Service {
                     ));
                 }
             };
-            let mut rights = Rights::REMOTE_READ;
-            if write {
-                rights |= Rights::REMOTE_WRITE | Rights::REMOTE_ATOMIC;
-                rights |= Rights::FLUSH_GLOBAL | Rights::FLUSH_PERSISTENT;
-            }
-            let spec = RegionSpec::pages(ANONYMOUS, rights, place, request.offset, len);
-            let region = self
-                .stags
-                .register(spec)
-                .map_err(|error| Refusal(libc::ENOMEM, error.to_string()))?;
+            let standing = member.standing;
+            let persistent = request.flags & FLAG_PERSISTENT != 0;
+            let region = if persistent {
+                let grant = Grant {
+                    standing,
+                    ino: inode,
+                    generation: self.fs.attr(inode)?.generation,
+                    place,
+                    offset: request.offset,
+                    length: len,
+                    writable: write,
+                };
+                self.registry.issue(&grant, unix_now())?
+            } else {
+                let rights = file_rights(write);
+                let spec = RegionSpec::pages(standing.domain, rights, place, request.offset, len);
+                self.stags
+                    .register(spec)
+                    .map_err(|error| Refusal(libc::ENOMEM, error.to_string()))?
+            };
             let open = OpenRegion {
                 inode: Some(inode),
                 stag: region.stag,
                 end: request.offset + len,
                 writable: write,
+                persistent,
             };
-            let handle = self.regions.add(owner, open).ok_or_else(|| {
-                self.stags.deregister(region.stag);
-                Refusal(libc::EMFILE, "too many regions on this connection".into())
-            })?;
+            let handle = self.add(owner, open)?;
             // A file that shrank between the look at its size and the registration must not leave a region behind.
             // (The extent is looked at behind whoever shrinks it now.)
             if self.fs.file_extent(inode)?.size < open.end {
                 self.regions.remove(owner, handle);
+                if persistent {
+                    self.registry.revoke(region.stag, standing.domain)?;
+                }
                 return Err(Refusal(libc::ESTALE, format!("{path} has just shrunk")));
             }
             let attr = self.fs.attr(inode)?;
@@ -249,25 +289,33 @@ impl Service {
         registered
     }
 
-    fn open_dram(&self, owner: Owner, dram: &Arc<Buffer>) -> Result<Reply, Refusal> {
+    fn open_dram(
+        &self,
+        owner: Owner,
+        member: &Member,
+        dram: &Arc<Buffer>,
+    ) -> Result<Reply, Refusal> {
+        let domain = member.standing.domain;
+        // It is one memory for all; strangers have it where there are no others.
+        if domain != ANONYMOUS {
+            member.exports.check(DRAM_PATH, true)?;
+        }
         let rights = Rights::REMOTE_READ
             | Rights::REMOTE_WRITE
             | Rights::REMOTE_ATOMIC
             | Rights::FLUSH_GLOBAL;
         let region = self
             .stags
-            .register(RegionSpec::memory(ANONYMOUS, rights, dram))
+            .register(RegionSpec::memory(domain, rights, dram))
             .map_err(|error| Refusal(libc::ENOMEM, error.to_string()))?;
         let open = OpenRegion {
             inode: None,
             stag: region.stag,
             end: region.len,
             writable: true,
+            persistent: false,
         };
-        let handle = self.regions.add(owner, open).ok_or_else(|| {
-            self.stags.deregister(region.stag);
-            Refusal(libc::EMFILE, "too many regions on this connection".into())
-        })?;
+        let handle = self.add(owner, open)?;
         Ok(Reply {
             handle,
             mode: libc::S_IFREG | 0o600,
@@ -277,6 +325,82 @@ impl Service {
             size: region.len,
             ..Reply::default()
         })
+    }
+
+    /// Adds a region to those of a connection; one too many ends.
+    fn add(&self, owner: Owner, open: OpenRegion) -> Result<u32, Refusal> {
+        self.regions.add(owner, open).ok_or_else(|| {
+            if open.persistent {
+                self.registry.detach(open.stag, unix_now());
+            } else {
+                self.stags.deregister(open.stag);
+            }
+            Refusal(libc::EMFILE, "too many regions on this connection".into())
+        })
+    }
+
+    /// Opens a region that is there by its STag: what `open` answered before a connection or the process ended.
+    fn attach(&self, owner: Owner, member: &Member, request: &Request) -> Result<Reply, Refusal> {
+        // One answer for all that is not this tenant's, so that it says nothing about others.
+        let stale = || Refusal(libc::ESTALE, "there is no such persistent region".into());
+        let (stag, domain) = (Stag(request.handle), member.standing.domain);
+        let record = self.registry.find(stag, domain).ok_or_else(stale)?;
+        let inode = InodeNo(record.inode);
+        self.fs.open(inode).map_err(|_| stale())?;
+        let attached = (|| {
+            let extent = self.fs.hold_extent(inode)?;
+            let place = backing(extent.range.start);
+            self.mapped.registering(inode, place);
+            let attached = (|| {
+                let attr = self.fs.attr(inode)?;
+                if attr.generation != record.generation {
+                    return Err(stale());
+                }
+                let region = self.registry.attach(stag, domain, place, unix_now())?;
+                let open = OpenRegion {
+                    inode: Some(inode),
+                    stag: region.stag,
+                    end: record.offset.saturating_add(record.length),
+                    writable: record.writable,
+                    persistent: true,
+                };
+                let handle = self.add(owner, open)?;
+                Ok(Reply {
+                    handle,
+                    mode: attr.mode,
+                    stag: region.stag.0,
+                    stag_sync: region.sync_stag.map_or(0, |stag| stag.0),
+                    to: region.base.0,
+                    length: region.len,
+                    size: attr.size,
+                    mtime_ns: attr.mtime.as_unix_ns(),
+                    ..Reply::default()
+                })
+            })();
+            if attached.is_err() {
+                self.mapped.deregistered(inode);
+                self.fs.release_extent(inode);
+            }
+            attached
+        })();
+        if attached.is_err() {
+            let _ = self.fs.close(inode);
+        }
+        attached
+    }
+
+    /// Refuses a persistent region for ever, on all connections, and closes it on this one.
+    fn revoke(&self, owner: Owner, member: &Member, request: &Request) -> Result<Reply, Refusal> {
+        let region = self
+            .regions
+            .find(owner, request.handle)
+            .ok_or_else(|| no_handle(request.handle))?;
+        if !region.persistent {
+            let text = format!("region {} is not persistent: close it", request.handle);
+            return Err(Refusal(libc::EINVAL, text));
+        }
+        self.registry.revoke(region.stag, member.standing.domain)?;
+        self.close(owner, request)
     }
 
     fn close(&self, owner: Owner, request: &Request) -> Result<Reply, Refusal> {
@@ -290,6 +414,9 @@ impl Service {
 
     fn release(&self, region: &OpenRegion) {
         let Some(inode) = region.inode else { return };
+        if region.persistent {
+            self.registry.detach(region.stag, unix_now());
+        }
         if region.writable {
             self.fs.touch_data(inode);
         }
@@ -311,8 +438,8 @@ impl Service {
         Ok(Reply::default())
     }
 
-    fn stat(&self, request: &Request) -> Result<Reply, Refusal> {
-        let path = self.path(request, false)?;
+    fn stat(&self, member: &Member, request: &Request) -> Result<Reply, Refusal> {
+        let path = path(member, request, false)?;
         let inode = self.resolve(Path::new(path))?;
         let attr = self.fs.attr(inode)?;
         Ok(Reply {
@@ -323,8 +450,8 @@ impl Service {
         })
     }
 
-    fn list(&self, request: &Request) -> Result<Reply, Refusal> {
-        let path = self.path(request, false)?;
+    fn list(&self, member: &Member, request: &Request) -> Result<Reply, Refusal> {
+        let path = path(member, request, false)?;
         let inode = self.resolve(Path::new(path))?;
         let mut names = Vec::new();
         let mut room = Reply::PAYLOAD_BYTES_MAX;
@@ -347,6 +474,7 @@ impl Service {
         let entries = names
             .into_iter()
             .filter(|(_, name, _)| name != "." && name != "..")
+            .filter(|(_, name, _)| inode != InodeNo::ROOT || *name != SYSTEM_DIRECTORY[1..])
             .filter_map(|(inode, name, _)| {
                 // An entry that was removed meanwhile is not listed.
                 let attr = self.fs.attr(inode).ok()?;
@@ -363,15 +491,6 @@ impl Service {
             entries,
             ..Reply::default()
         })
-    }
-
-    fn path<'r>(&self, request: &'r Request, write: bool) -> Result<&'r str, Refusal> {
-        let path = std::str::from_utf8(&request.path)
-            .map_err(|_| Refusal(libc::EILSEQ, "the path is not UTF-8".into()))?;
-        self.exports
-            .check(path, write)
-            .map_err(|error| Refusal(error.errno(), error.to_string()))?;
-        Ok(path)
     }
 
     /// The file at a path that the exports allow. Symbolic links are not followed: they may lead out of the exports.
@@ -446,6 +565,20 @@ impl Service {
         };
         self.fs.set_attr(inode, &change)?;
         Ok(())
+    }
+}
+
+/// The path of a request, if this client may use it.
+fn path<'r>(member: &Member, request: &'r Request, write: bool) -> Result<&'r str, Refusal> {
+    let path = std::str::from_utf8(&request.path)
+        .map_err(|_| Refusal(libc::EILSEQ, "the path is not UTF-8".into()))?;
+    member.exports.check(path, write)?;
+    let own = path
+        .strip_prefix(SYSTEM_DIRECTORY)
+        .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+    match own {
+        true => Err(ExportError::NotExported(path.to_owned()).into()),
+        false => Ok(path),
     }
 }
 

@@ -3,6 +3,7 @@
 use contigfs::MetadataSync;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use bytesize::ByteSize;
@@ -11,9 +12,13 @@ use ftl::GcPolicy;
 use serde::{Deserialize, Deserializer};
 
 use super::exports::{Export, Exports};
+use super::tenancy::{TenantEntry, TenantSettings};
 use crate::cli;
 use crate::cli::mount::{Listen, MountOptions};
 use crate::devices::{self, are_blocks};
+
+/// How long a registration lives that nobody uses.
+const CREDENTIAL_LIFETIME: Duration = Duration::from_secs(24 * 3600);
 
 /// Port of the target, in the range that nobody owns.
 pub const PORT: u16 = 7174;
@@ -42,11 +47,21 @@ struct FileSettings {
     discard: Option<cli::Discard>,
     #[serde(default, deserialize_with = "metadata_sync")]
     metadata_sync: Option<MetadataSync>,
+    #[serde(default)]
+    tenant: Vec<TenantEntry>,
+    #[serde(default, deserialize_with = "time")]
+    credential_lifetime: Option<Duration>,
 }
 
 fn size<'de, D: Deserializer<'de>>(from: D) -> Result<Option<ByteSize>, D::Error> {
     let text = String::deserialize(from)?;
     text.parse().map(Some).map_err(serde::de::Error::custom)
+}
+
+fn time<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Duration>, D::Error> {
+    let text = String::deserialize(from)?;
+    let time = humantime::parse_duration(&text);
+    time.map(Some).map_err(serde::de::Error::custom)
 }
 
 fn policy<'de, D: Deserializer<'de>>(from: D) -> Result<Option<GcPolicy>, D::Error> {
@@ -78,6 +93,12 @@ pub struct Settings {
     pub listen: Option<SocketAddr>,
     /// What remote clients may use.
     pub exports: Exports,
+    /// Who may connect with a token.
+    pub tenants: Vec<TenantSettings>,
+    /// Whether others may connect, too.
+    pub strangers: bool,
+    /// How long a registration lives that nobody uses.
+    pub credential_lifetime: Duration,
     /// Pages in memory, in bytes.
     pub pool_bytes: u64,
     /// Memory for pages that are shared with local programs, in bytes.
@@ -144,11 +165,17 @@ impl Settings {
         if let Some(address) = listen
             && !address.ip().is_loopback()
             && !insecure
+            && file.tenant.is_empty()
         {
             bail!(
                 "{address} is reachable from other machines and peers are not authenticated: \
-                 listen on 127.0.0.1, or say --insecure (-o insecure) on a network where everybody may read and write"
+                 listen on 127.0.0.1, name tenants in the configuration file, \
+                 or say --insecure (-o insecure) on a network where everybody may read and write"
             );
+        }
+        let credential_lifetime = file.credential_lifetime.unwrap_or(CREDENTIAL_LIFETIME);
+        if credential_lifetime < Duration::from_secs(1) {
+            bail!("credential_lifetime: 1s is the least");
         }
         let mut exports = file.export;
         for export in &exports {
@@ -161,8 +188,18 @@ impl Settings {
             let export = text.parse().map_err(anyhow::Error::msg);
             exports.push(export.with_context(|| format!("--export {text}"))?);
         }
-        if mount_options.read_only == Some(true) {
+        let read_only = mount_options.read_only == Some(true);
+        if read_only {
             exports = Exports::new(exports).read_only();
+        }
+        let exports = Exports::new(exports);
+        let mut tenants: Vec<TenantSettings> = Vec::new();
+        for entry in file.tenant {
+            let tenant = entry.read(&exports, read_only)?;
+            if tenants.iter().any(|other| other.name == tenant.name) {
+                bail!("tenant {} is configured twice", tenant.name);
+            }
+            tenants.push(tenant);
         }
         let pool = options.pool.or(mount_options.pool).or(file.pool);
         let pool = pool.unwrap_or(ByteSize::mib(256));
@@ -214,7 +251,10 @@ impl Settings {
             discard,
             mount,
             listen,
-            exports: Exports::new(exports),
+            strangers: tenants.is_empty() || insecure,
+            exports,
+            tenants,
+            credential_lifetime,
             pool_bytes: pool.as_u64(),
             share_bytes,
             dram_bytes,

@@ -221,9 +221,14 @@ impl Target {
     }
 
     /// Ends it in order.
-    pub fn stop(mut self) -> ExitStatus {
+    pub fn stop(self) -> ExitStatus {
         // SAFETY: a signal to a child that has not been waited for.
         unsafe { libc::kill(self.child.id() as i32, libc::SIGTERM) };
+        self.ended()
+    }
+
+    /// Waits until it has ended, as somebody else has asked it to.
+    pub fn ended(mut self) -> ExitStatus {
         let start = Instant::now();
         loop {
             if let Some(status) = self.child.try_wait().unwrap() {

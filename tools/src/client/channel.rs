@@ -1,0 +1,351 @@
+//! A channel: a session with a target that outlives its connections.
+//!
+//! ```text
+//!   write, read ──► window of operations, in order ──► connection ──► target
+//!                        ▲          │ acknowledged             ╳ lost
+//!       posted again ────┤          ▼                          │
+//!                        └── connect · attach · post ◄─ pause ─┘
+//! ```
+//!
+//! Operations are numbered and acknowledged in their order. What was not acknowledged when a connection is lost is posted again,
+//! in order, on the next one, under the same STags: `tools/docs/credentials.md` says why the target still knows them, and what it
+//! does with the lost connection first.
+//!
+//! # Invariants
+//! - At most [`WINDOW_MAX`] operations are not taken; what is acknowledged is never posted again.
+//! - Operations are READs and WRITEs, which do no harm if they are executed twice by one who writes his own bytes. One that
+//!   does needs a target that answers (tenant, session, [`OpId`]) a second time without executing it: [`Work`] is where it
+//!   would be, and the session block names the session to the target.
+
+use std::collections::VecDeque;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use rand::SeedableRng;
+use rand::rngs::SmallRng;
+use softrdma::{Buffer, CloseReason, LocalSlice, Operation, Source, WorkRequest, WrId};
+
+use super::backoff::Backoff;
+use super::error::ClientError;
+use super::identity::Identity;
+use super::session::{RemoteFile, Session, SessionOptions};
+use crate::control::{FLAG_PERSISTENT, Op, Reply, Request};
+use crate::credentials::SessionBlock;
+
+/// Operations that are not acknowledged, or not taken yet.
+pub const WINDOW_MAX: usize = 64;
+/// Connections that the target may end because of what is in the window, before that is given up.
+const FATAL_MAX: u32 = 5;
+
+/// Number of an operation in its channel; grows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct OpId(pub u64);
+
+/// A file of a channel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct FileNo(usize);
+
+/// How a channel is made.
+#[derive(Clone, Debug)]
+pub struct ChannelOptions {
+    /// Of each connection.
+    pub session: SessionOptions,
+    /// Who the client says it is.
+    pub identity: Identity,
+    /// How long a target may be away.
+    pub patience: Duration,
+}
+
+impl Default for ChannelOptions {
+    fn default() -> Self {
+        Self {
+            session: SessionOptions::default(),
+            identity: Identity::default(),
+            patience: Duration::from_secs(60),
+        }
+    }
+}
+
+/// What an operation does. All of it may be done twice.
+#[derive(Clone, Debug)]
+enum Work {
+    /// Through the sync STag or not.
+    Write(Arc<Buffer>, bool),
+    Read(Arc<Buffer>),
+}
+
+#[derive(Clone, Debug)]
+struct Pending {
+    id: OpId,
+    file: FileNo,
+    offset: u64,
+    work: Work,
+}
+
+/// An operation that has been acknowledged.
+#[derive(Clone, Debug)]
+pub struct Acknowledged {
+    /// Which.
+    pub id: OpId,
+    /// What was read.
+    pub bytes: Option<Arc<Buffer>>,
+}
+
+/// A session that outlives its connections. It belongs to the thread that made it, as the rings of its connections do.
+#[derive(Debug)]
+pub struct Channel {
+    addresses: Vec<SocketAddr>,
+    options: ChannelOptions,
+    block: SessionBlock,
+    session: Option<Session>,
+    files: Vec<RemoteFile>,
+    /// Not acknowledged, in order.
+    window: VecDeque<Pending>,
+    next: u64,
+    rng: SmallRng,
+    /// Connections that have been made.
+    made: u64,
+    /// Connections that the target has ended since something was acknowledged.
+    fatal: u32,
+    /// When the first connection was lost since then.
+    lost: Option<Instant>,
+}
+
+impl Channel {
+    /// Connects to the first of `addresses` (at least one) that answers.
+    pub fn connect(addresses: &[SocketAddr], options: ChannelOptions) -> Result<Self, ClientError> {
+        let mut channel = Self {
+            addresses: addresses.to_vec(),
+            options,
+            block: SessionBlock {
+                id: rand::random(),
+                connection: 0,
+            },
+            session: None,
+            files: Vec::new(),
+            window: VecDeque::new(),
+            next: 0,
+            rng: SmallRng::from_rng(&mut rand::rng()),
+            made: 0,
+            fatal: 0,
+            lost: None,
+        };
+        channel.session()?;
+        Ok(channel)
+    }
+
+    /// Connections that have been made so far.
+    pub fn connections(&self) -> u64 {
+        self.made
+    }
+
+    /// Operations that are not acknowledged.
+    pub fn unacknowledged(&self) -> usize {
+        self.window.len()
+    }
+
+    /// Asks, and waits for the reply; again on another connection if one is lost. What is asked for may happen twice.
+    pub fn call(&mut self, request: &Request) -> Result<Reply, ClientError> {
+        loop {
+            let result = self.session()?.call(request.clone());
+            match result {
+                Err(error) if self.passes(&error) => self.lose(&error)?,
+                result => return result,
+            }
+        }
+    }
+
+    /// Opens a region that stays when the connection or the target ends.
+    pub fn open(&mut self, mut request: Request) -> Result<FileNo, ClientError> {
+        request.flags |= FLAG_PERSISTENT;
+        let reply = self.call(&request)?;
+        self.files.push(RemoteFile::of(&reply));
+        Ok(FileNo(self.files.len() - 1))
+    }
+
+    /// Goes on with a region that an earlier channel, also of another process, has opened.
+    pub fn attach(&mut self, file: RemoteFile) -> Result<FileNo, ClientError> {
+        self.call(&attach_request(&file))?;
+        self.files.push(file);
+        Ok(FileNo(self.files.len() - 1))
+    }
+
+    /// What the target said of a file.
+    pub fn file(&self, file: FileNo) -> &RemoteFile {
+        &self.files[file.0]
+    }
+
+    /// Writes bytes to a file. Acknowledged, they are visible, and durable if `sync`.
+    pub fn write(
+        &mut self,
+        file: FileNo,
+        offset: u64,
+        bytes: &[u8],
+        sync: bool,
+    ) -> Result<OpId, ClientError> {
+        self.submit(file, offset, Work::Write(Buffer::from_bytes(bytes), sync))
+    }
+
+    /// Reads bytes of a file.
+    pub fn read(&mut self, file: FileNo, offset: u64, len: usize) -> Result<OpId, ClientError> {
+        self.submit(file, offset, Work::Read(Buffer::zeroed(len)))
+    }
+
+    fn submit(&mut self, file: FileNo, offset: u64, work: Work) -> Result<OpId, ClientError> {
+        if self.window.len() >= WINDOW_MAX {
+            return Err(ClientError::WindowFull);
+        }
+        self.next += 1;
+        let pending = Pending {
+            id: OpId(self.next),
+            file,
+            offset,
+            work,
+        };
+        // Who has no connection posts everything when there is one.
+        let posted = match &mut self.session {
+            Some(session) => post(session, &self.files[file.0], &pending),
+            None => Ok(()),
+        };
+        self.window.push_back(pending);
+        if let Err(error) = posted {
+            self.lose(&error)?;
+        }
+        Ok(OpId(self.next))
+    }
+
+    /// Waits for the acknowledgement of the oldest operation that is not acknowledged; none if all are.
+    pub fn acknowledged(&mut self) -> Result<Option<Acknowledged>, ClientError> {
+        while !self.window.is_empty() {
+            match self.session()?.success("operation") {
+                Ok(done) => {
+                    let pending = self.window.pop_front().expect("it is not empty");
+                    assert_eq!(done.wr_id.0, pending.id.0, "acknowledged in order");
+                    (self.fatal, self.lost) = (0, None);
+                    let bytes = match pending.work {
+                        Work::Read(buffer) => Some(buffer),
+                        Work::Write(..) => None,
+                    };
+                    return Ok(Some(Acknowledged {
+                        id: pending.id,
+                        bytes,
+                    }));
+                }
+                Err(error) => self.lose(&error)?,
+            }
+        }
+        Ok(None)
+    }
+
+    /// Ends in order; what is not acknowledged may or may not have happened.
+    pub fn close(mut self) {
+        if let Some(session) = self.session.take() {
+            session.close();
+        }
+    }
+
+    /// The connection is lost, or not the connection: then that is the end.
+    fn lose(&mut self, error: &ClientError) -> Result<(), ClientError> {
+        self.session = None;
+        self.lost.get_or_insert_with(Instant::now);
+        if let ClientError::Closed { reason, .. } = error
+            && matches!(reason, CloseReason::TerminateReceived(_))
+        {
+            self.fatal += 1;
+        }
+        if !self.passes(error) || self.fatal > FATAL_MAX {
+            return Err(ClientError::Lost {
+                address: self.addresses[0],
+                cause: error.to_string(),
+            });
+        }
+        Ok(())
+    }
+
+    /// Whether another connection may help.
+    fn passes(&self, error: &ClientError) -> bool {
+        match error {
+            ClientError::Closed { .. }
+            | ClientError::Connect { .. }
+            | ClientError::Operation { .. }
+            | ClientError::TimedOut { .. } => true,
+            ClientError::Denied { denial, .. } => denial.passes(),
+            _ => false,
+        }
+    }
+
+    /// The connection; a new one if there is none.
+    fn session(&mut self) -> Result<&mut Session, ClientError> {
+        if self.session.is_none() {
+            let since = self.lost.unwrap_or_else(Instant::now);
+            let mut backoff = Backoff::default();
+            loop {
+                std::thread::sleep(backoff.next(&mut self.rng));
+                match self.resume() {
+                    Ok(session) => {
+                        self.made += 1;
+                        self.session = Some(session);
+                        break;
+                    }
+                    Err(error)
+                        if self.passes(&error) && since.elapsed() < self.options.patience => {}
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+        Ok(self.session.as_mut().expect("there is one now"))
+    }
+
+    /// A new connection, with everything on it that was not acknowledged on those before.
+    fn resume(&mut self) -> Result<Session, ClientError> {
+        self.block.connection += 1;
+        let mut private_data = self.options.identity.token();
+        private_data.extend(self.block.emit());
+        let mut session =
+            Session::connect_as(&self.addresses, self.options.session, &private_data)?;
+        for file in &mut self.files {
+            let reply = session.call(attach_request(file))?;
+            // What the caller knows of the file stays true; only its handle is of the connection.
+            file.handle = reply.handle;
+        }
+        for pending in &self.window {
+            post(&mut session, &self.files[pending.file.0], pending)?;
+        }
+        Ok(session)
+    }
+}
+
+fn attach_request(file: &RemoteFile) -> Request {
+    Request {
+        handle: file.stag.0,
+        ..Request::new(Op::Attach, "")
+    }
+}
+
+/// Posts an operation so that it has exactly one completion, a READ's, which acknowledges it.
+fn post(session: &mut Session, file: &RemoteFile, pending: &Pending) -> Result<(), ClientError> {
+    let id = WrId(pending.id.0);
+    let read = match &pending.work {
+        Work::Read(buffer) => Operation::Read {
+            sink: LocalSlice::whole(buffer),
+            remote: file.at(pending.offset),
+        },
+        Work::Write(bytes, sync) => {
+            let remote = match sync {
+                true => file.at_sync(pending.offset),
+                false => file.at(pending.offset),
+            };
+            let source = Source::Local(LocalSlice::whole(bytes));
+            session.post(WorkRequest {
+                signaled: false,
+                ..WorkRequest::new(id, Operation::Write { source, remote })
+            })?;
+            Operation::Read {
+                sink: LocalSlice::whole(&Buffer::zeroed(0)),
+                remote: file.at(0),
+            }
+        }
+    };
+    session.post(WorkRequest::new(id, read))
+}

@@ -1,0 +1,832 @@
+//! The registrations that are stored with the volume, joined to the table of regions.
+//!
+//! ```text
+//!                 issue                 attach / detach
+//!   (nothing) ──────────► living ◄──────────────────────► living, open on connections
+//!                           │  ▲
+//!      file moves: not in   │  │ file has arrived: registered again
+//!      the table of regions ▼  │
+//!                         displaced
+//!                           │
+//!        shrink, free, revoke, expiry, other epoch or exports
+//!                           ▼
+//!                        retired ──► forgotten, when its slot is the one retired longest ago
+//! ```
+//!
+//! # Failure
+//! A store that fails makes an issue fail; a retirement that cannot be written is one in memory, and the volume, which has
+//! failed, makes the change that it was for fail, too.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use contigfs::{BlockStore, ExtentObserver, FileKind, Fs, FsError, InodeNo, StoreError};
+use softrdma::{
+    BackingId, MemoryRegion, ProtectionDomain, RegionSpec, RegionTable, RegisterError, Rights,
+    Stag, TaggedOffset,
+};
+use thiserror::Error;
+use tracing::{debug, warn};
+
+use super::door::ANONYMOUS;
+use super::media::Media;
+use super::planted::Bug;
+use super::record::{
+    self, FILE_BYTES, RECORD_BYTES, Record, SLOTS_PER_GRAIN, TENANTS_AT, TENANTS_MAX, TenantRecord,
+};
+use super::slots::{Living, NoSlot, Slots, Wanted};
+use super::token::TenantName;
+
+/// Grains that are read at once.
+const READ_GRAINS: usize = 64;
+/// How often the latest time seen is written, in seconds.
+const SEEN_EVERY: u64 = 3600;
+
+/// What others do when a registration appears or goes.
+pub trait Hooks: Send + Sync {
+    /// A region of a file is about to be registered.
+    fn registering(&self, ino: InodeNo, place: BackingId);
+    /// A region of a file has ended.
+    fn deregistered(&self, ino: InodeNo);
+    /// Returns when nobody is in the middle of an access that was checked before.
+    fn barrier(&self);
+}
+
+/// A registration that is asked for. Whoever asks holds the file.
+#[derive(Clone, Copy, Debug)]
+pub struct Grant {
+    /// Whose.
+    pub standing: Standing,
+    /// The file.
+    pub ino: InodeNo,
+    /// Its generation.
+    pub generation: u64,
+    /// Where it lies.
+    pub place: BackingId,
+    /// First byte.
+    pub offset: u64,
+    /// Number of bytes.
+    pub length: u64,
+    /// May be written.
+    pub writable: bool,
+}
+
+/// What a registration depends on besides its file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Standing {
+    /// The tenant's domain.
+    pub domain: ProtectionDomain,
+    /// Its epoch.
+    pub epoch: u64,
+    /// Digest of what it may use.
+    pub exports: u64,
+}
+
+/// Why there is no registration.
+#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
+pub enum IssueError {
+    /// The tenant has its share.
+    #[error(
+        "this tenant has {} persistent regions, which is the limit: revoke some, or let them expire",
+        super::slots::LIVING_OF_TENANT_MAX
+    )]
+    TenantFull,
+    /// All tenants together have theirs.
+    #[error(
+        "there are {} persistent regions, which is the limit: revoke some, or let them expire",
+        super::slots::LIVING_MAX
+    )]
+    Full,
+    /// The table of regions refuses.
+    #[error(transparent)]
+    Table(#[from] RegisterError),
+    /// It cannot be stored.
+    #[error("the region cannot be stored: {0}")]
+    Store(#[from] FsError),
+    /// The file is the target's own.
+    #[error("the target's own files are not for clients")]
+    Own,
+    /// The file has just changed.
+    #[error("the file has just changed")]
+    Stale,
+}
+
+impl IssueError {
+    /// The errno that says it best.
+    pub fn errno(&self) -> i32 {
+        match self {
+            Self::TenantFull | Self::Full => libc::EDQUOT,
+            Self::Table(_) => libc::ENOMEM,
+            Self::Store(error) => error.errno(),
+            Self::Own => libc::EACCES,
+            Self::Stale => libc::ESTALE,
+        }
+    }
+}
+
+/// Why tenants are not enrolled.
+#[derive(Debug, Error)]
+pub enum EnrolError {
+    /// An epoch that is over.
+    #[error(
+        "tenant {name}: epoch {configured} is configured, but the volume has seen epoch {seen}: \
+         set `epoch` to {seen} or more"
+    )]
+    Epoch {
+        /// Who.
+        name: TenantName,
+        /// As configured.
+        configured: u64,
+        /// As remembered.
+        seen: u64,
+    },
+    /// Too many.
+    #[error("{0} tenants: {TENANTS_MAX} are possible")]
+    TooMany(usize),
+    /// They cannot be stored.
+    #[error("tenants cannot be stored on the volume: {0}")]
+    Store(#[from] FsError),
+}
+
+/// What came of the stored registrations at a start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Restored {
+    /// Registered again.
+    pub living: usize,
+    /// Retired just now.
+    pub retired: usize,
+    /// Retired earlier and remembered.
+    pub remembered: usize,
+}
+
+/// How a registry works.
+#[derive(Clone, Copy, Debug)]
+pub struct Options {
+    /// Life of a registration that nobody uses, in seconds.
+    pub lifetime: u64,
+    /// Wrong on purpose.
+    pub bug: Option<Bug>,
+}
+
+/// A living registration, as others see it.
+#[derive(Clone, Copy, Debug)]
+pub struct View {
+    /// What is stored.
+    pub record: Record,
+    /// In which domain, and where, it is registered, if it is at the moment.
+    pub registered: Option<(ProtectionDomain, BackingId)>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    slots: Slots,
+    tenants: Vec<TenantRecord>,
+    /// What is alive was read, and not looked at yet.
+    found: Vec<(usize, Record)>,
+    /// When the latest time was written.
+    seen_at: u64,
+}
+
+/// The registrations of a volume.
+pub struct Registry<S: BlockStore> {
+    fs: Arc<Fs<S>>,
+    stags: Arc<RegionTable>,
+    hooks: Box<dyn Hooks>,
+    options: Options,
+    media: OnceLock<Media<S>>,
+    making: Mutex<()>,
+    state: Mutex<State>,
+}
+
+impl<S: BlockStore> fmt::Debug for Registry<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Registry").finish_non_exhaustive()
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl<S: BlockStore> Registry<S> {
+    /// Reads what is stored. Nothing is registered before [`restore`](Self::restore).
+    pub fn open(
+        fs: Arc<Fs<S>>,
+        stags: Arc<RegionTable>,
+        hooks: Box<dyn Hooks>,
+        options: Options,
+    ) -> Result<Self, FsError> {
+        let registry = Self {
+            media: OnceLock::new(),
+            making: Mutex::default(),
+            state: Mutex::default(),
+            fs,
+            stags,
+            hooks,
+            options,
+        };
+        match Media::find(&registry.fs)? {
+            Some(media) => {
+                *lock(&registry.state) = registry.read(&media);
+                let _ = registry.media.set(media);
+            }
+            None => lock(&registry.state).slots.free_but(&[]),
+        }
+        Ok(registry)
+    }
+
+    fn read(&self, media: &Media<S>) -> State {
+        let mut state = State::default();
+        let tenants = media.read(TENANTS_AT / ftl::GRAIN_BYTES as u64, 1).pop();
+        state.tenants = tenants
+            .flatten()
+            .map_or(Vec::new(), |grain| record::parse_tenants(&grain));
+        let first = Record::place(0) / ftl::GRAIN_BYTES as u64;
+        let grains = FILE_BYTES / ftl::GRAIN_BYTES as u64 - first;
+        let mut used = Vec::new();
+        for from in (0..grains).step_by(READ_GRAINS) {
+            let count = READ_GRAINS.min((grains - from) as usize);
+            for (n, grain) in (from as usize..).zip(media.read(first + from, count)) {
+                let slots = n * SLOTS_PER_GRAIN..(n + 1) * SLOTS_PER_GRAIN;
+                let Some(grain) = grain else {
+                    // What cannot be read cannot be written in part either.
+                    used.extend(slots);
+                    continue;
+                };
+                for (slot, bytes) in slots.zip(grain.chunks(RECORD_BYTES)) {
+                    let Some(record) = Record::parse(slot, bytes) else {
+                        continue;
+                    };
+                    used.push(slot);
+                    // Until they are looked at, and as long as they are remembered (C4).
+                    if record.lives || !self.has_bug(Bug::IndexReissued) {
+                        self.stags.set_apart(record.stag);
+                    }
+                    if record.lives {
+                        state.found.push((slot, record));
+                    } else {
+                        state.slots.remember(slot, &record);
+                    }
+                }
+            }
+        }
+        state.slots.free_but(&used);
+        state
+    }
+
+    fn media(&self) -> Result<&Media<S>, FsError> {
+        if let Some(media) = self.media.get() {
+            return Ok(media);
+        }
+        let _making = lock(&self.making);
+        if self.media.get().is_none() {
+            let media = Media::make(&self.fs)?;
+            let _ = self.media.set(media);
+        }
+        Ok(self.media.get().expect("it was set"))
+    }
+
+    fn has_bug(&self, bug: Bug) -> bool {
+        self.options.bug == Some(bug)
+    }
+
+    /// Makes tenants known to the volume, with epochs that are not over. Returns them with their domains, in order.
+    pub fn enrol(
+        &self,
+        wanted: &[(TenantName, u64)],
+        now: u64,
+    ) -> Result<Vec<TenantRecord>, EnrolError> {
+        if wanted.is_empty() {
+            return Ok(Vec::new());
+        }
+        if wanted.len() > TENANTS_MAX {
+            return Err(EnrolError::TooMany(wanted.len()));
+        }
+        let media = self.media()?;
+        let mut state = lock(&self.state);
+        let mut all = state.tenants.clone();
+        for (name, epoch) in wanted {
+            let known = all.iter().position(|tenant| tenant.name == *name);
+            let Some(known) = known else {
+                if all.len() >= TENANTS_MAX {
+                    // Who is not configured any more is forgotten; its registrations find no domain.
+                    let gone = |t: &TenantRecord| wanted.iter().all(|(name, _)| t.name != *name);
+                    let gone = all.iter().position(gone);
+                    all.remove(gone.ok_or(EnrolError::TooMany(wanted.len()))?);
+                }
+                let domain = fresh_domain(&all, &state.found);
+                all.push(TenantRecord {
+                    name: name.clone(),
+                    domain,
+                    epoch: *epoch,
+                    seen: now,
+                });
+                continue;
+            };
+            let tenant = &mut all[known];
+            if *epoch < tenant.epoch {
+                return Err(EnrolError::Epoch {
+                    name: name.clone(),
+                    configured: *epoch,
+                    seen: tenant.epoch,
+                });
+            }
+            if *epoch > tenant.epoch {
+                // All tokens of before are refused for their epoch: the clock may be believed again.
+                (tenant.epoch, tenant.seen) = (*epoch, now);
+            }
+            tenant.seen = tenant.seen.max(now);
+        }
+        let write = |grain: &[u8]| {
+            media.write(TENANTS_AT, grain)?;
+            media.sync(&[TENANTS_AT])
+        };
+        write(&record::emit_tenants(&all)).map_err(FsError::from)?;
+        let found = |(name, _): &(TenantName, u64)| all.iter().find(|t| t.name == *name).cloned();
+        let enrolled = wanted.iter().filter_map(found).collect();
+        (state.tenants, state.seen_at) = (all, now);
+        Ok(enrolled)
+    }
+
+    /// Registers what is stored again, as far as it still holds; the rest is retired. To be called once, before any
+    /// connection is accepted.
+    pub fn restore(&self, standings: &[Standing], now: u64) -> Result<Restored, FsError> {
+        let mut found = std::mem::take(&mut lock(&self.state).found);
+        // Inodes that lie together are read together.
+        found.sort_by_key(|(slot, record)| (record.inode, *slot));
+        let mut retired = Vec::new();
+        let mut restored = Restored::default();
+        for (slot, record) in found {
+            let place = match self.fits(&record, standings, now) {
+                true => self.place_of(&record),
+                false => None,
+            };
+            let mut state = lock(&self.state);
+            let known = state.slots.by_stag(record.stag).is_some()
+                || state.slots.by_range(&wanted(&record)).is_some();
+            let mut living = Living {
+                record,
+                attached: 0,
+                place: None,
+            };
+            let registered = match place {
+                Some(place) if !known => self.register(&mut living, place).is_ok(),
+                _ => false,
+            };
+            state.slots.insert(slot, living);
+            if registered {
+                restored.living += 1;
+            } else {
+                debug!(?record, "a stored registration does not hold any more");
+                self.retire(&mut state, slot)?;
+                retired.push(Record::place(slot));
+            }
+        }
+        restored.retired = retired.len();
+        restored.remembered = lock(&self.state).slots.retired() - retired.len();
+        if let Some(media) = self.media.get() {
+            media.sync(&retired)?;
+        }
+        Ok(restored)
+    }
+
+    fn fits(&self, record: &Record, standings: &[Standing], now: u64) -> bool {
+        let Some(standing) = standings.iter().find(|s| s.domain == record.domain) else {
+            return false;
+        };
+        let epoch = standing.epoch == record.epoch || self.has_bug(Bug::EpochUnchecked);
+        let exports = standing.exports == record.exports || self.has_bug(Bug::ExportsUnchecked);
+        epoch && exports && record.expires > now
+    }
+
+    /// Where the file of a record lies, if it is the one (C3).
+    fn place_of(&self, record: &Record) -> Option<BackingId> {
+        let ino = InodeNo(record.inode);
+        if ino == InodeNo::TABLE || ino == InodeNo::ROOT || self.is_own(ino) {
+            return None;
+        }
+        let extent = self.fs.hold_extent(ino).ok()?;
+        let attr = self.fs.attr(ino);
+        self.fs.release_extent(ino);
+        let attr = attr.ok()?;
+        let same = attr.generation == record.generation || self.has_bug(Bug::GenerationUnchecked);
+        let inside =
+            record.end().is_some_and(|end| end <= extent.size) || self.has_bug(Bug::SizeUnchecked);
+        (same && inside && attr.kind == FileKind::File).then_some(BackingId(extent.range.start.0))
+    }
+
+    /// Registers a record under its own STags.
+    fn register(&self, living: &mut Living, place: BackingId) -> Result<(), RegisterError> {
+        let record = &living.record;
+        let ino = InodeNo(record.inode);
+        let spec = self.spec(record, place);
+        self.hooks.registering(ino, place);
+        if let Err(error) = self
+            .stags
+            .restore(spec, record.stag, Some(record.sync_stag))
+        {
+            self.hooks.deregistered(ino);
+            return Err(error);
+        }
+        living.place = Some(place);
+        Ok(())
+    }
+
+    fn spec(&self, record: &Record, place: BackingId) -> RegionSpec {
+        let domain = match self.has_bug(Bug::DomainForgotten) {
+            true => ANONYMOUS,
+            false => record.domain,
+        };
+        RegionSpec {
+            base: TaggedOffset(record.base),
+            ..RegionSpec::pages(
+                domain,
+                file_rights(record.writable),
+                place,
+                record.offset,
+                record.length,
+            )
+        }
+    }
+
+    /// Takes a living registration out of the table of regions.
+    fn deregister(&self, living: &Living) {
+        if living.place.is_some() {
+            self.stags.deregister(living.record.stag);
+            self.hooks.deregistered(InodeNo(living.record.inode));
+        }
+    }
+
+    /// Retires a slot, on media too but not durably.
+    fn retire(&self, state: &mut State, slot: usize) -> Result<(), StoreError> {
+        if let Some(living) = state.slots.get(slot) {
+            self.deregister(living);
+        }
+        let Some((record, _)) = state.slots.retire(slot) else {
+            return Ok(());
+        };
+        match self.media.get() {
+            Some(media) => media.write(Record::place(slot), &record.emit(slot)),
+            None => Ok(()),
+        }
+    }
+
+    /// The registration of a range, new or the one that is there, open on one connection more. Durable on return (C1).
+    pub fn issue(&self, grant: &Grant, now: u64) -> Result<MemoryRegion, IssueError> {
+        let media = self.media()?;
+        if self.is_own(grant.ino) {
+            return Err(IssueError::Own);
+        }
+        let wanted = Wanted {
+            domain: grant.standing.domain,
+            inode: grant.ino.0,
+            generation: grant.generation,
+            offset: grant.offset,
+            length: grant.length,
+            writable: grant.writable,
+        };
+        // One that has expired does not come to life again.
+        self.retire_matching(|slots| {
+            let slot = slots.by_range(&wanted);
+            let over = |slot: &usize| slots.get(*slot).is_some_and(|l| l.is_over(now));
+            slot.filter(over).into_iter().collect()
+        })
+        .map_err(|error| IssueError::Store(error.into()))?;
+        let mut state = lock(&self.state);
+        if let Some(slot) = state.slots.by_range(&wanted) {
+            let names = self.attach_slot(&mut state, slot, grant.place, now)?;
+            drop(state);
+            // Somebody else may be about to make it durable.
+            media
+                .sync(&[Record::place(slot)])
+                .map_err(|error| IssueError::Store(error.into()))?;
+            return Ok(names);
+        }
+        let (slot, forgotten) = state.slots.take(wanted.domain).map_err(|why| match why {
+            NoSlot::Tenant => IssueError::TenantFull,
+            NoSlot::All => IssueError::Full,
+        })?;
+        if let Some(stag) = forgotten {
+            self.stags.give_back(stag);
+        }
+        let mut record = Record {
+            lives: true,
+            writable: grant.writable,
+            sequence: 0,
+            stag: Stag(0),
+            sync_stag: Stag(0),
+            inode: grant.ino.0,
+            generation: grant.generation,
+            offset: grant.offset,
+            length: grant.length,
+            base: 0,
+            epoch: grant.standing.epoch,
+            exports: grant.standing.exports,
+            expires: now.saturating_add(self.options.lifetime),
+            domain: grant.standing.domain,
+        };
+        self.hooks.registering(grant.ino, grant.place);
+        let registered = self.stags.register(self.spec(&record, grant.place));
+        let names = registered.inspect_err(|_| {
+            self.hooks.deregistered(grant.ino);
+            state.slots.untake(slot);
+        })?;
+        self.stags.set_apart(names.stag);
+        record.stag = names.stag;
+        record.sync_stag = names.sync_stag.unwrap_or(names.stag);
+        state.slots.insert(
+            slot,
+            Living {
+                record,
+                attached: 1,
+                place: Some(grant.place),
+            },
+        );
+        let place = Record::place(slot);
+        let written = media.write(place, &record.emit(slot));
+        drop(state);
+        let durable = written.and_then(|()| match self.has_bug(Bug::IssuedUnsynced) {
+            true => Ok(()),
+            false => media.sync(&[place]),
+        });
+        if let Err(error) = durable {
+            // Nobody has heard of it.
+            let _ = self.retire(&mut lock(&self.state), slot);
+            return Err(IssueError::Store(error.into()));
+        }
+        Ok(names)
+    }
+
+    /// Whether a file is the one that registrations are stored in, by whatever name it was found.
+    pub fn is_own(&self, ino: InodeNo) -> bool {
+        self.media.get().is_some_and(|media| media.ino == ino)
+    }
+
+    /// A living registration of a tenant, by its STag.
+    pub fn find(&self, stag: Stag, domain: ProtectionDomain) -> Option<Record> {
+        let state = lock(&self.state);
+        let living = state.slots.get(state.slots.by_stag(stag)?)?;
+        (living.record.domain == domain).then_some(living.record)
+    }
+
+    /// A registration, open on one connection more. The caller holds its file, which is the right one, and lies at `place`.
+    pub fn attach(
+        &self,
+        stag: Stag,
+        domain: ProtectionDomain,
+        place: BackingId,
+        now: u64,
+    ) -> Result<MemoryRegion, IssueError> {
+        let mut state = lock(&self.state);
+        let slot = state.slots.by_stag(stag).ok_or(IssueError::Stale)?;
+        let living = state.slots.get(slot).ok_or(IssueError::Stale)?;
+        if living.record.domain != domain || living.is_over(now) {
+            return Err(IssueError::Stale);
+        }
+        self.attach_slot(&mut state, slot, place, now)
+    }
+
+    fn attach_slot(
+        &self,
+        state: &mut State,
+        slot: usize,
+        place: BackingId,
+        now: u64,
+    ) -> Result<MemoryRegion, IssueError> {
+        let expires = now.saturating_add(self.options.lifetime);
+        let living = state.slots.get_mut(slot).ok_or(IssueError::Stale)?;
+        if living.place.is_none() {
+            self.register(living, place)?;
+        }
+        living.attached += 1;
+        self.renew(slot, living, expires);
+        let record = &living.record;
+        Ok(MemoryRegion {
+            stag: record.stag,
+            sync_stag: Some(record.sync_stag),
+            base: TaggedOffset(record.base),
+            len: record.length,
+        })
+    }
+
+    /// Writes a later expiry when it is worth it. That it is lost in a crash costs an open.
+    fn renew(&self, slot: usize, living: &mut Living, expires: u64) {
+        let record = &mut living.record;
+        if expires.saturating_sub(record.expires) < self.options.lifetime / 2 {
+            return;
+        }
+        record.expires = expires;
+        if let Some(media) = self.media.get()
+            && let Err(error) = media.write(Record::place(slot), &record.emit(slot))
+        {
+            warn!(%error, "the renewal of a registration cannot be written");
+        }
+    }
+
+    /// A connection does not have it open any more.
+    pub fn detach(&self, stag: Stag, now: u64) {
+        let mut state = lock(&self.state);
+        let Some(slot) = state.slots.by_stag(stag) else {
+            return;
+        };
+        if let Some(living) = state.slots.get_mut(slot) {
+            living.attached = living.attached.saturating_sub(1);
+            self.renew(slot, living, now.saturating_add(self.options.lifetime));
+        }
+    }
+
+    /// Retires a registration for ever (C2). When this returns, no access through it happens any more. False if there is
+    /// none.
+    pub fn revoke(&self, stag: Stag, domain: ProtectionDomain) -> Result<bool, FsError> {
+        let retired = self.retire_matching(|slots| {
+            let slot = slots.by_stag(stag);
+            let own = |slot: &usize| slots.get(*slot).is_some_and(|l| l.record.domain == domain);
+            slot.filter(own).into_iter().collect()
+        });
+        Ok(retired? > 0)
+    }
+
+    /// Retires what `choose` chooses; durable on return.
+    fn retire_matching(
+        &self,
+        choose: impl FnOnce(&Slots) -> Vec<usize>,
+    ) -> Result<usize, StoreError> {
+        let mut state = lock(&self.state);
+        let chosen = choose(&state.slots);
+        if chosen.is_empty() {
+            return Ok(0);
+        }
+        let mut result = Ok(());
+        for &slot in &chosen {
+            result = result.and(self.retire(&mut state, slot));
+        }
+        drop(state);
+        self.hooks.barrier();
+        result?;
+        let places: Vec<u64> = chosen.iter().map(|&slot| Record::place(slot)).collect();
+        if let Some(media) = self.media.get()
+            && !self.has_bug(Bug::RetiredUnsynced)
+        {
+            media.sync(&places)?;
+        }
+        Ok(chosen.len())
+    }
+
+    /// Now and then: retires what has expired, renews what is open, registers again what has arrived at its new place, and
+    /// remembers the time.
+    pub fn tick(&self, now: u64) {
+        let expired = self.retire_matching(|slots| {
+            let over = slots.living().filter(|(_, l)| l.is_over(now));
+            over.map(|(slot, _)| slot).collect()
+        });
+        match expired {
+            Ok(0) => {}
+            Ok(count) => debug!(count, "registrations have expired"),
+            Err(error) => warn!(%error, "expired registrations cannot be retired"),
+        }
+        let mut displaced = Vec::new();
+        {
+            let mut state = lock(&self.state);
+            let open: Vec<usize> = state
+                .slots
+                .living()
+                .filter(|(_, living)| living.attached > 0)
+                .map(|(slot, _)| slot)
+                .collect();
+            for slot in open {
+                if let Some(living) = state.slots.get_mut(slot) {
+                    self.renew(slot, living, now.saturating_add(self.options.lifetime));
+                }
+            }
+            let away = state.slots.living().filter(|(_, l)| l.place.is_none());
+            displaced.extend(away.map(|(slot, living)| (slot, living.record)));
+            self.note_time(&mut state, now);
+        }
+        for (slot, record) in displaced {
+            self.bring_back(slot, &record);
+        }
+    }
+
+    /// Registers a registration whose file has moved at its new place, where the file is kept meanwhile.
+    fn bring_back(&self, slot: usize, record: &Record) {
+        let ino = InodeNo(record.inode);
+        let Ok(extent) = self.fs.hold_extent(ino) else {
+            return;
+        };
+        let same = self.fs.attr(ino);
+        if same.is_ok_and(|attr| attr.generation == record.generation) {
+            let mut state = lock(&self.state);
+            if let Some(living) = state.slots.get_mut(slot)
+                && living.record.stag == record.stag
+                && living.place.is_none()
+                && let Err(error) = self.register(living, BackingId(extent.range.start.0))
+            {
+                warn!(%error, "a registration cannot follow its file");
+            }
+        }
+        self.fs.release_extent(ino);
+    }
+
+    fn note_time(&self, state: &mut State, now: u64) {
+        let Some(media) = self.media.get() else {
+            return;
+        };
+        if state.tenants.is_empty() || now < state.seen_at.saturating_add(SEEN_EVERY) {
+            return;
+        }
+        state.seen_at = now;
+        for tenant in &mut state.tenants {
+            tenant.seen = tenant.seen.max(now);
+        }
+        if let Err(error) = media.write(TENANTS_AT, &record::emit_tenants(&state.tenants)) {
+            warn!(%error, "the time cannot be remembered");
+        }
+    }
+
+    /// Everything that lives.
+    pub fn views(&self) -> Vec<View> {
+        let state = lock(&self.state);
+        let view = |(_, living): (usize, &Living)| View {
+            record: living.record,
+            registered: living
+                .place
+                .map(|place| (self.spec(&living.record, place).domain, place)),
+        };
+        state.slots.living().map(view).collect()
+    }
+}
+
+/// Lives inside of changes of files: it may call nothing but the store (C5).
+impl<S: BlockStore> ExtentObserver for Registry<S> {
+    fn shrinking(&self, ino: InodeNo, size: u64) {
+        self.end_of_file(ino, |record| record.end().is_none_or(|end| end > size));
+    }
+
+    fn moving(&self, ino: InodeNo) {
+        let mut state = lock(&self.state);
+        let slots = state.slots.by_file(ino.0);
+        for &slot in &slots {
+            let Some(living) = state.slots.get_mut(slot) else {
+                continue;
+            };
+            if !self.has_bug(Bug::OldPlace) {
+                self.deregister(living);
+                living.place = None;
+            }
+        }
+        drop(state);
+        if !slots.is_empty() {
+            self.hooks.barrier();
+        }
+    }
+
+    fn freed(&self, ino: InodeNo) {
+        self.end_of_file(ino, |_| true);
+    }
+}
+
+impl<S: BlockStore> Registry<S> {
+    fn end_of_file(&self, ino: InodeNo, ends: impl Fn(&Record) -> bool) {
+        let retired = self.retire_matching(|slots| {
+            let mut of_file = slots.by_file(ino.0);
+            of_file.retain(|&slot| slots.get(slot).is_some_and(|l| ends(&l.record)));
+            of_file
+        });
+        if let Err(error) = retired {
+            warn!(%error, %ino, "the end of registrations cannot be written");
+        }
+    }
+}
+
+fn wanted(record: &Record) -> Wanted {
+    Wanted {
+        domain: record.domain,
+        inode: record.inode,
+        generation: record.generation,
+        offset: record.offset,
+        length: record.length,
+        writable: record.writable,
+    }
+}
+
+/// What peers may do with a region of a file, plain or persistent.
+pub fn file_rights(writable: bool) -> Rights {
+    let mut rights = Rights::REMOTE_READ;
+    if writable {
+        rights |= Rights::REMOTE_WRITE | Rights::REMOTE_ATOMIC;
+        rights |= Rights::FLUSH_GLOBAL | Rights::FLUSH_PERSISTENT;
+    }
+    rights
+}
+
+/// A domain that no tenant has, and no registration that was read.
+fn fresh_domain(tenants: &[TenantRecord], found: &[(usize, Record)]) -> ProtectionDomain {
+    let known: HashMap<u32, ()> = tenants
+        .iter()
+        .map(|tenant| (tenant.domain.0, ()))
+        .chain(found.iter().map(|(_, record)| (record.domain.0, ())))
+        .collect();
+    let fresh = (ANONYMOUS.0 + 1..).find(|domain| !known.contains_key(domain));
+    ProtectionDomain(fresh.expect("there are more numbers than tenants and slots"))
+}

@@ -1,0 +1,214 @@
+//! Replacing a running target: the new process gets the listening socket from the old one, which then ends.
+//!
+//! ```text
+//!   new                                         old
+//!    │ ── "FNH1" ─────────────────────────────► │ both look at each other's user
+//!    │ ◄──────────── "FNH1" + the socket ────── │ goes on serving
+//!    │ ── "go" ───────────────────────────────► │ drains, closes the volume
+//!    │ ◄────────────────────── end of stream ── │
+//!    │ opens the volume, accepts                ╵
+//! ```
+//!
+//! Connections that are made in between wait in the queue of the socket. Until "go" the end of either changes nothing; after it
+//! the new one opens the volume however the old one ended.
+
+use std::io::{self, IoSlice, IoSliceMut, Read, Write};
+use std::net::Shutdown;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread::{Builder, JoinHandle};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use nix::sys::socket::{
+    ControlMessage, ControlMessageOwned, MsgFlags, getsockopt, recvmsg, sendmsg, sockopt,
+};
+use socket2::Socket;
+use tracing::{info, warn};
+
+const HELLO: &[u8; 4] = b"FNH1";
+const GO: &[u8; 2] = b"go";
+/// Longest wait for a word of the other.
+const WORD: Duration = Duration::from_secs(10);
+/// Longest wait for the old target to end: what is in memory has to be written.
+const END: Duration = Duration::from_secs(120);
+
+/// The name under which the target of these devices can be found on this machine.
+fn name(devices: &[PathBuf]) -> io::Result<SocketAddr> {
+    let identity = |path: &PathBuf| {
+        let meta = std::fs::metadata(path)?;
+        Ok(match meta.file_type().is_block_device() {
+            true => (0, meta.rdev()),
+            false => (meta.dev(), meta.ino()),
+        })
+    };
+    // In whatever order they are named.
+    let all: Vec<(u64, u64)> = devices.iter().map(identity).collect::<io::Result<_>>()?;
+    let (dev, ino) = all.into_iter().min().unwrap_or_default();
+    SocketAddr::from_abstract_name(format!("flashnet-target-{dev:x}-{ino:x}"))
+}
+
+/// Whether the process at the other end belongs to the same user, or to root.
+fn is_ours(stream: &UnixStream) -> io::Result<bool> {
+    let peer = getsockopt(stream, sockopt::PeerCredentials)?.uid();
+    // SAFETY: no arguments, cannot fail.
+    Ok(peer == 0 || peer == unsafe { libc::geteuid() })
+}
+
+/// A target that wants to take over, and has said so. Dropping it tells it that the volume is closed.
+#[derive(Debug)]
+pub struct Replacement(#[allow(dead_code, reason = "its end is what is said")] UnixStream);
+
+/// The offer of a running target to be replaced.
+#[derive(Debug)]
+pub(super) struct Handover {
+    listener: UnixListener,
+    asked: Receiver<Replacement>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Handover {
+    /// Waits for whoever wants to take over the target of these devices, and its listening socket.
+    pub(super) fn offer(devices: &[PathBuf], socket: Option<Socket>) -> io::Result<Self> {
+        let listener = UnixListener::bind_addr(&name(devices)?)?;
+        let (sender, asked) = channel();
+        let accepting = listener.try_clone()?;
+        let thread = Builder::new()
+            .name("handover".into())
+            .spawn(move || wait(&accepting, socket.as_ref(), &sender))?;
+        Ok(Self {
+            listener,
+            asked,
+            thread: Some(thread),
+        })
+    }
+
+    /// Waits that long for somebody who wants to take over.
+    pub(super) fn asked(&self, patience: Duration) -> Option<Replacement> {
+        match self.asked.recv_timeout(patience) {
+            Ok(replacement) => Some(replacement),
+            Err(RecvTimeoutError::Timeout) => None,
+            Err(RecvTimeoutError::Disconnected) => {
+                // It has ended: then this is a wait like any other.
+                std::thread::sleep(patience);
+                None
+            }
+        }
+    }
+}
+
+impl Drop for Handover {
+    fn drop(&mut self) {
+        // SAFETY: the descriptor is open. This wakes the thread that accepts, which then ends.
+        unsafe { libc::shutdown(self.listener.as_raw_fd(), libc::SHUT_RDWR) };
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn wait(listener: &UnixListener, socket: Option<&Socket>, asked: &Sender<Replacement>) {
+    while let Ok((stream, _)) = listener.accept() {
+        match hand_over(stream, socket) {
+            Ok(replacement) => {
+                let _ = asked.send(replacement);
+                return;
+            }
+            Err(error) => warn!(%error, "somebody wanted to replace this target, and did not"),
+        }
+    }
+}
+
+fn hand_over(mut stream: UnixStream, socket: Option<&Socket>) -> io::Result<Replacement> {
+    stream.set_read_timeout(Some(WORD))?;
+    stream.set_write_timeout(Some(WORD))?;
+    if !is_ours(&stream)? {
+        return Err(io::Error::other("it belongs to another user"));
+    }
+    let mut hello = [0; 4];
+    stream.read_exact(&mut hello)?;
+    if &hello != HELLO {
+        return Err(io::ErrorKind::InvalidData.into());
+    }
+    let sockets: Vec<RawFd> = socket.iter().map(|socket| socket.as_raw_fd()).collect();
+    let rights = [ControlMessage::ScmRights(&sockets)];
+    let rights = if sockets.is_empty() { &[] } else { &rights[..] };
+    let said = [IoSlice::new(HELLO)];
+    sendmsg::<()>(stream.as_raw_fd(), &said, rights, MsgFlags::empty(), None)?;
+    let mut go = [0; 2];
+    stream.read_exact(&mut go)?;
+    if &go != GO {
+        return Err(io::ErrorKind::InvalidData.into());
+    }
+    Ok(Replacement(stream))
+}
+
+/// A target that runs and can be replaced.
+#[derive(Debug)]
+pub struct Predecessor {
+    stream: UnixStream,
+    socket: Option<Socket>,
+}
+
+impl Predecessor {
+    /// The target that has these devices, if there is one.
+    pub fn find(devices: &[PathBuf]) -> Result<Option<Self>> {
+        let at = name(devices).with_context(|| {
+            let names: Vec<_> = devices.iter().map(|path| path.display()).collect();
+            format!("cannot find {names:?}")
+        })?;
+        let mut stream = match UnixStream::connect_addr(&at) {
+            Ok(stream) => stream,
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => return Ok(None),
+            Err(error) => return Err(error).context("cannot reach the running target"),
+        };
+        if !is_ours(&stream)? {
+            bail!("the running target belongs to another user");
+        }
+        stream.set_read_timeout(Some(WORD))?;
+        stream.write_all(HELLO)?;
+        let socket = receive(&stream).context("the running target does not hand over")?;
+        Ok(Some(Self { stream, socket }))
+    }
+
+    /// Lets it end, and waits until it has closed the volume. Returns its listening socket, if it had one.
+    pub fn replace(mut self) -> Result<Option<Socket>> {
+        self.stream.write_all(GO)?;
+        self.stream.shutdown(Shutdown::Write)?;
+        self.stream.set_read_timeout(Some(END))?;
+        match self.stream.read(&mut [0; 1]) {
+            Ok(_) => {}
+            // However it ended: the lock of the device tells whether it has.
+            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {}
+            Err(error) => return Err(error).context("the running target does not end"),
+        }
+        info!("the running target has closed the volume");
+        Ok(self.socket)
+    }
+}
+
+fn receive(stream: &UnixStream) -> io::Result<Option<Socket>> {
+    let mut word = [0; 4];
+    let mut space = nix::cmsg_space!([RawFd; 1]);
+    let mut slices = [IoSliceMut::new(&mut word)];
+    let flags = MsgFlags::MSG_CMSG_CLOEXEC;
+    let message = recvmsg::<()>(stream.as_raw_fd(), &mut slices, Some(&mut space), flags)?;
+    let mut socket = None;
+    for control in message.cmsgs()? {
+        if let ControlMessageOwned::ScmRights(descriptors) = control {
+            for descriptor in descriptors {
+                // SAFETY: the kernel has just made it for this process, and nobody else has it.
+                let owned = unsafe { OwnedFd::from_raw_fd(descriptor) };
+                socket.get_or_insert(Socket::from(owned));
+            }
+        }
+    }
+    match &word == HELLO {
+        true => Ok(socket),
+        false => Err(io::ErrorKind::UnexpectedEof.into()),
+    }
+}

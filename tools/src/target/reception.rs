@@ -1,0 +1,119 @@
+//! What a reactor does when a connection has something to say: lets peers in by the door, passes requests on, sees them out.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+use softrdma::{CompletionOpcode, Connection, Event, RecvBuffer, WrId};
+use tracing::{debug, warn};
+
+use super::core::{ControlJob, ControlSenders};
+use super::job::Job;
+use super::pages::FlashPages;
+use super::sessions::{Entered, Sessions};
+use crate::control::{MESSAGE_BYTES_MAX, OUTSTANDING_MAX};
+use crate::credentials::{Denial, Door, unix_now};
+use crate::reactor::{Inbox, LinkTag, Notice};
+
+/// The reception of one reactor.
+#[derive(Debug)]
+pub(super) struct Reception {
+    /// Number of the reactor.
+    pub index: usize,
+    /// Who is let in; there before anybody can connect.
+    pub door: Arc<OnceLock<Door>>,
+    /// Sessions on all reactors.
+    pub sessions: Arc<Sessions>,
+    /// All reactors.
+    pub inboxes: Vec<Arc<Inbox<Job>>>,
+    /// To the control threads. Bounded by the receives that connections have posted.
+    pub control: ControlSenders,
+    /// The second in which a refusal was last told to people.
+    pub warned: AtomicU64,
+}
+
+impl Reception {
+    /// A connection says something.
+    pub(super) fn hear(
+        &self,
+        tag: LinkTag,
+        connection: &mut Connection<FlashPages>,
+        notice: Notice,
+    ) {
+        match notice {
+            Notice::Event(Event::ConnectRequest(request)) => {
+                self.let_in(tag, connection, &request.private_data);
+            }
+            Notice::Event(Event::Established(agreed)) => debug!(?tag, ?agreed, "established"),
+            Notice::Event(Event::PeerFinished) => connection.disconnect(),
+            // Connections have receive queues of their own.
+            Notice::Event(Event::SharedReceivesLow) => {}
+            Notice::Event(Event::Closed(reason)) => {
+                debug!(?tag, %reason, "closed");
+                self.sessions.leave((self.index, tag));
+                self.control.send(tag, ControlJob::Gone(self.index, tag));
+            }
+            Notice::Completion(done) if done.opcode == CompletionOpcode::Recv => {
+                let Some(message) = done.message.filter(|_| done.status.is_success()) else {
+                    return;
+                };
+                let domain = connection.protection_domain();
+                let job = ControlJob::Request(self.index, tag, domain, message);
+                self.control.send(tag, job);
+            }
+            // Immediate data are nothing to us but a WRITE that has been placed: the buffer is free again.
+            Notice::Completion(done) if done.opcode == CompletionOpcode::RecvRdmaWithImm => {
+                let buffer = RecvBuffer::Vec(MESSAGE_BYTES_MAX);
+                if done.status.is_success() && connection.post_recv(done.wr_id, buffer).is_err() {
+                    connection.abort();
+                }
+            }
+            Notice::Completion(_) => {}
+        }
+    }
+
+    /// Until here, nothing of the connection has been looked at but its start frame.
+    fn let_in(&self, tag: LinkTag, connection: &mut Connection<FlashPages>, private_data: &[u8]) {
+        let admit = |door: &Door| door.admit(private_data, unix_now());
+        let admission = match self.door.get().map_or(Err(Denial::Busy), admit) {
+            Ok(admission) => admission,
+            Err(denial) => return self.refuse(tag, connection, denial),
+        };
+        connection.set_protection_domain(admission.domain);
+        let owner = (self.index, tag);
+        let entered = admission.session.map_or(Entered::First, |block| {
+            self.sessions.enter(admission.domain, block, owner)
+        });
+        match entered {
+            Entered::First => accept(connection),
+            Entered::Late => self.refuse(tag, connection, Denial::Superseded),
+            Entered::After((reactor, old)) => {
+                // Back comes `Job::Admit`, when nothing of the old connection can have an effect any more.
+                let _ = self.inboxes[reactor].send(Job::Fence(old, owner));
+            }
+        }
+    }
+
+    fn refuse(&self, tag: LinkTag, connection: &mut Connection<FlashPages>, denial: Denial) {
+        // Strangers come in numbers, and may come with anything.
+        let stranger = matches!(denial, Denial::NoToken | Denial::Superseded);
+        if !stranger && self.warned.swap(unix_now(), Ordering::Relaxed) != unix_now() {
+            warn!(?tag, %denial, "connection refused");
+        } else {
+            debug!(?tag, %denial, "connection refused");
+        }
+        if let Err(error) = connection.reject(&denial.emit()) {
+            debug!(%error, "reject");
+        }
+    }
+}
+
+/// Accepts a connection that may come in; it may have ended meanwhile.
+pub(super) fn accept(connection: &mut Connection<FlashPages>) {
+    for n in 0..OUTSTANDING_MAX {
+        // Fresh connections have room for more than this many receives.
+        let _ = connection.post_recv(WrId(n as u64), RecvBuffer::Vec(MESSAGE_BYTES_MAX));
+    }
+    if let Err(error) = connection.accept(&[]) {
+        debug!(%error, "accept");
+    }
+}

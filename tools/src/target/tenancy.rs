@@ -1,0 +1,208 @@
+//! The tenants of a running target: what each may use, and what its registrations depend on.
+
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Weak};
+
+use anyhow::{Context, Result};
+use contigfs::{BlockStore, ExtentObserver, InodeNo};
+use serde::Deserialize;
+use sha2::{Digest, Sha256};
+use softrdma::{BackingId, ProtectionDomain};
+
+use super::exports::{Export, Exports};
+use super::job::{Job, barrier};
+use super::mapped::Mapped;
+use super::regions::Fence;
+use crate::credentials::registry::EnrolError;
+use crate::credentials::{
+    ANONYMOUS, Door, Hooks, Key, Registry, Standing, Tenant, TenantName, unix_now,
+};
+use crate::reactor::Inbox;
+
+/// A tenant in the TOML file.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct TenantEntry {
+    /// Its name.
+    pub name: String,
+    /// Where its secret is.
+    pub key_file: PathBuf,
+    /// Tokens and registrations of lower epochs are refused for ever.
+    #[serde(default)]
+    pub epoch: u64,
+    /// As behind `--export`; without any, those of the target.
+    #[serde(default)]
+    pub exports: Vec<String>,
+}
+
+/// A tenant that has been read and checked.
+#[derive(Clone, Debug)]
+pub struct TenantSettings {
+    /// Its name.
+    pub name: TenantName,
+    /// What its tokens are made with.
+    pub key: Key,
+    /// Its epoch.
+    pub epoch: u64,
+    /// What it may use.
+    pub exports: Exports,
+}
+
+impl TenantEntry {
+    /// Reads its key, and gives it the exports of the target if it has none of its own.
+    pub(super) fn read(self, of_target: &Exports, read_only: bool) -> Result<TenantSettings> {
+        let name: TenantName = self.name.parse()?;
+        let key = Key::read(&self.key_file)
+            .with_context(|| format!("tenant {name}: key file {}", self.key_file.display()))?;
+        let mut exports = Vec::new();
+        for text in &self.exports {
+            let export: Result<Export, _> = text.parse();
+            let export = export.map_err(anyhow::Error::msg);
+            exports.push(export.with_context(|| format!("tenant {name}: export {text}"))?);
+        }
+        let exports = match (exports.is_empty(), read_only) {
+            (true, _) => of_target.clone(),
+            (false, false) => Exports::new(exports),
+            (false, true) => Exports::new(Exports::new(exports).read_only()),
+        };
+        Ok(TenantSettings {
+            name,
+            key,
+            epoch: self.epoch,
+            exports,
+        })
+    }
+}
+
+/// What a connection may use.
+#[derive(Clone, Debug)]
+pub(super) struct Member {
+    /// Directories.
+    pub exports: Exports,
+    /// What its registrations depend on.
+    pub standing: Standing,
+}
+
+/// All of them, by their domains.
+#[derive(Debug)]
+pub(super) struct Tenancy(HashMap<ProtectionDomain, Arc<Member>>);
+
+impl Tenancy {
+    /// Makes the tenants known to the volume; returns them, and the door that lets them in. `strangers` may come in with
+    /// those exports.
+    pub(super) fn enrol<S: BlockStore>(
+        tenants: &[TenantSettings],
+        strangers: Option<&Exports>,
+        registry: &Registry<S>,
+    ) -> Result<(Self, Door), EnrolError> {
+        let wanted: Vec<_> = tenants.iter().map(|t| (t.name.clone(), t.epoch)).collect();
+        let enrolled = registry.enrol(&wanted, unix_now())?;
+        let mut members = HashMap::new();
+        let mut at_door = Vec::new();
+        for (tenant, record) in tenants.iter().zip(enrolled) {
+            members.insert(
+                record.domain,
+                member(record.domain, tenant.epoch, &tenant.exports),
+            );
+            at_door.push(Tenant::new(
+                tenant.name.clone(),
+                tenant.key.clone(),
+                tenant.epoch,
+                record.domain,
+                record.seen,
+            ));
+        }
+        if let Some(exports) = strangers {
+            members.insert(ANONYMOUS, member(ANONYMOUS, 0, exports));
+        }
+        let door = Door::new(at_door, strangers.is_some());
+        Ok((Self(members), door))
+    }
+
+    /// What connections of a domain may use; none of a domain that nobody has.
+    pub(super) fn of(&self, domain: ProtectionDomain) -> Option<&Arc<Member>> {
+        self.0.get(&domain)
+    }
+
+    /// What registrations may depend on now.
+    pub(super) fn standings(&self) -> Vec<Standing> {
+        self.0.values().map(|member| member.standing).collect()
+    }
+}
+
+fn member(domain: ProtectionDomain, epoch: u64, exports: &Exports) -> Arc<Member> {
+    Arc::new(Member {
+        standing: Standing {
+            domain,
+            epoch,
+            exports: digest(exports),
+        },
+        exports: exports.clone(),
+    })
+}
+
+/// Differs when exports differ.
+fn digest(exports: &Exports) -> u64 {
+    let mut lines: Vec<String> = exports.iter().map(|export| format!("{export}\n")).collect();
+    lines.sort();
+    let digest = Sha256::digest(lines.concat());
+    u64::from_le_bytes(digest[..8].try_into().expect("eight bytes"))
+}
+
+/// What the target does for the registry.
+#[derive(Debug)]
+pub(super) struct TargetHooks {
+    /// Files that are mapped.
+    pub mapped: Arc<Mapped>,
+    /// The reactors.
+    pub inboxes: Vec<Arc<Inbox<Job>>>,
+}
+
+impl Hooks for TargetHooks {
+    fn registering(&self, ino: InodeNo, place: BackingId) {
+        self.mapped.registering(ino, place);
+    }
+
+    fn deregistered(&self, ino: InodeNo) {
+        self.mapped.deregistered(ino);
+    }
+
+    fn barrier(&self) {
+        barrier(&self.inboxes);
+    }
+}
+
+/// Both who have to hear of changes of files.
+#[derive(Debug)]
+pub(super) struct Observers<S: BlockStore> {
+    /// Stored registrations, which also have to be retired. The file system has the observer, the registry the file system.
+    pub registry: Weak<Registry<S>>,
+    /// Open regions.
+    pub fence: Fence,
+}
+
+impl<S: BlockStore> Observers<S> {
+    fn tell(&self, what: impl FnOnce(&Registry<S>)) {
+        if let Some(registry) = self.registry.upgrade() {
+            what(&registry);
+        }
+    }
+}
+
+impl<S: BlockStore> ExtentObserver for Observers<S> {
+    fn shrinking(&self, ino: InodeNo, size: u64) {
+        self.tell(|registry| registry.shrinking(ino, size));
+        self.fence.shrinking(ino, size);
+    }
+
+    fn moving(&self, ino: InodeNo) {
+        self.tell(|registry| registry.moving(ino));
+        self.fence.moving(ino);
+    }
+
+    fn freed(&self, ino: InodeNo) {
+        self.tell(|registry| registry.freed(ino));
+        self.fence.freed(ino);
+    }
+}

@@ -1,0 +1,581 @@
+//! Registrations that outlive the process, over a store that loses its power: what is remembered, what is refused, and that
+//! these tests would notice if it were not so.
+
+use std::ffi::OsStr;
+use std::sync::{Arc, Weak};
+
+use contigfs::{
+    ExtentObserver, FormatOptions, Fs, InodeNo, MemStore, NewNode, SetAttr, WriteOptions,
+};
+use proptest::prelude::*;
+use softrdma::{BackingId, MemoryRegion, ProtectionDomain, RegionTable, Stag};
+use tools::credentials::planted::Bug;
+use tools::credentials::record::{RECORD_BYTES, Record, parse_tenants};
+use tools::credentials::registry::{EnrolError, IssueError, Options, Restored};
+use tools::credentials::{
+    ANONYMOUS, Claims, Denial, Door, Grant, Greeting, Hooks, Key, Registry, Standing, Tenant,
+};
+
+type Store = Arc<MemStore>;
+
+/// Life of a registration, in seconds.
+const LIFETIME: u64 = 1000;
+/// The beginning of time.
+const NOW: u64 = 1_000_000;
+const ALPHA: ProtectionDomain = ProtectionDomain(7);
+const BETA: ProtectionDomain = ProtectionDomain(8);
+
+struct NoHooks;
+
+impl Hooks for NoHooks {
+    fn registering(&self, _: InodeNo, _: BackingId) {}
+    fn deregistered(&self, _: InodeNo) {}
+    fn barrier(&self) {}
+}
+
+struct Observer(Weak<Registry<Store>>);
+
+impl ExtentObserver for Observer {
+    fn shrinking(&self, ino: InodeNo, size: u64) {
+        if let Some(registry) = self.0.upgrade() {
+            registry.shrinking(ino, size);
+        }
+    }
+    fn moving(&self, ino: InodeNo) {
+        if let Some(registry) = self.0.upgrade() {
+            registry.moving(ino);
+        }
+    }
+    fn freed(&self, ino: InodeNo) {
+        if let Some(registry) = self.0.upgrade() {
+            registry.freed(ino);
+        }
+    }
+}
+
+/// One life of a target.
+struct Life {
+    store: Store,
+    fs: Arc<Fs<Store>>,
+    registry: Arc<Registry<Store>>,
+    restored: Restored,
+}
+
+fn standing(domain: ProtectionDomain) -> Standing {
+    Standing {
+        domain,
+        epoch: 1,
+        exports: 2,
+    }
+}
+
+fn formatted() -> Store {
+    let store = Arc::new(MemStore::new(8192));
+    Fs::format(&store, &FormatOptions::default()).unwrap();
+    store
+}
+
+impl Life {
+    fn start(store: Store, bug: Option<Bug>) -> Self {
+        Self::start_as(store, bug, &[standing(ALPHA), standing(BETA)], NOW)
+    }
+
+    fn start_as(store: Store, bug: Option<Bug>, standings: &[Standing], now: u64) -> Self {
+        let fs = Arc::new(Fs::mount(Arc::clone(&store)).unwrap());
+        // Always the same, so that the same indices would be drawn.
+        let stags = RegionTable::new([3; 32]);
+        let options = Options {
+            lifetime: LIFETIME,
+            bug,
+        };
+        let hooks = Box::new(NoHooks);
+        let registry = Registry::open(Arc::clone(&fs), stags, hooks, options).unwrap();
+        let registry = Arc::new(registry);
+        fs.set_observer(Box::new(Observer(Arc::downgrade(&registry))));
+        let restored = registry.restore(standings, now).unwrap();
+        Self {
+            store,
+            fs,
+            registry,
+            restored,
+        }
+    }
+
+    /// What a power cut leaves: of everything that was not synced the oldest version.
+    fn cut(&self) -> Store {
+        Arc::new(self.store.after_power_cut(|_| 0))
+    }
+
+    fn file(&self, name: &str, bytes: usize) -> InodeNo {
+        let attr = self
+            .fs
+            .create(InodeNo::ROOT, OsStr::new(name), &NewNode::file())
+            .unwrap();
+        self.fill(attr.ino, bytes);
+        attr.ino
+    }
+
+    fn fill(&self, ino: InodeNo, bytes: usize) {
+        let written = self
+            .fs
+            .write(ino, 0, &vec![1; bytes], WriteOptions::default());
+        assert_eq!(written, Ok(bytes));
+        self.fs.sync_all().unwrap();
+    }
+
+    fn resize(&self, ino: InodeNo, size: u64) {
+        let set = SetAttr {
+            size: Some(size),
+            ..SetAttr::default()
+        };
+        self.fs.set_attr(ino, &set).unwrap();
+    }
+
+    fn issue(
+        &self,
+        domain: ProtectionDomain,
+        ino: InodeNo,
+        (offset, length): (u64, u64),
+    ) -> Result<MemoryRegion, IssueError> {
+        let extent = self.fs.hold_extent(ino).unwrap();
+        let grant = Grant {
+            standing: standing(domain),
+            ino,
+            generation: self.fs.attr(ino).unwrap().generation,
+            place: BackingId(extent.range.start.0),
+            offset,
+            length,
+            writable: true,
+        };
+        let issued = self.registry.issue(&grant, NOW);
+        self.fs.release_extent(ino);
+        issued
+    }
+
+    /// Whether an STag is honoured for a tenant, and where.
+    fn honours(&self, stag: Stag, domain: ProtectionDomain) -> Option<BackingId> {
+        let views = self.registry.views();
+        let view = views.iter().find(|view| view.record.stag == stag)?;
+        let (of, place) = view.registered?;
+        (of == domain).then_some(place)
+    }
+}
+
+/// C1, D11: what has been handed out is honoured after a power cut, with the same STags, for the same tenant, at the place
+/// of its file; and handed out again instead of a second one.
+fn remembered(bug: Option<Bug>) -> bool {
+    let life = Life::start(formatted(), bug);
+    let ino = life.file("a", 10_000);
+    let region = life.issue(ALPHA, ino, (100, 5000)).unwrap();
+    let after = Life::start(life.cut(), bug);
+    let place = after.fs.file_extent(ino).unwrap().range.start.0;
+    let views = after.registry.views();
+    after.honours(region.stag, ALPHA) == Some(BackingId(place))
+        && views.len() == 1
+        && Some(views[0].record.sync_stag) == region.sync_stag
+        && (views[0].record.offset, views[0].record.length) == (100, 5000)
+        && after.issue(ALPHA, ino, (100, 5000)).unwrap() == region
+        && after.registry.find(region.stag, BETA).is_none()
+}
+
+/// C2: what a shrinking file has ended stays so, also if it grows again and the power goes.
+fn ended_by_shrinking(bug: Option<Bug>) -> bool {
+    let life = Life::start(formatted(), bug);
+    let ino = life.file("a", 10_000);
+    let above = life.issue(ALPHA, ino, (8000, 2000)).unwrap();
+    let below = life.issue(ALPHA, ino, (0, 4000)).unwrap();
+    life.resize(ino, 9000);
+    let gone = life.honours(above.stag, ALPHA).is_none();
+    life.resize(ino, 10_000);
+    let after = Life::start(life.cut(), bug);
+    gone && after.honours(above.stag, ALPHA).is_none()
+        && after.honours(below.stag, ALPHA).is_some()
+        && after.registry.find(above.stag, ALPHA).is_none()
+}
+
+/// C3: a file that was removed and made again under the same number has none of the registrations (no other's bytes), also if
+/// nobody was there to hear of it.
+fn ended_by_removal(bug: Option<Bug>) -> bool {
+    let life = Life::start(formatted(), bug);
+    let ino = life.file("a", 10_000);
+    let region = life.issue(ALPHA, ino, (0, 10_000)).unwrap();
+    let store = life.cut();
+    {
+        let fs = Fs::mount(Arc::clone(&store)).unwrap();
+        fs.unlink(InodeNo::ROOT, OsStr::new("a")).unwrap();
+        let again = fs
+            .create(InodeNo::ROOT, OsStr::new("b"), &NewNode::file())
+            .unwrap();
+        assert_eq!(again.ino, ino, "the number is used again");
+        fs.write(ino, 0, &[2; 10_000], WriteOptions::default())
+            .unwrap();
+        fs.sync_all().unwrap();
+    }
+    let after = Life::start(store, bug);
+    after.honours(region.stag, ALPHA).is_none()
+}
+
+/// C3: a file that has shrunk while nobody was there to hear of it has no registration behind its end.
+fn ended_unheard(bug: Option<Bug>) -> bool {
+    let life = Life::start(formatted(), bug);
+    let ino = life.file("a", 10_000);
+    let region = life.issue(ALPHA, ino, (0, 10_000)).unwrap();
+    let store = life.cut();
+    let set = SetAttr {
+        size: Some(9999),
+        ..SetAttr::default()
+    };
+    Fs::mount(Arc::clone(&store))
+        .unwrap()
+        .set_attr(ino, &set)
+        .unwrap();
+    let after = Life::start(store, bug);
+    after.honours(region.stag, ALPHA).is_none()
+}
+
+/// I12: a higher epoch ends what was issued before it, for ever, of that tenant only; so do other exports.
+fn ended_by_standing(bug: Option<Bug>) -> bool {
+    let changes: [fn(&mut Standing); 2] = [|s| s.epoch += 1, |s| s.exports += 1];
+    changes.iter().all(|change| {
+        let life = Life::start(formatted(), bug);
+        let ino = life.file("a", 10_000);
+        let alpha = life.issue(ALPHA, ino, (0, 10_000)).unwrap();
+        let beta = life.issue(BETA, ino, (0, 10_000)).unwrap();
+        let mut changed = standing(ALPHA);
+        change(&mut changed);
+        let now = [changed, standing(BETA)];
+        let after = Life::start_as(life.cut(), bug, &now, NOW);
+        let ended = after.honours(alpha.stag, ALPHA).is_none();
+        let stays = after.honours(beta.stag, BETA).is_some();
+        // Back again: too late.
+        let later = Life::start(after.cut(), bug);
+        ended && stays && later.honours(alpha.stag, ALPHA).is_none()
+    })
+}
+
+/// C4: the index of a revoked STag is not drawn again, by whichever process.
+fn index_not_reissued(bug: Option<Bug>) -> bool {
+    let life = Life::start(formatted(), bug);
+    let ino = life.file("a", 10_000);
+    let revoked = life.issue(ALPHA, ino, (0, 100)).unwrap();
+    assert_eq!(life.registry.revoke(revoked.stag, ALPHA), Ok(true));
+    // This one draws the same numbers.
+    let after = Life::start(life.cut(), bug);
+    let next = after.issue(ALPHA, ino, (0, 200)).unwrap();
+    next.stag.index() != revoked.stag.index() && after.restored.remembered == 1
+}
+
+/// C3: a registration follows its file to another place, under the same STag.
+fn follows_its_file(bug: Option<Bug>) -> bool {
+    let life = Life::start(formatted(), bug);
+    let ino = life.file("a", 10_000);
+    // What lies behind it keeps it from growing where it is.
+    for n in 0..4 {
+        life.file(&format!("behind-{n}"), 1);
+    }
+    let region = life.issue(ALPHA, ino, (0, 10_000)).unwrap();
+    let before = life.fs.file_extent(ino).unwrap().range.start;
+    life.resize(ino, 65 << 30);
+    let now = life.fs.file_extent(ino).unwrap().range.start;
+    assert_ne!(before, now, "the file has moved");
+    life.registry.tick(NOW);
+    let place = Some(BackingId(now.0));
+    let follows = life.honours(region.stag, ALPHA) == place;
+    let after = Life::start(life.cut(), bug);
+    follows && after.honours(region.stag, ALPHA) == place
+}
+
+/// Whether what it is about holds, with or without a bug.
+type Scenario = fn(Option<Bug>) -> bool;
+
+const SCENARIOS: [(&str, Scenario); 7] = [
+    ("remembered", remembered),
+    ("ended by shrinking", ended_by_shrinking),
+    ("ended by removal", ended_by_removal),
+    ("ended unheard", ended_unheard),
+    ("ended by standing", ended_by_standing),
+    ("index not reissued", index_not_reissued),
+    ("follows its file", follows_its_file),
+];
+
+#[test]
+fn every_scenario_holds() {
+    for (name, holds) in SCENARIOS {
+        assert!(holds(None), "{name}");
+    }
+}
+
+/// M12: the scenarios notice every planted bug.
+#[test]
+fn planted_bugs_are_found() {
+    for bug in Bug::REGISTRATIONS {
+        let found = SCENARIOS.iter().any(|(_, holds)| !holds(Some(bug)));
+        assert!(found, "nobody has noticed {bug:?}");
+    }
+}
+
+/// I1, C1, C2: whenever the power goes in the middle of issues and revocations, whatever was acknowledged holds afterwards, and a
+/// second start finds what the first did (I6).
+#[test]
+fn power_cuts_at_every_write() {
+    let mut cuts = 0;
+    for calls in 0.. {
+        let life = Life::start(formatted(), None);
+        let ino = life.file("a", 10_000);
+        let first = life.issue(ALPHA, ino, (0, 10)).unwrap();
+        life.store.cut_power_after(calls);
+        let mut issued = Vec::new();
+        let mut revoked = Vec::new();
+        for n in 1..5 {
+            if let Ok(region) = life.issue(ALPHA, ino, (n, 10)) {
+                issued.push(region.stag);
+            }
+        }
+        if let Some(&stag) = issued.first()
+            && life.registry.revoke(stag, ALPHA).is_ok()
+        {
+            issued.remove(0);
+            revoked.push(stag);
+        }
+        let doubtful = issued.first().copied().filter(|_| revoked.is_empty());
+        let over = life.store.calls() < calls;
+        for variant in 0..4_usize {
+            let mut dice = variant * 7 + calls as usize;
+            let store = life.store.after_power_cut(|n| {
+                dice = dice * 31 + 17;
+                dice % n
+            });
+            let after = Life::start(Arc::new(store), None);
+            assert!(after.honours(first.stag, ALPHA).is_some(), "{calls}");
+            for stag in issued.iter().filter(|stag| Some(**stag) != doubtful) {
+                assert!(after.honours(*stag, ALPHA).is_some(), "{calls}: {stag}");
+            }
+            for stag in &revoked {
+                assert!(after.honours(*stag, ALPHA).is_none(), "{calls}: {stag}");
+            }
+            let again = Life::start(after.cut(), None);
+            assert_eq!(again.restored.living, after.restored.living);
+            assert_eq!(again.restored.retired, 0);
+            cuts += 1;
+        }
+        if over {
+            break;
+        }
+    }
+    assert!(cuts >= 20, "{cuts}");
+}
+
+/// Nobody uses it: it expires, for ever, also if the clock is set back. Whoever has it open keeps it.
+#[test]
+fn expiry() {
+    let life = Life::start(formatted(), None);
+    let ino = life.file("a", 10_000);
+    let unused = life.issue(ALPHA, ino, (0, 1)).unwrap();
+    let used = life.issue(ALPHA, ino, (0, 2)).unwrap();
+    life.registry.detach(unused.stag, NOW);
+    life.registry.tick(NOW + LIFETIME - 1);
+    assert!(life.honours(unused.stag, ALPHA).is_some());
+    life.registry.tick(NOW + LIFETIME);
+    assert!(life.honours(unused.stag, ALPHA).is_none());
+    assert!(life.honours(used.stag, ALPHA).is_some());
+    life.fs.sync_all().unwrap();
+    let later = NOW + LIFETIME + 1;
+    let standings = [standing(ALPHA)];
+    let after = Life::start_as(life.cut(), None, &standings, NOW);
+    assert!(after.honours(unused.stag, ALPHA).is_none());
+    // The renewal of the other may have been lost; then it is over, too, and not half of it.
+    let after = Life::start_as(after.cut(), None, &standings, later);
+    let views = after.registry.views();
+    assert!(views.iter().all(|view| view.record.expires > later));
+}
+
+/// Attaching needs the right tenant, and an STag that is not revoked (I10).
+#[test]
+fn attaching() {
+    let life = Life::start(formatted(), None);
+    let ino = life.file("a", 10_000);
+    let place = BackingId(life.fs.file_extent(ino).unwrap().range.start.0);
+    let region = life.issue(ALPHA, ino, (0, 100)).unwrap();
+    let attach = |stag, domain| life.registry.attach(stag, domain, place, NOW);
+    assert_eq!(attach(region.stag, ALPHA), Ok(region));
+    assert_eq!(attach(region.sync_stag.unwrap(), ALPHA), Ok(region));
+    assert_eq!(attach(region.stag, BETA), Err(IssueError::Stale));
+    assert_eq!(attach(region.stag, ANONYMOUS), Err(IssueError::Stale));
+    let forged = Stag(region.stag.0 ^ 1);
+    assert_eq!(attach(forged, ALPHA), Err(IssueError::Stale));
+    assert_eq!(life.registry.revoke(region.stag, BETA), Ok(false));
+    assert_eq!(life.registry.revoke(region.stag, ALPHA), Ok(true));
+    assert_eq!(attach(region.stag, ALPHA), Err(IssueError::Stale));
+}
+
+/// A tenant at its limit is refused; others are not, and revoking makes room (I16).
+#[test]
+fn limits_of_tenants() {
+    let life = Life::start(formatted(), None);
+    let ino = life.file("a", 10_000);
+    let mut last = None;
+    for n in 0..4096 {
+        last = Some(life.issue(ALPHA, ino, (n, 1)).unwrap());
+    }
+    let one_more = life.issue(ALPHA, ino, (4096, 1));
+    assert_eq!(one_more, Err(IssueError::TenantFull));
+    assert!(life.issue(BETA, ino, (4096, 1)).is_ok());
+    life.registry.revoke(last.unwrap().stag, ALPHA).unwrap();
+    assert!(life.issue(ALPHA, ino, (4096, 1)).is_ok());
+    let after = Life::start(life.cut(), None);
+    assert_eq!(after.restored.living, 4097);
+}
+
+/// The epochs of tenants only grow, and their domains stay (I12).
+#[test]
+fn epochs_only_grow() {
+    let enrol = |life: &Life, wanted: &[(&str, u64)]| {
+        let wanted: Vec<_> = wanted
+            .iter()
+            .map(|(name, epoch)| (name.parse().unwrap(), *epoch))
+            .collect();
+        life.registry.enrol(&wanted, NOW)
+    };
+    let life = Life::start(formatted(), None);
+    let first = enrol(&life, &[("a", 1), ("b", 5)]).unwrap();
+    assert_ne!(first[0].domain, first[1].domain);
+    assert_ne!(first[0].domain, ANONYMOUS);
+    let life = Life::start(life.cut(), None);
+    let lower = enrol(&life, &[("a", 1), ("b", 4)]).unwrap_err();
+    assert!(
+        matches!(lower, EnrolError::Epoch { seen: 5, .. }),
+        "{lower}"
+    );
+    let again = enrol(&life, &[("b", 6), ("c", 0)]).unwrap();
+    assert_eq!(again[0].domain, first[1].domain);
+    assert!(first.iter().all(|t| t.domain != again[1].domain));
+    let life = Life::start(life.cut(), None);
+    assert!(enrol(&life, &[("b", 5)]).is_err());
+    let back = enrol(&life, &[("a", 1)]).unwrap();
+    assert_eq!(back[0].domain, first[0].domain);
+}
+
+fn door(bug: Option<Bug>) -> (Door, Key) {
+    let key = Key::derive(b"a secret of alpha").unwrap();
+    let tenants = vec![
+        Tenant::new("alpha".parse().unwrap(), key.clone(), 3, ALPHA, 0),
+        Tenant::new(
+            "beta".parse().unwrap(),
+            Key::derive(b"a secret of beta.").unwrap(),
+            3,
+            BETA,
+            0,
+        ),
+    ];
+    let door = Door::new(tenants, false);
+    match bug {
+        Some(bug) => (door.with_bug(bug), key),
+        None => (door, key),
+    }
+}
+
+fn claims() -> Claims {
+    Claims {
+        tenant: "alpha".parse().unwrap(),
+        epoch: 3,
+        expires: NOW + 100,
+        once: false,
+        nonce: [1; 16],
+    }
+}
+
+/// Who is let in, and what others are told (RELIABILITY §8).
+fn door_holds(bug: Option<Bug>) -> bool {
+    let (door, key) = door(bug);
+    let try_at = |token: &[u8], now| door.admit(token, now).map(|a| a.domain);
+    let sign = |change: fn(&mut Claims)| {
+        let mut claims = claims();
+        change(&mut claims);
+        key.sign(&claims)
+    };
+    let good = sign(|_| {});
+    let once = sign(|c| c.once = true);
+    let mut forged = good.clone();
+    *forged.last_mut().unwrap() ^= 1;
+    let truncated = &good[..good.len() - 1];
+    let oversized = [&good[..], b"x"].concat();
+    let cases: [(&[u8], u64, Result<ProtectionDomain, Denial>); 17] = [
+        (b"", NOW, Err(Denial::NoToken)),
+        (b"rping", NOW, Err(Denial::NoToken)),
+        (&good, NOW, Ok(ALPHA)),
+        (&good, NOW, Ok(ALPHA)),
+        (&forged, NOW, Err(Denial::Refused)),
+        (truncated, NOW, Err(Denial::Malformed)),
+        (&oversized, NOW, Err(Denial::Malformed)),
+        // Beta's name with alpha's key; nobody's name.
+        (
+            &sign(|c| c.tenant = "beta".parse().unwrap()),
+            NOW,
+            Err(Denial::Refused),
+        ),
+        (
+            &sign(|c| c.tenant = "gamma".parse().unwrap()),
+            NOW,
+            Err(Denial::Refused),
+        ),
+        (&sign(|c| c.epoch = 2), NOW, Err(Denial::Epoch)),
+        (&sign(|c| c.epoch = 4), NOW, Err(Denial::Epoch)),
+        (&once, NOW, Ok(ALPHA)),
+        (&once, NOW, Err(Denial::Used)),
+        (
+            &sign(|c| (c.once, c.expires) = (true, NOW + 301)),
+            NOW,
+            Err(Denial::TooLong),
+        ),
+        (&good, NOW + 99, Ok(ALPHA)),
+        (&good, NOW + 100, Err(Denial::Expired)),
+        // The clock is set back: it stays over.
+        (&good, NOW, Err(Denial::Expired)),
+    ];
+    cases
+        .iter()
+        .all(|(token, now, expected)| try_at(token, *now) == *expected)
+}
+
+#[test]
+fn the_door() {
+    assert!(door_holds(None));
+}
+
+/// M12: a door that is wrong in one way is found out.
+#[test]
+fn planted_bugs_of_the_door_are_found() {
+    for bug in Bug::DOOR {
+        assert!(!door_holds(Some(bug)), "nobody has noticed {bug:?}");
+    }
+}
+
+proptest! {
+    /// M9: private data of strangers, also when it begins like ours, is parsed without harm, and lets nobody in.
+    #[test]
+    fn strange_private_data(mut bytes in prop::collection::vec(any::<u8>(), 0..600), like in 0..3_usize) {
+        let magic: &[u8] = [&b""[..], b"FNT1", b"FNS1"][like];
+        bytes.splice(..0, magic.iter().copied());
+        let _ = Greeting::parse(&bytes);
+        prop_assert!(door(None).0.admit(&bytes, NOW).is_err());
+    }
+
+    /// M9: so are tokens with a field changed.
+    #[test]
+    fn hostile_fields(at in 0..77_usize, byte: u8) {
+        let (door, key) = door(None);
+        let mut token = key.sign(&claims());
+        let changed = token[at] != byte;
+        token[at] = byte;
+        prop_assert_eq!(door.admit(&token, NOW).is_err(), changed);
+    }
+
+    /// M5: what is on the media is parsed without harm.
+    #[test]
+    fn strange_media(bytes in prop::collection::vec(any::<u8>(), 4096)) {
+        for (n, slot) in bytes.chunks(RECORD_BYTES).enumerate() {
+            prop_assert_eq!(Record::parse(n, slot), None);
+        }
+        prop_assert!(parse_tenants(&bytes).is_empty());
+    }
+}

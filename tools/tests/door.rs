@@ -1,0 +1,471 @@
+//! Tenants, tokens, persistent regions and replacement, against the real program.
+
+mod common;
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::time::Duration;
+
+use common::{Image, Target, bad, can_serve, good, pattern};
+use softrdma::CloseReason;
+use tools::client::{
+    Channel, ChannelOptions, ClientError, FileNo, Identity, RemoteFile, Session, SessionOptions,
+};
+use tools::control::{
+    FLAG_CREATE, FLAG_EXCLUSIVE, FLAG_PERSISTENT, FLAG_TRUNCATE, FLAG_WRITE, Op, Request,
+};
+use tools::credentials::token::from_text;
+use tools::credentials::{Claims, Denial, Key, SessionBlock, unix_now};
+
+/// What the configuration file of a target says of a tenant.
+fn tenant(image: &Image, name: &str, more: &str) -> String {
+    let key = image.beside(&format!("{name}.key"));
+    if !key.exists() {
+        good(&["token", "key", key.to_str().unwrap()]);
+    }
+    format!("[[tenant]]\nname = \"{name}\"\nkey_file = {key:?}\n{more}\n")
+}
+
+fn config(image: &Image, text: &str) -> String {
+    let path = image.beside("target.toml");
+    fs::write(&path, text).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+fn key_of(image: &Image, name: &str) -> Key {
+    Key::read(&image.beside(&format!("{name}.key"))).unwrap()
+}
+
+fn claims(name: &str, epoch: u64, expires: u64) -> Claims {
+    Claims {
+        tenant: name.parse().unwrap(),
+        epoch,
+        expires,
+        once: false,
+        nonce: rand::random(),
+    }
+}
+
+fn later() -> u64 {
+    unix_now() + 3600
+}
+
+fn connect(target: &Target, private_data: &[u8]) -> Result<Session, ClientError> {
+    let at = [target.address];
+    Session::connect_as(&at, SessionOptions::default(), private_data)
+}
+
+fn denied(target: &Target, private_data: &[u8]) -> Denial {
+    match connect(target, private_data) {
+        Err(ClientError::Denied { denial, .. }) => denial,
+        other => panic!("not denied: {other:?}"),
+    }
+}
+
+fn make(session: &mut Session, path: &str, length: u64, flags: u16) -> RemoteFile {
+    let request = Request {
+        flags: FLAG_WRITE | FLAG_CREATE | flags,
+        length,
+        ..Request::new(Op::Open, path)
+    };
+    session.open(request).unwrap()
+}
+
+fn write(session: &mut Session, file: &RemoteFile, bytes: &[u8]) {
+    let length = bytes.len() as u64;
+    session
+        .write(file, 0, length, true, |at, to| {
+            to.copy_from_slice(&bytes[at as usize..][..to.len()]);
+            Ok(())
+        })
+        .unwrap();
+}
+
+fn read(session: &mut Session, file: &RemoteFile) -> Result<Vec<u8>, ClientError> {
+    let mut found = Vec::new();
+    session.read(file, 0, file.length, |_, bytes| {
+        found.extend_from_slice(bytes);
+        Ok(())
+    })?;
+    Ok(found)
+}
+
+fn errno(result: Result<RemoteFile, ClientError>) -> i32 {
+    match result {
+        Err(ClientError::Refused { status, .. }) => status,
+        other => panic!("not refused: {other:?}"),
+    }
+}
+
+/// The end that the target gave a connection, in its own words.
+fn end(result: Result<Vec<u8>, ClientError>) -> String {
+    match result {
+        Err(ClientError::Closed {
+            reason: CloseReason::TerminateReceived(why),
+            ..
+        }) => why.to_string(),
+        other => panic!("not ended by the target: {other:?}"),
+    }
+}
+
+/// (STag, offset, length) that a client remembers are honoured after a kill, without asking for anything (D11); those of
+/// plain opens are not; and the same open answers the same STags.
+#[test]
+fn remembered_after_a_kill() {
+    if !can_serve() {
+        return;
+    }
+    let image = Image::new("128MiB");
+    let content = pattern(50_000, 3);
+    let target = image.serve(&[]);
+    let mut session = target.session();
+    let file = make(&mut session, "/a", 50_000, FLAG_TRUNCATE | FLAG_PERSISTENT);
+    let plain = make(&mut session, "/b", 100, FLAG_TRUNCATE);
+    write(&mut session, &file, &content);
+    target.kill();
+    let target = image.serve(&[]);
+    let mut session = target.session();
+    assert!(read(&mut session, &file).unwrap() == content);
+    write(&mut session, &file, &content[..10]);
+    let again = make(&mut session, "/a", 0, FLAG_PERSISTENT);
+    assert_eq!((again.stag, again.stag_sync), (file.stag, file.stag_sync));
+    let why = end(read(&mut session, &plain));
+    assert!(why.contains("STag"), "{why}");
+    // The end of the connection ends nothing else.
+    assert!(read(&mut target.session(), &file).unwrap() == content);
+    assert!(target.stop().success());
+    good(&["fsck", image.path().to_str().unwrap()]);
+}
+
+/// Revoked, shrunk, removed and made again: refused, before and after a kill, and only that (I9, I11).
+#[test]
+fn refused_for_ever() {
+    if !can_serve() {
+        return;
+    }
+    let image = Image::new("128MiB");
+    let target = image.serve(&[]);
+    let mut session = target.session();
+    let flags = FLAG_TRUNCATE | FLAG_PERSISTENT;
+    let names = ["/kept", "/revoked", "/shrunk", "/emptied"];
+    let files = names.map(|name| make(&mut session, name, 20_000, flags));
+    let revoke = Request {
+        handle: files[1].handle,
+        ..Request::new(Op::Revoke, "")
+    };
+    session.call(revoke).unwrap();
+    make(&mut session, "/shrunk", 10_000, FLAG_TRUNCATE);
+    make(&mut session, "/shrunk", 20_000, FLAG_TRUNCATE);
+    // Nobody has it open any more when it goes.
+    session.close();
+    let mut shrinker = target.session();
+    make(&mut shrinker, "/emptied", 0, FLAG_TRUNCATE);
+    let refused = |target: &Target| {
+        for (name, file) in names.iter().zip(&files) {
+            let mut session = target.session();
+            let attach = Request {
+                handle: file.stag.0,
+                ..Request::new(Op::Attach, "")
+            };
+            let attached = session.open(attach);
+            let read = read(&mut session, file);
+            if *name == "/kept" {
+                assert_eq!(attached.unwrap().stag, file.stag);
+                assert_eq!(read.unwrap(), vec![0; 20_000]);
+            } else {
+                assert_eq!(errno(attached), libc::ESTALE, "{name}");
+                let why = end(read);
+                assert!(why.contains("STag"), "{name}: {why}");
+            }
+        }
+    };
+    refused(&target);
+    target.kill();
+    let target = image.serve(&[]);
+    refused(&target);
+    assert!(target.stop().success());
+}
+
+/// A tenant reaches only its own: exports, regions, and nothing at all with a token that is not good; strangers are not let in
+/// (RELIABILITY §8). Another tenant's use of an STag ends that stream.
+#[test]
+fn tenants_are_apart() {
+    if !can_serve() {
+        return;
+    }
+    let image = Image::new("128MiB");
+    let text = tenant(&image, "alpha", "epoch = 2\nexports = [\"/a\"]")
+        + &tenant(&image, "beta", "exports = [\"/b\", \"/a/shared:ro\"]");
+    let target = image.serve(&[]);
+    make(&mut target.session(), "/x", 1, FLAG_TRUNCATE);
+    assert!(target.stop().success());
+    let config = config(&image, &text);
+    let target = image.serve(&["--config", &config, "--dram", "1MiB"]);
+    let (alpha, beta) = (key_of(&image, "alpha"), key_of(&image, "beta"));
+    let of_alpha = alpha.sign(&claims("alpha", 2, later()));
+    let of_beta = beta.sign(&claims("beta", 0, later()));
+
+    assert_eq!(denied(&target, b""), Denial::NoToken);
+    assert_eq!(denied(&target, &[7; 200]), Denial::NoToken);
+    assert_eq!(denied(&target, &of_alpha[..50]), Denial::Malformed);
+    let oversized = [&of_alpha[..], &[0; 100]].concat();
+    assert_eq!(denied(&target, &oversized), Denial::Malformed);
+    let mut forged = of_alpha.clone();
+    forged[60] ^= 1;
+    assert_eq!(denied(&target, &forged), Denial::Refused);
+    let wrong_key = beta.sign(&claims("alpha", 2, later()));
+    assert_eq!(denied(&target, &wrong_key), Denial::Refused);
+    let previous = alpha.sign(&claims("alpha", 1, later()));
+    assert_eq!(denied(&target, &previous), Denial::Epoch);
+    let expired = alpha.sign(&claims("alpha", 2, unix_now() - 1));
+    assert_eq!(denied(&target, &expired), Denial::Expired);
+    let once = alpha.sign(&Claims {
+        once: true,
+        ..claims("alpha", 2, unix_now() + 100)
+    });
+    connect(&target, &once).unwrap().close();
+    assert_eq!(denied(&target, &once), Denial::Used);
+
+    let mut a = connect(&target, &of_alpha).unwrap();
+    let outside = Request {
+        flags: FLAG_CREATE,
+        ..Request::new(Op::Open, "/b")
+    };
+    assert_eq!(errno(a.open(outside)), libc::EACCES);
+    let dram = Request::new(Op::Open, "/.dram");
+    assert_eq!(errno(a.open(dram)), libc::EACCES);
+    let flags = FLAG_TRUNCATE | FLAG_PERSISTENT | FLAG_EXCLUSIVE;
+    let file = make(&mut a, "/a", 5000, flags);
+    let mut b = connect(&target, &of_beta).unwrap();
+    make(&mut b, "/b", 5000, FLAG_TRUNCATE);
+    let attach = Request {
+        handle: file.stag.0,
+        ..Request::new(Op::Attach, "")
+    };
+    assert_eq!(errno(b.open(attach)), libc::ESTALE);
+    let why = end(read(&mut b, &file));
+    assert!(why.contains("STag"), "{why}");
+    assert_eq!(read(&mut a, &file).unwrap(), vec![0; 5000]);
+    target.kill();
+
+    // After a restart just the same; and a higher epoch ends tokens and registrations, for ever.
+    let target = image.serve(&["--config", &config]);
+    let mut a = connect(&target, &of_alpha).unwrap();
+    assert_eq!(read(&mut a, &file).unwrap(), vec![0; 5000]);
+    let mut b = connect(&target, &of_beta).unwrap();
+    end(read(&mut b, &file));
+    assert!(target.stop().success());
+    fs::write(&config, text.replace("epoch = 2", "epoch = 3")).unwrap();
+    let target = image.serve(&["--config", &config]);
+    assert_eq!(denied(&target, &of_alpha), Denial::Epoch);
+    let token = alpha.sign(&claims("alpha", 3, later()));
+    end(read(&mut connect(&target, &token).unwrap(), &file));
+    assert!(target.stop().success());
+    fs::write(&config, &text).unwrap();
+    let message = bad(&[
+        "serve",
+        image.path().to_str().unwrap(),
+        "--listen",
+        "127.0.0.1:0",
+        "--config",
+        &config,
+    ]);
+    assert!(message.contains("epoch 3"), "{message}");
+}
+
+/// The target's own files are not for clients.
+#[test]
+fn own_files_are_out_of_reach() {
+    if !can_serve() {
+        return;
+    }
+    let image = Image::new("128MiB");
+    let target = image.serve(&[]);
+    let mut session = target.session();
+    make(&mut session, "/a", 100, FLAG_TRUNCATE | FLAG_PERSISTENT);
+    for path in ["/.flashnet", "/.flashnet/credentials", "/.flashnet/new"] {
+        let request = Request {
+            flags: FLAG_WRITE | FLAG_CREATE,
+            ..Request::new(Op::Open, path)
+        };
+        assert_eq!(errno(session.open(request)), libc::EACCES, "{path}");
+    }
+    let list = good(&["ls", &target.url("/")]);
+    assert!(!list.contains("flashnet"), "{list}");
+    assert!(target.stop().success());
+}
+
+/// Tokens by the command line: made, shown, presented; a secret that others can read is refused.
+#[test]
+fn tokens_by_command() {
+    if !can_serve() {
+        return;
+    }
+    let image = Image::new("128MiB");
+    let config = config(&image, &tenant(&image, "alpha", ""));
+    let target = image.serve(&["--config", &config]);
+    let text = |path: &Path| path.to_str().unwrap().to_owned();
+    let (key, token) = (
+        text(&image.beside("alpha.key")),
+        text(&image.beside("token")),
+    );
+    let make = ["token", "make", "--tenant", "alpha", "--key-file", &key];
+    good(&[&make[..], &["-o", &token]].concat());
+    let shown = good(&["token", "show", &token]);
+    assert!(shown.contains("alpha"), "{shown}");
+    from_text(&good(&make)).unwrap();
+    let message = bad(&["put", &config, &target.url("/x")]);
+    assert!(message.contains("--token-file"), "{message}");
+    good(&["put", &config, &target.url("/x"), "--token-file", &token]);
+    let list = good(&["ls", &target.url("/"), "--token-file", &token]);
+    assert!(list.contains('x'), "{list}");
+    assert!(target.stop().success());
+    fs::set_permissions(&key, fs::Permissions::from_mode(0o644)).unwrap();
+    let message = bad(&make);
+    assert!(message.contains("chmod"), "{message}");
+}
+
+/// A connection of a session ends the one before, and one that comes late is refused: bytes of a lost connection cannot be
+/// placed after newer ones (I12).
+#[test]
+fn an_old_connection_is_fenced() {
+    if !can_serve() {
+        return;
+    }
+    let image = Image::new("128MiB");
+    let target = image.serve(&["--reactors", "2"]);
+    let block = |connection| {
+        let block = SessionBlock {
+            id: [5; 16],
+            connection,
+        };
+        block.emit()
+    };
+    let mut old = connect(&target, &block(1)).unwrap();
+    let file = make(&mut old, "/a", 5000, FLAG_TRUNCATE | FLAG_PERSISTENT);
+    let mut new = connect(&target, &block(3)).unwrap();
+    assert!(read(&mut old, &file).is_err());
+    assert_eq!(read(&mut new, &file).unwrap(), vec![0; 5000]);
+    assert_eq!(denied(&target, &block(2)), Denial::Superseded);
+    // Sessions of others are others.
+    target.session().close();
+    assert_eq!(read(&mut new, &file).unwrap(), vec![0; 5000]);
+    assert!(target.stop().success());
+}
+
+fn channel(target: &Target) -> (Channel, FileNo) {
+    let options = ChannelOptions {
+        identity: Identity::Stranger,
+        patience: Duration::from_secs(60),
+        ..ChannelOptions::default()
+    };
+    let mut channel = Channel::connect(&[target.address], options).unwrap();
+    let file = channel
+        .open(Request {
+            flags: FLAG_WRITE | FLAG_CREATE | FLAG_TRUNCATE,
+            length: 100_000,
+            ..Request::new(Op::Open, "/channel")
+        })
+        .unwrap();
+    (channel, file)
+}
+
+/// A target that takes over has the address, the volume with everything in it, and the clients (also what was not durable); the
+/// other has ended in order.
+#[test]
+fn a_target_is_replaced() {
+    if !can_serve() {
+        return;
+    }
+    let image = Image::new("128MiB");
+    let first = image.serve(&[]);
+    let (mut channel, file) = channel(&first);
+    let content = pattern(100_000, 5);
+    channel.write(file, 0, &content, false).unwrap();
+    channel.acknowledged().unwrap().unwrap();
+    let second = image.serve(&["--replace"]);
+    assert_eq!(second.address, first.address);
+    assert!(first.ended().success());
+    channel.read(file, 0, content.len()).unwrap();
+    let found = channel.acknowledged().unwrap().unwrap().bytes.unwrap();
+    assert!(found.to_vec(0, content.len()) == content);
+    assert_eq!(channel.connections(), 2);
+    // And once more; one that finds nobody just starts.
+    let third = image.serve(&["--replace"]);
+    assert!(second.ended().success());
+    assert!(third.stop().success());
+    let fourth = image.serve(&["--replace"]);
+    assert!(fourth.stop().success());
+    good(&["fsck", image.path().to_str().unwrap()]);
+}
+
+/// A region that is revoked is an error for its channel, not a reason to try for ever (I18).
+#[test]
+fn a_channel_hears_of_the_end_of_its_region() {
+    if !can_serve() {
+        return;
+    }
+    let image = Image::new("128MiB");
+    let target = image.serve(&[]);
+    let (mut channel, file) = channel(&target);
+    let mut session = target.session();
+    make(&mut session, "/channel", 10, FLAG_TRUNCATE);
+    channel.read(file, 0, 100).unwrap();
+    match channel.acknowledged() {
+        Err(ClientError::Refused { status, .. }) => assert_eq!(status, libc::ESTALE),
+        other => panic!("not refused: {other:?}"),
+    }
+    assert!(target.stop().success());
+}
+
+/// A persistent region alone holds nothing: its file can be deleted on the mount, which ends it, also when the number of the
+/// inode is used again; and can be moved to another place, which it follows (I9, I11).
+#[test]
+fn files_of_persistent_regions_change_on_the_mount() {
+    if !can_serve() || !common::can_mount() {
+        return;
+    }
+    let image = Image::new("128MiB");
+    let mount = image.beside("mnt");
+    fs::create_dir(&mount).unwrap();
+    let with_mount = ["--mount", mount.to_str().unwrap()];
+    let target = image.serve(&with_mount);
+    let mut session = target.session();
+    let flags = FLAG_TRUNCATE | FLAG_PERSISTENT;
+    let gone = make(&mut session, "/gone", 20_000, flags);
+    let moved = make(&mut session, "/moved", 20_000, flags);
+    make(&mut session, "/behind", 1, FLAG_TRUNCATE);
+    let content = pattern(20_000, 9);
+    write(&mut session, &moved, &content);
+    session.close();
+    // The end of a connection reaches the control threads after the client has it: only then nobody has the files open.
+    let grow = |name: &str| {
+        let file = fs::OpenOptions::new().write(true).open(mount.join(name));
+        file.unwrap().set_len(65 << 30)
+    };
+    while let Err(error) = grow("moved") {
+        assert_eq!(error.raw_os_error(), Some(libc::EBUSY));
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    fs::remove_file(mount.join("gone")).unwrap();
+    fs::write(mount.join("new"), vec![1; 20_000]).unwrap();
+    let attach = |target: &Target, file: &RemoteFile| {
+        target.session().open(Request {
+            handle: file.stag.0,
+            ..Request::new(Op::Attach, "")
+        })
+    };
+    let check = |target: &Target| {
+        assert_eq!(errno(attach(target, &gone)), libc::ESTALE);
+        end(read(&mut target.session(), &gone));
+        assert_eq!(attach(target, &moved).unwrap().stag, moved.stag);
+        assert!(read(&mut target.session(), &moved).unwrap() == content);
+    };
+    check(&target);
+    target.kill();
+    let target = image.serve(&with_mount);
+    check(&target);
+    assert!(target.stop().success());
+    good(&["fsck", image.path().to_str().unwrap()]);
+}
