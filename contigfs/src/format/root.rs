@@ -187,10 +187,10 @@ mod tests {
         assert_eq!(bytes[8..12], [2, 0, 0, 0]);
         assert_eq!(bytes[48..56], [1, 0, 0, 0, 0, 0, 0, 0]);
         assert_eq!(RootRecord::parse(&bytes), Ok(root));
-        root.features = Features(0b1101);
+        root.features = Features(0b1_1101);
         assert_eq!(
             RootRecord::parse(&root.emit()),
-            Err(Corruption::Features(0b1000))
+            Err(Corruption::Features(0b1_0000))
         );
         let mut later = bytes;
         later[8] = 3;
