@@ -27,7 +27,7 @@ use softrdma::{
     Stag, TaggedOffset,
 };
 use thiserror::Error;
-use tracing::{debug, warn};
+use tracing::{debug, error, warn};
 
 use super::door::ANONYMOUS;
 use super::media::Media;
@@ -195,6 +195,8 @@ pub struct Registry<S: BlockStore> {
     hooks: Box<dyn Hooks>,
     options: Options,
     media: OnceLock<Media<S>>,
+    /// What is stored cannot be got at: nothing is known of it, and nothing is added.
+    unreadable: Option<FsError>,
     making: Mutex<()>,
     state: Mutex<State>,
 }
@@ -210,15 +212,26 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl<S: BlockStore> Registry<S> {
-    /// Reads what is stored. Nothing is registered before [`restore`](Self::restore).
+    /// Reads what is stored. Nothing is registered before [`restore`](Self::restore). If damage hides it, the volume goes on
+    /// without: no registration of before is honoured, none is issued, and no tenant is enrolled, because its epoch is not
+    /// known.
     pub fn open(
         fs: Arc<Fs<S>>,
         stags: Arc<RegionTable>,
         hooks: Box<dyn Hooks>,
         options: Options,
     ) -> Result<Self, FsError> {
+        let (found, unreadable) = match Media::find(&fs) {
+            Ok(found) => (found, None),
+            Err(error @ (FsError::Corrupt(_) | FsError::Store(_))) => {
+                error!(%error, "stored credentials cannot be read; no region of before is honoured");
+                (None, Some(error))
+            }
+            Err(error) => return Err(error),
+        };
         let registry = Self {
             media: OnceLock::new(),
+            unreadable,
             making: Mutex::default(),
             state: Mutex::default(),
             fs,
@@ -226,7 +239,7 @@ impl<S: BlockStore> Registry<S> {
             hooks,
             options,
         };
-        match Media::find(&registry.fs)? {
+        match found {
             Some(media) => {
                 *lock(&registry.state) = registry.read(&media);
                 let _ = registry.media.set(media);
@@ -278,6 +291,9 @@ impl<S: BlockStore> Registry<S> {
     fn media(&self) -> Result<&Media<S>, FsError> {
         if let Some(media) = self.media.get() {
             return Ok(media);
+        }
+        if let Some(error) = self.unreadable {
+            return Err(error);
         }
         let _making = lock(&self.making);
         if self.media.get().is_none() {
