@@ -72,8 +72,9 @@ pub(super) fn run(options: &cli::Litmus, json: bool) -> Result<()> {
     } else {
         println!("{}", report.table());
     }
-    match report.broken() {
-        0 => Ok(()),
-        n => bail!("{n} of the tests saw what they must not"),
+    let faults = report.faults();
+    if !faults.is_empty() {
+        bail!("the contract is broken: {}", faults.join("; "));
     }
+    Ok(())
 }

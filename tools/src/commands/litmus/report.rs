@@ -34,9 +34,17 @@ impl Line {
         }
     }
 
-    /// The outcome was seen, or the test could not have seen it.
-    fn is_broken(&self) -> bool {
-        self.outcome.seen > 0 || self.outcome.looks == 0
+    /// What is wrong, if anything: the outcome was seen, or the test could not have seen it.
+    fn fault(&self) -> Option<String> {
+        let (test, pair) = (self.shape.name(), self.pair());
+        match self.outcome {
+            Outcome { looks: 0, .. } => Some(format!("{test}, {pair}: never saw a store arrive")),
+            Outcome { seen: 0, .. } => None,
+            Outcome { looks, seen } => Some(format!(
+                "{test}, {pair}: {} in {seen} of {looks} looks",
+                self.shape.outcome()
+            )),
+        }
     }
 }
 
@@ -55,8 +63,8 @@ impl Report {
     }
 
     /// Tests whose outcome the contract rules out and that saw it, or saw nothing at all.
-    pub(super) fn broken(&self) -> usize {
-        self.0.iter().filter(|line| line.is_broken()).count()
+    pub(super) fn faults(&self) -> Vec<String> {
+        self.0.iter().filter_map(Line::fault).collect()
     }
 
     /// For people.
@@ -101,6 +109,6 @@ impl Report {
                 })
             })
             .collect();
-        json!({ "ok": self.broken() == 0, "tests": lines })
+        json!({ "ok": self.faults().is_empty(), "tests": lines })
     }
 }

@@ -1,7 +1,8 @@
 //! The tests.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use anyhow::{Result, anyhow};
 
@@ -17,6 +18,11 @@ const SHARERS: usize = 2;
 /// All four quarters of such a value are alike.
 const QUARTERS: u64 = 0x0001_0001_0001_0001;
 
+/// Whoever stores goes on, after its rounds, until the other has looked so often...
+const LOOKS_MIN: u64 = 20;
+/// ... or for so long: a store that never arrives must not keep the test for ever.
+const PATIENCE: Duration = Duration::from_secs(60);
+
 /// What a test found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Outcome {
@@ -30,6 +36,52 @@ impl Outcome {
     fn look(&mut self, seen: bool) {
         self.looks += 1;
         self.seen += u64::from(seen);
+    }
+}
+
+/// One stores as long as it is worth while, and the other looks meanwhile. On a busy machine all rounds may pass between
+/// two looks, and a test that has not looked shows nothing.
+#[derive(Debug)]
+struct Show {
+    rounds: u64,
+    start: Instant,
+    looks: AtomicU64,
+    over: AtomicBool,
+}
+
+impl Show {
+    fn new(rounds: u64) -> Self {
+        Self {
+            rounds,
+            start: Instant::now(),
+            looks: AtomicU64::new(0),
+            over: AtomicBool::new(false),
+        }
+    }
+
+    /// Runs the rounds, numbered from 1.
+    fn play(&self, step: &Step, mut round: impl FnMut(u64) -> Result<()>) -> Result<()> {
+        let mut number = 0;
+        while number < self.rounds || !self.was_looked_at() && !step.has_failed() {
+            number += 1;
+            round(number)?;
+        }
+        self.over.store(true, Ordering::SeqCst);
+        Ok(())
+    }
+
+    fn was_looked_at(&self) -> bool {
+        self.looks.load(Ordering::SeqCst) >= LOOKS_MIN || self.start.elapsed() > PATIENCE
+    }
+
+    fn is_over(&self) -> bool {
+        self.over.load(Ordering::SeqCst)
+    }
+
+    /// Counts a look.
+    fn look(&self, outcome: &mut Outcome, seen: bool) {
+        outcome.look(seen);
+        self.looks.store(outcome.looks, Ordering::SeqCst);
     }
 }
 
@@ -157,24 +209,23 @@ fn stale(file: &SharedFile, from: Way, to: Way, at: u64, rounds: u64) -> Result<
 }
 
 fn first_fault(file: &SharedFile, from: Way, to: Way, at: u64, rounds: u64) -> Result<Outcome> {
-    let (acknowledged, done) = (&AtomicU64::new(0), &AtomicU64::new(0));
-    let store = move |party: &mut dyn Party, _: &Step| {
-        for round in 1..=rounds {
+    let (acknowledged, show) = (&AtomicU64::new(0), &Show::new(rounds));
+    let store = move |party: &mut dyn Party, step: &Step| {
+        show.play(step, |round| {
             party.store(at, round)?;
             party.publish()?;
             acknowledged.store(round, Ordering::SeqCst);
-        }
-        done.store(1, Ordering::SeqCst);
-        Ok(())
+            Ok(())
+        })
     };
     let look = move |_: &mut dyn Party, step: &Step| {
         let mut outcome = Outcome::default();
-        while done.load(Ordering::SeqCst) == 0 && !step.has_failed() {
+        while !show.is_over() && !step.has_failed() {
             let mut party = to.open(file)?;
             party.load(at)?;
             for _ in 0..3 {
                 let round = acknowledged.load(Ordering::SeqCst);
-                outcome.look(party.load(at)? < round);
+                show.look(&mut outcome, party.load(at)? < round);
                 party.rest();
             }
         }
@@ -185,28 +236,27 @@ fn first_fault(file: &SharedFile, from: Way, to: Way, at: u64, rounds: u64) -> R
 }
 
 fn message_passing(file: &SharedFile, from: Way, to: Way, at: u64, rounds: u64) -> Result<Outcome> {
-    let done = &AtomicU64::new(0);
-    let store = move |party: &mut dyn Party, _: &Step| {
-        for round in 1..=rounds {
+    let show = &Show::new(rounds);
+    let store = move |party: &mut dyn Party, step: &Step| {
+        show.play(step, |round| {
             party.store(at + X, round)?;
             party.publish()?;
             party.store(at + Y, round)?;
             party.publish()?;
             party.rest();
-        }
-        done.store(1, Ordering::SeqCst);
-        Ok(())
+            Ok(())
+        })
     };
     let look = move |party: &mut dyn Party, step: &Step| {
         let (mut outcome, mut last) = (Outcome::default(), 0);
         while !step.has_failed() {
-            let over = done.load(Ordering::SeqCst) != 0;
+            let over = show.is_over();
             let flag = party.load(at + Y)?;
             let message = party.load(at + X)?;
             // A flag that was seen before proves nothing new.
             if flag != last {
                 last = flag;
-                outcome.look(message < flag);
+                show.look(&mut outcome, message < flag);
             }
             if over {
                 break;
@@ -313,21 +363,20 @@ fn share(
 }
 
 fn torn_store(file: &SharedFile, from: Way, to: Way, at: u64, rounds: u64) -> Result<Outcome> {
-    let done = &AtomicU64::new(0);
-    let store = move |party: &mut dyn Party, _: &Step| {
-        for round in 1..=rounds {
+    let show = &Show::new(rounds);
+    let store = move |party: &mut dyn Party, step: &Step| {
+        show.play(step, |round| {
             party.store(at, (round & 0xffff) * QUARTERS)?;
             party.publish()?;
             party.rest();
-        }
-        done.store(1, Ordering::SeqCst);
-        Ok(())
+            Ok(())
+        })
     };
     let look = move |party: &mut dyn Party, step: &Step| {
         let mut outcome = Outcome::default();
-        while done.load(Ordering::SeqCst) == 0 && !step.has_failed() {
+        while !show.is_over() && !step.has_failed() {
             let value = party.load(at)?;
-            outcome.look(value != (value & 0xffff) * QUARTERS);
+            show.look(&mut outcome, value != (value & 0xffff) * QUARTERS);
             party.rest();
         }
         Ok(outcome)
