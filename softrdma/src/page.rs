@@ -14,6 +14,8 @@
 //!   inside `put` itself. Until then the WRITE is not placed, and nothing behind it on its connection happens.
 //! - A page got to overwrite is filled whole and then dropped, or dropped untouched when access was revoked or the
 //!   connection ended meanwhile; in that case the store keeps the old content.
+//! - The owner may ask for the pages of a backing back at any time ([`Connection::renew_pages`]
+//!   (crate::Connection::renew_pages)): then each is given back and asked for anew, with the ticket it has.
 //! - `sync` is always answered later, by [`Connection::handle_durable`](crate::Connection::handle_durable).
 
 use crate::addr::{BackingId, Ticket};
@@ -121,6 +123,13 @@ pub trait PageStore {
         intent: Intent,
         ticket: Ticket,
     ) -> GetPage<Self::Page>;
+
+    /// Told once of each READ or VERIFY, before any of its pages is asked for: which pages it is about, and that it is of the
+    /// connection whose tickets have this tag. It lies in a region of which `left` more pages are behind. A store may use it
+    /// to bring in what is likely to be read next.
+    fn will_read(&mut self, reader: u32, pages: PageRange, left: u64) {
+        let _ = (reader, pages, left);
+    }
 
     /// Takes back a page that was written; `ticket` is that of its `get`.
     fn put(&mut self, page: Self::Page, ticket: Ticket) -> PutPage {

@@ -141,8 +141,9 @@ impl<S: PageStore> Connection<S> {
         let Execution {
             region, request, ..
         } = execution;
-        let result = page.map_err(Fault::Storage).and_then(|mut page| {
-            let access = permit(region, who, request)?;
+        // Access first, because the page of a region that has ended may fail for that.
+        let result = permit(region, who, request).and_then(|access| {
+            let mut page = page.map_err(Fault::Storage)?;
             let original = execute(&mut page, access.offset, request.op);
             if who.planted == Some(Bug::AtomicTwice) {
                 execute(&mut page, access.offset, request.op);

@@ -68,17 +68,19 @@ impl<S: PageStore> Connection<S> {
             to,
             len,
         };
-        let offset = check(region, who, what).map_err(refused)?.offset;
-        let len = match request.selectivity {
-            Selectivity::Range(len) => u64::from(len),
-            Selectivity::Region => region.spec.len,
+        let access = check(region, who, what).map_err(refused)?;
+        let offset = access.offset;
+        let end = match request.selectivity {
+            Selectivity::Range(len) => offset + u64::from(len),
+            // All that peers reach of it.
+            Selectivity::Region => access.reach_end(),
         };
         let Backing::Pages(backing) = region.spec.backing else {
             return Ok(None);
         };
         let page = PAGE_BYTES as u64;
         let first = offset / page;
-        let count = (offset + len).div_ceil(page) - first;
+        let count = end.div_ceil(page) - first;
         Ok(Some(PageRange {
             backing,
             first,

@@ -4,7 +4,7 @@
 //! is not in memory, or what went through a sync STag is not durable. Bytes behind it are kept, unread. READs do not
 //! park: they enter the inbound read queue, and their pages are awaited there.
 
-use crate::addr::{Msn, Ticket};
+use crate::addr::{BackingId, Msn, Ticket};
 use crate::connection::phase::{Local, Phase, Remote};
 use crate::connection::place::Placed;
 use crate::connection::ticket::TicketKind;
@@ -96,7 +96,7 @@ impl<S: PageStore> Connection<S> {
                 self.take_flush(pages, &segment)
             }
             Segment::Untagged(segment) => {
-                let result = self.take_untagged(&segment);
+                let result = self.take_untagged(pages, &segment);
                 if self.receives.take_low() {
                     self.events.push_back(Event::SharedReceivesLow);
                 }
@@ -183,14 +183,20 @@ impl<S: PageStore> Connection<S> {
         Step::Park(took)
     }
 
-    fn take_untagged(&mut self, segment: &Untagged<'_>) -> Result<(), TerminateCode> {
+    fn take_untagged(
+        &mut self,
+        pages: &mut S,
+        segment: &Untagged<'_>,
+    ) -> Result<(), TerminateCode> {
         match segment.opcode {
             Opcode::ReadRequest => {
                 if self.close_if_unanswerable() {
                     return Ok(());
                 }
+                let who = self.accessor();
+                let memory = (&mut self.regions, pages);
                 self.responses
-                    .accept(self.accessor(), &mut self.regions, self.ird, segment)
+                    .accept(who, memory, (self.ird, self.config.tag), segment)
             }
             Opcode::Terminate => {
                 let terminate =
@@ -203,8 +209,9 @@ impl<S: PageStore> Connection<S> {
                     return Ok(());
                 }
                 let who = self.accessor();
+                let memory = (&mut self.regions, pages);
                 self.responses
-                    .accept_verify(who, &mut self.regions, self.ird, segment)
+                    .accept_verify(who, memory, (self.ird, self.config.tag), segment)
             }
             Opcode::AtomicResponse | Opcode::FlushResponse | Opcode::VerifyResponse => {
                 self.requests.handle_answer(segment, &mut self.completions)
@@ -298,6 +305,12 @@ impl<S: PageStore> Connection<S> {
                 self.fail(fault, Some(&ulpdu));
             }
         }
+    }
+
+    /// Gives back every page of `backing` that this connection holds and asks for it anew. The owner of the pages wants to
+    /// do something to them that must not wait until the peer takes its bytes. Whether there were any.
+    pub fn renew_pages(&mut self, pages: &mut S, backing: BackingId) -> bool {
+        self.responses.renew(pages, backing)
     }
 
     /// Answers a pending [`PageStore::put`]. Tickets of operations that no longer exist are ignored.

@@ -4,12 +4,11 @@
 //! are copied. Order of the tests: full STag, stream, protection domain, liveness, range (wrap, then bounds), rights.
 //! The first that fails decides; which Terminate it becomes is in [`AccessError::terminate`].
 //!
-//! The check hands out an `Access` that holds the region's gate. Deregistration takes the gate for itself, so
-//! when it returned no copy is under way and none will start (I11).
-
-use std::sync::RwLockReadGuard;
+//! The check hands out an `Access` that has entered the region's gate, and that of the region behind a window. Who ends
+//! or cuts a region takes the gate for itself, so when that returned no copy is under way and none will start (I11).
 
 use crate::addr::{ProtectionDomain, Stag, StreamId, TaggedOffset};
+use crate::mem::gate::Passage;
 use crate::mem::region::{Region, Rights};
 use crate::planted::Bug;
 use crate::wire::terminate::TerminateCode;
@@ -96,8 +95,18 @@ impl AccessError {
 pub(crate) struct Access<'a> {
     /// Offset of the first byte in the backing.
     pub(crate) offset: u64,
-    _gate: RwLockReadGuard<'a, bool>,
-    _parent: Option<RwLockReadGuard<'a, bool>>,
+    /// Offset in the backing of the first byte that peers do not reach.
+    reach_end: u64,
+    _passage: Passage<'a>,
+    _parent: Option<Passage<'a>>,
+}
+
+impl Access<'_> {
+    /// Offset in the backing of the first byte that peers do not reach through the region, or through the window and the
+    /// region behind it.
+    pub(crate) fn reach_end(&self) -> u64 {
+        self.reach_end
+    }
 }
 
 /// May `who` do `what` with `region`? See the module's description for the order.
@@ -120,23 +129,30 @@ pub(crate) fn check<'a>(
     if region.spec.domain != who.domain {
         return Err(AccessError::NotOfStream);
     }
-    let gate = region.gate();
-    let parent = region.parent_gate();
-    if !*gate && who.planted != Some(Bug::LivenessUnchecked) {
+    let passage = region.passage();
+    if !passage.is_live() && who.planted != Some(Bug::LivenessUnchecked) {
         return Err(AccessError::InvalidStag);
     }
-    if let Some(parent) = &parent
-        && !**parent
-        && who.planted != Some(Bug::WindowOutlivesRegion)
-    {
-        return Err(AccessError::InvalidStag);
-    }
+    let mut reach = passage.reach();
+    let parent = match region.parent() {
+        None => None,
+        Some(parent) => {
+            let passage = parent.passage();
+            if !passage.is_live() && who.planted != Some(Bug::WindowOutlivesRegion) {
+                return Err(AccessError::InvalidStag);
+            }
+            // A window lies inside of its region.
+            let before = region.spec.offset - parent.spec.offset;
+            reach = reach.min(passage.reach().saturating_sub(before));
+            Some(passage)
+        }
+    };
     let len = u64::from(what.len);
     let end = what.to.checked_add(len).ok_or(AccessError::Wrap)?;
     let base = region.spec.base;
     // `base + len` does not wrap: registration checked it.
-    if (what.to < base || end.0 - base.0 > region.spec.len)
-        && (who.planted != Some(Bug::BoundsByOne) || end.0 != base.0 + region.spec.len + 1)
+    if (what.to < base || end.0 - base.0 > reach)
+        && (who.planted != Some(Bug::BoundsByOne) || end.0 != base.0 + reach + 1)
     {
         return Err(AccessError::Bounds);
     }
@@ -156,7 +172,8 @@ pub(crate) fn check<'a>(
     }
     Ok(Access {
         offset: region.spec.offset + (what.to.0 - base.0),
-        _gate: gate,
+        reach_end: region.spec.offset + reach,
+        _passage: passage,
         _parent: parent,
     })
 }

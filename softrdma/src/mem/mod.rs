@@ -4,6 +4,7 @@ pub mod access;
 pub mod arena;
 pub mod atomic;
 pub(crate) mod cache;
+mod gate;
 pub mod region;
 pub mod window;
 

@@ -8,19 +8,23 @@
 //! - R1. The index of an STag is random and of one region only; a file-backed region answers to exactly two STags of
 //!   that index, one with and one without the sync bit, whose other key bits differ. A flipped bit matches neither.
 //! - R2. A region once dead stays dead. Registering again makes a new one.
-//! - R3. An index that is set apart is not drawn: an STag that somebody may still remember does not come to mean something
+//! - R3. What peers may reach of a region is at most what was registered, and only the owner changes it
+//!   ([`RegionTable::set_reach`]). It changes as liveness does: when the call returned, no access beyond happens any more,
+//!   neither through the region nor through a window that is bound to it.
+//! - R4. An index that is set apart is not drawn: an STag that somebody may still remember does not come to mean something
 //!   else.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
 use crate::addr::{BackingId, ProtectionDomain, RemoteAddr, Stag, StreamId, TaggedOffset};
 use crate::mem::Buffer;
+use crate::mem::gate::{Gate, Passage};
 use crate::mem::window::WindowSlot;
 
 /// Regions in one table. The index has 24 bits; staying at a sixteenth keeps guessing hard and drawing cheap.
@@ -176,8 +180,8 @@ pub(crate) struct Region {
     pub(crate) spec: RegionSpec,
     pub(super) stag: Stag,
     pub(super) sync_stag: Option<Stag>,
-    /// True while alive. Read-held during each copy.
-    live: RwLock<bool>,
+    /// Held open during each copy.
+    gate: Gate,
     /// Window: the region that it is bound to.
     parent: Option<Arc<Self>>,
 }
@@ -185,10 +189,10 @@ pub(crate) struct Region {
 impl Region {
     pub(super) fn new(spec: RegionSpec, stag: Stag, sync_stag: Option<Stag>) -> Self {
         Self {
+            gate: Gate::new(spec.len),
             spec,
             stag,
             sync_stag,
-            live: RwLock::new(true),
             parent: None,
         }
     }
@@ -201,22 +205,22 @@ impl Region {
         }
     }
 
-    /// Gate of the region behind a window.
-    pub(crate) fn parent_gate(&self) -> Option<RwLockReadGuard<'_, bool>> {
-        self.parent.as_ref().map(|parent| parent.gate())
+    /// Of a window: the region that it is bound to.
+    pub(crate) fn parent(&self) -> Option<&Self> {
+        self.parent.as_deref()
     }
 
     pub(crate) fn answers_to(&self, stag: Stag) -> bool {
         self.stag == stag || self.sync_stag == Some(stag)
     }
 
-    pub(crate) fn gate(&self) -> RwLockReadGuard<'_, bool> {
-        self.live.read().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn passage(&self) -> Passage<'_> {
+        self.gate.enter()
     }
 
     /// No access after this returned (I11).
     pub(crate) fn kill(&self) {
-        *self.live.write().unwrap_or_else(PoisonError::into_inner) = false;
+        self.gate.close();
     }
 }
 
@@ -240,7 +244,7 @@ impl Slot {
 /// All regions of a target or client.
 pub struct RegionTable {
     pub(super) slots: RwLock<HashMap<u32, Slot>>,
-    /// Indices that are not drawn (R3).
+    /// Indices that are not drawn (R4).
     set_apart: RwLock<HashSet<u32>>,
     pub(super) random: Mutex<StdRng>,
     streams: AtomicU64,
@@ -292,7 +296,7 @@ impl RegionTable {
         self.generation.fetch_add(1, Ordering::Release);
     }
 
-    /// An index that is not in use, nor set apart (R3). Never 0: some peers treat STag 0 specially.
+    /// An index that is not in use, nor set apart (R4). Never 0: some peers treat STag 0 specially.
     pub(super) fn free_index(&self, slots: &HashMap<u32, Slot>) -> u32 {
         let mut random = self.random.lock().unwrap_or_else(PoisonError::into_inner);
         let set_apart = self
@@ -393,6 +397,16 @@ impl RegionTable {
         true
     }
 
+    /// Peers reach the first `bytes` of a region from now on, through windows over it as well, and never more than was
+    /// registered. When this returned, no access beyond happens any more (I11). False if there is no such region.
+    pub fn set_reach(&self, stag: Stag, bytes: u64) -> bool {
+        let Some(region) = self.find(stag) else {
+            return false;
+        };
+        region.gate.set_reach(bytes.min(region.spec.len));
+        true
+    }
+
     pub(crate) fn find(&self, stag: Stag) -> Option<Arc<Region>> {
         let slots = self.slots.read().unwrap_or_else(PoisonError::into_inner);
         let region = slots.get(&stag.index()).and_then(Slot::region);
@@ -436,7 +450,7 @@ pub(super) fn names(region: &Region) -> MemoryRegion {
 mod tests {
     use super::*;
 
-    /// An index that is set apart is not drawn (R3), and is once it has been given back.
+    /// An index that is set apart is not drawn (R4), and is once it has been given back.
     #[test]
     fn what_is_set_apart_is_not_drawn() {
         let buffer = Buffer::zeroed(1);

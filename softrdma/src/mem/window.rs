@@ -106,7 +106,7 @@ impl RegionTable {
         let spec = &parent.spec;
         let rights = spec.rights | Rights::REMOTE_INVALIDATE;
         let may = parent.answers_to(bind.region)
-            && *parent.gate()
+            && parent.passage().is_live()
             && spec.domain == who.domain
             && spec.stream.is_none_or(|stream| stream == who.stream)
             && spec.rights.contains(Rights::WINDOW_BIND)
@@ -119,7 +119,10 @@ impl RegionTable {
         let Some(Slot::Window(slot)) = slots.get_mut(&bind.window.index) else {
             return false;
         };
-        let is_bound = slot.bound.as_ref().is_some_and(|region| *region.gate());
+        let is_bound = slot
+            .bound
+            .as_ref()
+            .is_some_and(|region| region.passage().is_live());
         if slot.domain != who.domain || is_bound {
             return false;
         }
@@ -148,7 +151,7 @@ impl RegionTable {
         let spec = &region.spec;
         let may = spec.domain == who.domain
             && spec.stream.is_none_or(|stream| stream == who.stream)
-            && *region.gate();
+            && region.passage().is_live();
         if may {
             region.kill();
         }

@@ -2,7 +2,7 @@
 
 use crate::addr::{Msn, Stag};
 use crate::connection::Fault;
-use crate::connection::responses::{Body, Digest, Entry, Responses, Slot};
+use crate::connection::responses::{Body, Digest, Entry, Responses, State};
 use crate::connection::segment::cut;
 use crate::mem::access::{AccessError, AccessKind, Accessor, check};
 use crate::mem::region::Backing;
@@ -55,12 +55,15 @@ impl<P: Page> Responses<P> {
             }
             Some((region, base)) => {
                 let offset = base + u64::from(read.sent);
+                let refused = |error: AccessError| Fault::Peer(error.terminate(AccessKind::Read));
+                let access = |len| check(region, who, read.access(len)).map_err(refused);
                 if matches!(region.spec.backing, Backing::Pages(_)) {
-                    len = self.ready_bytes(offset, len)?;
+                    // The pages of a region that has ended may fail for that; the peer is told of its end.
+                    let ready = self.ready_bytes(offset, len);
+                    len = ready.or_else(|fault| access(len).and(Err(fault)))?;
                     header.last = len == remaining;
                 }
-                let refused = |error: AccessError| Fault::Peer(error.terminate(AccessKind::Read));
-                let access = check(region, who, read.access(len)).map_err(refused)?;
+                let access = access(len)?;
                 let at = framer.open(out);
                 header.emit_header(out);
                 match &region.spec.backing {
@@ -100,12 +103,15 @@ impl<P: Page> Responses<P> {
         if let Some((region, base)) = &read.source {
             let offset = base + u64::from(read.sent);
             len = len.min(DIGEST_BYTES);
+            let refused = |error: AccessError| Fault::Peer(error.terminate(AccessKind::Read));
+            let access = |len| check(region, who, read.access(len)).map_err(refused);
             if read.is_paged() {
-                len = self.ready_bytes(offset, len)?;
+                // As for a READ: the peer is told that the region has ended.
+                let ready = self.ready_bytes(offset, len);
+                len = ready.or_else(|fault| access(len).and(Err(fault)))?;
             }
             let last = read.sent + len == read.request.size;
-            let refused = |error: AccessError| Fault::Peer(error.terminate(AccessKind::Read));
-            let access = check(region, who, read.access(len)).map_err(refused)?;
+            let access = access(len)?;
             match &region.spec.backing {
                 Backing::Memory(buffer) => {
                     buffer.append_to(offset as usize, len as usize, &mut scratch);
@@ -179,13 +185,13 @@ impl<P: Page> Responses<P> {
     fn ready_bytes(&self, offset: u64, wanted: u32) -> Result<u32, Fault> {
         let mut ready = 0;
         for slot in &self.slots {
-            match slot {
-                Slot::Ready(_) if ready < wanted => {
+            match &slot.state {
+                State::Ready(_) if ready < wanted => {
                     let in_page = PAGE_BYTES as u32
                         - ((offset + u64::from(ready)) % PAGE_BYTES as u64) as u32;
                     ready = wanted.min(ready + in_page);
                 }
-                Slot::Failed(error) if ready == 0 => return Err(Fault::Storage(*error)),
+                State::Failed(error) if ready == 0 => return Err(Fault::Storage(*error)),
                 _ => break,
             }
         }
@@ -197,7 +203,9 @@ impl<P: Page> Responses<P> {
     fn append_pages(&self, offset: u64, len: u32, last: bool, out: &mut Vec<u8>) -> usize {
         let (mut copied, mut done) = (0, 0);
         for slot in &self.slots {
-            let Slot::Ready(page) = slot else { break };
+            let State::Ready(page) = &slot.state else {
+                break;
+            };
             if copied == len as usize {
                 break;
             }

@@ -16,10 +16,10 @@ use std::sync::Arc;
 
 use crate::addr::{BackingId, Msn, Ticket};
 use crate::connection::ticket::{TicketKind, Tickets, distance};
-use crate::mem::access::{AccessError, AccessKind, Accessor, Request, check};
+use crate::mem::access::{Access, AccessError, AccessKind, Accessor, Request, check};
 use crate::mem::cache::RegionCache;
 use crate::mem::region::{Backing, Region};
-use crate::page::{GetPage, Intent, PAGE_BYTES, Page, PageError, PageStore};
+use crate::page::{GetPage, Intent, PAGE_BYTES, Page, PageError, PageRange, PageStore};
 use crate::planted::Bug;
 use crate::wire::atomic::AtomicResponse;
 use crate::wire::ddp::Untagged;
@@ -28,10 +28,28 @@ use crate::wire::rdmap::{READ_REQUEST_BYTES, ReadRequest};
 use crate::wire::terminate::TerminateCode;
 
 #[derive(Debug)]
-enum Slot<P> {
+enum State<P> {
     Pending,
     Ready(P),
     Failed(PageError),
+}
+
+impl<P> From<GetPage<P>> for State<P> {
+    fn from(got: GetPage<P>) -> Self {
+        match got {
+            GetPage::Ready(page) => Self::Ready(page),
+            GetPage::Pending => Self::Pending,
+            GetPage::Failed(error) => Self::Failed(error),
+        }
+    }
+}
+
+/// A page of the window.
+#[derive(Debug)]
+struct Slot<P> {
+    backing: BackingId,
+    page: u64,
+    state: State<P>,
 }
 
 /// A request that is not answered completely.
@@ -170,26 +188,26 @@ impl<P: Page> Responses<P> {
     }
 
     /// Takes a Read Request.
-    pub(super) fn accept(
+    pub(super) fn accept<S: PageStore<Page = P>>(
         &mut self,
         who: Accessor,
-        regions: &mut RegionCache,
-        ird: u16,
+        memory: (&mut RegionCache, &mut S),
+        (ird, reader): (u16, u32),
         segment: &Untagged<'_>,
     ) -> Result<(), TerminateCode> {
         self.admit(ird, segment, READ_REQUEST_BYTES)?;
         let Some(request) = ReadRequest::parse(segment.payload) else {
             return Err(TerminateCode::OperationUnspecified);
         };
-        self.push_read(who, regions, segment.msn, request, None)
+        self.push_read((who, reader), memory, segment.msn, request, None)
     }
 
     /// Takes a Verify Request of the private profile.
-    pub(super) fn accept_verify(
+    pub(super) fn accept_verify<S: PageStore<Page = P>>(
         &mut self,
         who: Accessor,
-        regions: &mut RegionCache,
-        ird: u16,
+        memory: (&mut RegionCache, &mut S),
+        (ird, reader): (u16, u32),
         segment: &Untagged<'_>,
     ) -> Result<(), TerminateCode> {
         self.admit(ird, segment, VERIFY_REQUEST_BYTES)?;
@@ -208,13 +226,13 @@ impl<P: Page> Responses<P> {
             source,
         };
         let digest = Digest { request, crc: 0 };
-        self.push_read(who, regions, segment.msn, read, Some(digest))
+        self.push_read((who, reader), memory, segment.msn, read, Some(digest))
     }
 
-    fn push_read(
+    fn push_read<S: PageStore<Page = P>>(
         &mut self,
-        who: Accessor,
-        regions: &mut RegionCache,
+        (who, reader): (Accessor, u32),
+        (regions, pages): (&mut RegionCache, &mut S),
         msn: Msn,
         request: ReadRequest,
         digest: Option<Digest>,
@@ -235,8 +253,11 @@ impl<P: Page> Responses<P> {
                 to: request.source.to,
                 len: request.size,
             };
-            let offset = check(region, who, what).map_err(refused)?.offset;
-            Some((Arc::clone(region), offset))
+            let access = check(region, who, what).map_err(refused)?;
+            if let Backing::Pages(backing) = region.spec.backing {
+                announce(pages, reader, backing, &access, request.size);
+            }
+            Some((Arc::clone(region), access.offset))
         };
         self.msn = self.msn.next();
         self.entries.push_back(Entry::Read(Read {
@@ -353,13 +374,13 @@ impl<P: Page> Responses<P> {
             if self.slots.is_empty() {
                 self.front = ticket;
             }
-            self.slots.push_back(
-                match pages.get(backing, offset / PAGE_BYTES as u64, Intent::Read, ticket) {
-                    GetPage::Ready(page) => Slot::Ready(page),
-                    GetPage::Pending => Slot::Pending,
-                    GetPage::Failed(error) => Slot::Failed(error),
-                },
-            );
+            let page = offset / PAGE_BYTES as u64;
+            let state = pages.get(backing, page, Intent::Read, ticket).into();
+            self.slots.push_back(Slot {
+                backing,
+                page,
+                state,
+            });
             let in_page = PAGE_BYTES as u32 - (offset % PAGE_BYTES as u64) as u32;
             read.asked += in_page.min(read.request.size - read.asked);
         }
@@ -367,12 +388,34 @@ impl<P: Page> Responses<P> {
 
     /// A page came.
     pub(super) fn handle_page(&mut self, ticket: Ticket, page: Result<P, PageError>) {
-        if let Some(slot @ Slot::Pending) = self.slots.get_mut(distance(self.front, ticket)) {
-            *slot = match page {
-                Ok(page) => Slot::Ready(page),
-                Err(error) => Slot::Failed(error),
+        let slot = self.slots.get_mut(distance(self.front, ticket));
+        if let Some(slot) = slot
+            && matches!(slot.state, State::Pending)
+        {
+            slot.state = match page {
+                Ok(page) => State::Ready(page),
+                Err(error) => State::Failed(error),
             };
         }
+    }
+
+    /// Gives the pages of `backing` back and asks for them anew; whether there were any.
+    pub(super) fn renew<S: PageStore<Page = P>>(
+        &mut self,
+        pages: &mut S,
+        backing: BackingId,
+    ) -> bool {
+        let mut any = false;
+        for (n, slot) in self.slots.iter_mut().enumerate() {
+            if slot.backing == backing && matches!(slot.state, State::Ready(_)) {
+                any = true;
+                // Given back before it is asked for.
+                slot.state = State::Pending;
+                let ticket = self.front.advanced(n);
+                slot.state = pages.get(backing, slot.page, Intent::Read, ticket).into();
+            }
+        }
+        any
     }
 
     /// Can a segment be built?
@@ -381,9 +424,29 @@ impl<P: Page> Responses<P> {
             None => false,
             Some(Entry::Answer(answer)) => answer.hold == Hold::Nothing,
             Some(Entry::Read(read)) if read.is_paged() => {
-                matches!(self.slots.front(), Some(Slot::Ready(_) | Slot::Failed(_)))
+                (self.slots.front()).is_some_and(|slot| !matches!(slot.state, State::Pending))
             }
             Some(Entry::Read(_)) => true,
         }
     }
+}
+
+/// Tells the store of a READ or VERIFY of `size` bytes.
+fn announce<S: PageStore>(
+    pages: &mut S,
+    reader: u32,
+    backing: BackingId,
+    access: &Access<'_>,
+    size: u32,
+) {
+    const PAGE: u64 = PAGE_BYTES as u64;
+    let first = access.offset / PAGE;
+    let end = (access.offset + u64::from(size)).div_ceil(PAGE);
+    let range = PageRange {
+        backing,
+        first,
+        count: end - first,
+    };
+    let left = access.reach_end().div_ceil(PAGE).saturating_sub(end);
+    pages.will_read(reader, range, left);
 }

@@ -1,0 +1,235 @@
+//! The gate of a region: open while a peer's bytes are copied, closed for good by who ends the region.
+//!
+//! # Invariants
+//! - G1. Who has entered finds the region as it was at that moment until the passage is dropped: alive or not, and as
+//!   far as peers reached.
+//! - G2. When [`Gate::close`] or [`Gate::set_reach`] has returned, every passage that was given before is over (I11).
+
+use std::sync::PoisonError;
+#[cfg(not(test))]
+use std::sync::{RwLock, RwLockReadGuard};
+
+// The tests of this file run it under many schedules.
+#[cfg(test)]
+use shuttle::sync::{RwLock, RwLockReadGuard};
+
+#[derive(Clone, Copy, Debug)]
+struct State {
+    live: bool,
+    /// Bytes from the start of the region that peers may touch.
+    reach: u64,
+}
+
+/// See the module's description.
+#[derive(Debug)]
+pub(crate) struct Gate(RwLock<State>);
+
+/// Somebody is at it, and nobody ends or cuts the region meanwhile.
+#[derive(Debug)]
+pub(crate) struct Passage<'a>(RwLockReadGuard<'a, State>);
+
+impl Gate {
+    /// The gate of a live region.
+    pub(crate) fn new(reach: u64) -> Self {
+        Self(RwLock::new(State { live: true, reach }))
+    }
+
+    /// Enters; whether the region is alive is asked of the passage.
+    pub(crate) fn enter(&self) -> Passage<'_> {
+        Passage(self.0.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Ends the region, for good.
+    pub(crate) fn close(&self) {
+        self.0.write().unwrap_or_else(PoisonError::into_inner).live = false;
+    }
+
+    /// Changes how far peers reach.
+    pub(crate) fn set_reach(&self, bytes: u64) {
+        self.0.write().unwrap_or_else(PoisonError::into_inner).reach = bytes;
+    }
+}
+
+impl Passage<'_> {
+    pub(crate) fn is_live(&self) -> bool {
+        self.0.live
+    }
+
+    pub(crate) fn reach(&self) -> u64 {
+        self.0.reach
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use shuttle::sync::Mutex;
+    use shuttle::thread;
+
+    use crate::addr::{ProtectionDomain, Stag, StreamId, TaggedOffset};
+    use crate::mem::Buffer;
+    use crate::mem::access::{AccessError, AccessKind, Accessor, Request, check};
+    use crate::mem::cache::RegionCache;
+    use crate::mem::region::{MemoryRegion, RegionSpec, RegionTable, Rights};
+
+    const SCHEDULES: usize = 4_000;
+    const WHO: Accessor = Accessor {
+        stream: StreamId(1),
+        domain: ProtectionDomain(0),
+        planted: None,
+    };
+    /// Bytes of the region, and of a segment.
+    const LEN: usize = 8;
+    const SEGMENT: usize = 4;
+
+    struct World {
+        table: Arc<RegionTable>,
+        memory: Arc<Buffer>,
+        region: MemoryRegion,
+    }
+
+    impl World {
+        fn new() -> Arc<Self> {
+            let table = RegionTable::new([7; 32]);
+            let memory = Buffer::zeroed(LEN);
+            let spec = RegionSpec::memory(ProtectionDomain(0), Rights::all(), &memory);
+            let region = table.register(spec).unwrap();
+            Arc::new(Self {
+                table,
+                memory,
+                region,
+            })
+        }
+
+        /// A peer that writes its name into the region again and again, segment by segment, until it is refused.
+        fn write(&self, name: u8, rounds: usize) -> Option<AccessError> {
+            let mut cache = RegionCache::new(&self.table);
+            for round in 0..rounds {
+                let at = round * SEGMENT % LEN;
+                if let Err(refused) = self.segment(&mut cache, self.region.stag, at, name) {
+                    return Some(refused);
+                }
+            }
+            None
+        }
+
+        fn segment(
+            &self,
+            cache: &mut RegionCache,
+            stag: Stag,
+            at: usize,
+            name: u8,
+        ) -> Result<(), AccessError> {
+            let region = cache.find(stag).ok_or(AccessError::InvalidStag)?;
+            // Between the look at the table and the check anything may happen, as when a page is awaited.
+            thread::yield_now();
+            let what = Request {
+                kind: AccessKind::Write,
+                stag,
+                to: TaggedOffset(at as u64),
+                len: SEGMENT as u32,
+            };
+            let access = check(region, WHO, what)?;
+            for n in 0..SEGMENT {
+                self.memory.write(access.offset as usize + n, &[name]);
+                thread::yield_now();
+            }
+            Ok(())
+        }
+    }
+
+    /// I11: when the owner's call has returned, its memory is its own, in the middle of a segment or of a message, whoever
+    /// had found the region before; nobody gets in again, and two peers do not hold each other up for ever.
+    #[test]
+    fn nobody_writes_into_a_region_that_was_ended() {
+        let model = || {
+            let world = World::new();
+            let peers: Vec<_> = [1, 2]
+                .map(|name| {
+                    let world = Arc::clone(&world);
+                    thread::spawn(move || world.write(name, 3))
+                })
+                .into();
+            assert!(world.table.deregister(world.region.stag));
+            let own = [0xee; LEN];
+            world.memory.write(0, &own);
+            thread::yield_now();
+            for peer in peers {
+                let refused = peer.join().unwrap();
+                assert!(matches!(refused, None | Some(AccessError::InvalidStag)));
+            }
+            assert_eq!(world.memory.to_vec(0, LEN), own);
+            assert_eq!(world.write(3, 1), Some(AccessError::InvalidStag));
+        };
+        shuttle::check_random(model, SCHEDULES);
+        shuttle::check_pct(model, SCHEDULES, 3);
+    }
+
+    /// The same for the part that a region is cut by, while what is left of it goes on; and for an end that comes amid it.
+    #[test]
+    fn nobody_writes_beyond_a_reach_that_was_cut() {
+        let model = || {
+            let world = World::new();
+            let peer = {
+                let world = Arc::clone(&world);
+                thread::spawn(move || world.write(1, 4))
+            };
+            let ends = Arc::new(Mutex::new(false));
+            let ender = {
+                let (world, ends) = (Arc::clone(&world), Arc::clone(&ends));
+                thread::spawn(move || {
+                    world.table.deregister(world.region.stag);
+                    *ends.lock().unwrap() = true;
+                })
+            };
+            world.table.set_reach(world.region.stag, SEGMENT as u64);
+            world.memory.write(SEGMENT, &[0xee; SEGMENT]);
+            let ended = *ends.lock().unwrap();
+            if ended {
+                world.memory.write(0, &[0xee; SEGMENT]);
+            }
+            let refused = peer.join().unwrap();
+            ender.join().unwrap();
+            use AccessError::{Bounds, InvalidStag};
+            assert!(matches!(refused, None | Some(Bounds | InvalidStag)));
+            assert_eq!(world.memory.to_vec(SEGMENT, SEGMENT), [0xee; SEGMENT]);
+            if ended {
+                assert_eq!(world.memory.to_vec(0, SEGMENT), [0xee; SEGMENT]);
+            }
+        };
+        shuttle::check_random(model, SCHEDULES);
+        shuttle::check_pct(model, SCHEDULES, 3);
+    }
+
+    /// A region reaches no further than it was registered, whatever its owner says, and never again when it has ended.
+    #[test]
+    fn reach_is_bounded_by_the_registration() {
+        shuttle::check_random(
+            || {
+                let world = World::new();
+                let stag = world.region.stag;
+                let mut cache = RegionCache::new(&world.table);
+                for (reach, refused) in [(0, true), (7, true), (8, false), (u64::MAX, false)] {
+                    assert!(world.table.set_reach(stag, reach));
+                    let result = world.segment(&mut cache, stag, SEGMENT, 1);
+                    assert_eq!(
+                        result,
+                        if refused {
+                            Err(AccessError::Bounds)
+                        } else {
+                            Ok(())
+                        }
+                    );
+                }
+                let result = world.segment(&mut cache, stag, LEN, 1);
+                assert_eq!(result, Err(AccessError::Bounds));
+                world.table.deregister(stag);
+                assert!(!world.table.set_reach(stag, 8));
+                let result = world.segment(&mut cache, stag, 0, 1);
+                assert_eq!(result, Err(AccessError::InvalidStag));
+            },
+            1,
+        );
+    }
+}
