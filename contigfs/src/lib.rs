@@ -50,8 +50,8 @@ pub use check::{CheckReport, Problem, Progress, check, check_with_data};
 pub use error::{Corruption, FsError};
 pub use fs::{
     AtimePolicy, Clock, CopyRange, DirEntry, Extent, ExtentObserver, FallocMode, FormatOptions, Fs,
-    FsOptions, MetadataSync, NewLimits, NewNode, Quota, RenameMode, SeekTo, StatFs, SyncScope,
-    UnknownMetadataSync, WriteOptions, open_snapshot,
+    FsOptions, MetadataSync, NewLimits, NewNode, Quota, RenameMode, SeekTo, Settled, StatFs,
+    SyncScope, UnknownMetadataSync, WriteOptions, open_snapshot,
 };
 pub use ftl::snapshot::Snapshot;
 pub use inode::{Attr, FileKind, InodeNo, Limits, ProjectId, SetAttr, SetTime};

@@ -200,12 +200,21 @@ impl<S: BlockStore> Fs<S> {
                 record.size = end;
             }
         });
-        self.commit(txn)?;
-        let mut state = to.state();
-        if grows {
-            state.size = end;
+        {
+            // A page that somebody holds for as long as he likes would hold up the batch, and all batches behind it.
+            let _held_still = self.moves(from);
+            self.commit(txn)?;
         }
-        state.grains = None;
+        {
+            let mut state = to.state();
+            if grows {
+                state.size = end;
+            }
+            state.grains = None;
+        }
+        if grows {
+            self.has_grown(to);
+        }
         Ok(())
     }
 

@@ -202,6 +202,7 @@ impl<S: BlockStore> Fs<S> {
             }
         }
         self.share_no_more(inode);
+        self.has_grown(inode);
         written.map(Attempt::Wrote)
     }
 

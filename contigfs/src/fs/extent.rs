@@ -30,6 +30,17 @@ impl<S: BlockStore> Fs<S> {
         })
     }
 
+    /// Calls `f` with where a file lies; until it returns, the file neither moves nor changes its size. Who notes in `f` that he wants to hear of the file misses nothing that comes behind. It must
+    /// not call the file system.
+    pub fn with_extent<R>(&self, ino: InodeNo, f: impl FnOnce(Extent) -> R) -> Result<R, FsError> {
+        let inode = self.inode(ino)?;
+        let _content = shared(&inode.content);
+        inode.live_file()?;
+        let (range, size) = place(&inode)?;
+        let range = range.lbas();
+        Ok(f(Extent { range, size }))
+    }
+
     /// As [`file_extent`](Self::file_extent), and keeps the file there, names or not, until
     /// [`release_extent`](Self::release_extent): what would move it fails with [`FsError::Busy`].
     pub fn hold_extent(&self, ino: InodeNo) -> Result<Extent, FsError> {

@@ -79,7 +79,7 @@ pub use extent::Extent;
 pub use format::FormatOptions;
 pub use metadata_sync::{MetadataSync, UnknownMetadataSync};
 pub use mount::FsOptions;
-pub use observer::ExtentObserver;
+pub use observer::{ExtentObserver, Settled};
 pub use quota::{NewLimits, Quota};
 pub use readdir::DirEntry;
 pub use rename::RenameMode;

@@ -40,7 +40,7 @@ impl<S: BlockStore> Fs<S> {
             self.alloc().buddy.release(relocation.to);
             return Err(FsError::Busy);
         }
-        self.observe(|observer| observer.moving(inode.ino));
+        let _moves = self.moves(inode);
         if !self.has_bug(Bug::ProjectLeftBehind) {
             self.charge_range(inode, relocation.to.lbas());
         }

@@ -37,6 +37,7 @@ impl<S: BlockStore> Fs<S> {
         let mut txn = Txn::default();
         let mut more = None;
         let mut smaller = None;
+        let mut _shrinks = None;
         let range = if size > old {
             let range = self.ensure_range(inode, size)?;
             self.clean_tail(inode)?;
@@ -47,7 +48,7 @@ impl<S: BlockStore> Fs<S> {
         };
         let _change = lock(&inode.change);
         if size < old {
-            self.observe(|observer| observer.shrinking(inode.ino, size));
+            _shrinks = Some(self.shrinks(inode, size));
             self.share_less(inode, size);
             let kept = size.div_ceil(GRAIN);
             let behind = LbaRange::new(range.start.offset(kept), range.order.grains() - kept);
@@ -81,6 +82,9 @@ impl<S: BlockStore> Fs<S> {
                     Tail::Zeros
                 };
             }
+        }
+        if size > old {
+            self.has_grown(inode);
         }
         if let Some(smaller) = smaller {
             let (kept, all) = (smaller.order.grains(), range.order.grains());

@@ -173,6 +173,7 @@ impl<S: BlockStore> Fs<S> {
         self.commit(txn)?;
         if grows {
             inode.state().size = end;
+            self.has_grown(inode);
         }
         inode.state().grains = None;
         Ok(())
@@ -219,11 +220,16 @@ impl<S: BlockStore> Fs<S> {
             }
         });
         self.commit(txn)?;
-        let mut state = inode.state();
-        if grows {
-            state.size = end;
+        {
+            let mut state = inode.state();
+            if grows {
+                state.size = end;
+            }
+            state.grains = None;
         }
-        state.grains = None;
+        if grows {
+            self.has_grown(inode);
+        }
         Ok(())
     }
 

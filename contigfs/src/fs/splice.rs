@@ -27,6 +27,7 @@ impl<S: BlockStore> Fs<S> {
         if !whole || end >= size {
             return Err(FsError::Invalid);
         }
+        let _shrinks = self.shrinks(inode, size - (end - offset));
         let splice = Splice::Collapse {
             at: offset / GRAIN,
             count: (end - offset) / GRAIN,
@@ -51,7 +52,9 @@ impl<S: BlockStore> Fs<S> {
         if self.store.next_mapped(behind).is_some() {
             order = Order::new(order.0 + 1).ok_or(FsError::FileTooLarge)?;
         }
-        self.splice(inode, Splice::Insert { at, count }, order)
+        self.splice(inode, Splice::Insert { at, count }, order)?;
+        self.has_grown(inode);
+        Ok(())
     }
 
     fn splice(&self, inode: &Arc<Inode>, splice: Splice, order: Order) -> Result<(), FsError> {
