@@ -116,13 +116,17 @@ fn every_change_of_place_and_size_is_heard() {
         [
             Shrinking(end),
             Moving,
+            Moving,
+            Settled(start(), end),
             Settled(start(), end),
             Settled(start(), end)
-        ]
+        ],
+        "still from before its data are synced"
     );
     fs.fallocate(ino, GRAIN, GRAIN, insert).unwrap();
     let end = 101 * GRAIN;
-    assert_eq!(ear.heard(), [Moving, Settled(start(), end), Grown(end)]);
+    let settled = Settled(start(), end);
+    assert_eq!(ear.heard(), [Moving, Moving, settled, settled, Grown(end)]);
 
     let copy = fs.create(ROOT, name("c"), &NewNode::file()).unwrap().ino;
     fs.copy_range(&CopyRange {

@@ -66,6 +66,8 @@ impl<S: BlockStore> Fs<S> {
             state.place()?
         };
         self.end_privileges(inode, WriteOptions::default())?;
+        // Nobody writes past the file system from here on.
+        let _still = self.moves(inode);
         // Else a crash could leave what was there before the last writes, at the places of now.
         self.store
             .sync(LbaRange::new(range.start, size.div_ceil(GRAIN).max(1)))?;

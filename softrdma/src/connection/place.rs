@@ -195,9 +195,10 @@ impl Placer {
         };
         if let Some(found) = self.find(ticket, false) {
             let wait = self.waits.swap_remove(found);
-            let mut page = page.map_err(Fault::Storage)?;
             let what = request(segment.stag, segment.to, wait.at, wait.len);
+            // First, because the pages of a region that has ended may fail for that.
             let access = check(&segment.region, who, what).map_err(refused)?;
+            let mut page = page.map_err(Fault::Storage)?;
             page.copy_in(wait.offset_in_page, &payload[wait.at..wait.at + wait.len]);
             drop(access);
             if self.planted == Some(Bug::PagesHalfAwaited) {
