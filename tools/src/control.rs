@@ -25,6 +25,9 @@ pub const FLAG_CREATE: u16 = 2;
 pub const FLAG_TRUNCATE: u16 = 4;
 /// Request flag: with `FLAG_CREATE`, fail if the file is there.
 pub const FLAG_EXCLUSIVE: u16 = 8;
+/// Request flag: the region may reach beyond the end of the file, and follows that: peers reach as much of it as the file
+/// has. Without it a region ends when its file gets too short.
+pub const FLAG_GROW: u16 = 16;
 /// Request flag: the region outlives the connection and the process of the target.
 pub const FLAG_PERSISTENT: u16 = 32;
 
@@ -111,7 +114,7 @@ pub struct RawReply {
     cookie: U64,
     entries: U16,
     payload_bytes: U16,
-    reserved: U32,
+    register_ns: U32,
 }
 const _: () = assert!(size_of::<RawReply>() == 80);
 
@@ -245,6 +248,8 @@ pub struct Reply {
     pub mtime_ns: u64,
     /// Where the next list goes on; 0 at the end.
     pub cookie: u64,
+    /// Nanoseconds that registering took in the target, once the path was resolved; for those who measure.
+    pub register_ns: u32,
     /// Entries of a list.
     pub entries: Vec<Entry>,
     /// Explains a status that is not 0.
@@ -294,7 +299,7 @@ impl Reply {
             cookie: self.cookie.into(),
             entries: (self.entries.len() as u16).into(),
             payload_bytes: (payload.len() as u16).into(),
-            reserved: 0.into(),
+            register_ns: self.register_ns.into(),
         };
         [raw.as_bytes(), &payload].concat()
     }
@@ -336,6 +341,7 @@ impl Reply {
             size: raw.size.get(),
             mtime_ns: raw.mtime_ns.get(),
             cookie: raw.cookie.get(),
+            register_ns: raw.register_ns.get(),
             entries,
             message: String::from_utf8_lossy(payload).into_owned(),
         })
@@ -391,6 +397,7 @@ mod tests {
     fn every_cut_is_refused() {
         let reply = Reply {
             op: Op::List.code(),
+            register_ns: 77,
             entries: vec![Entry {
                 size: 1,
                 mtime_ns: 2,

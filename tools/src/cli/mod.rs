@@ -17,7 +17,7 @@ use std::path::PathBuf;
 use bytesize::ByteSize;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
-use crate::perf::shape::Direction;
+use crate::perf::shape::{Direction, Pattern};
 use mount::{Listen, Mount, MountOptions, Seconds, SharePages, Umount};
 use token::TokenFile;
 
@@ -389,6 +389,8 @@ pub enum Measure {
     Raw,
     /// Direct I/O on a local file with as much in flight, no network: what its disk can do.
     Disk,
+    /// Registering sparse files of 16 GiB, 1 TiB and 16 TiB, beside pinning 1 GiB of memory as an RDMA card wants it.
+    Reg,
 }
 
 /// Where the bytes live.
@@ -459,6 +461,9 @@ pub struct Perf {
     /// Let the socket baseline use the page cache instead of direct I/O.
     #[arg(long)]
     pub baseline_buffered: bool,
+    /// Which bytes each operation is about.
+    #[arg(long, value_enum, default_value = "random")]
+    pub pattern: Pattern,
     /// Direction of `lat`, `raw` and `disk`.
     #[arg(long, value_enum, default_value = "read")]
     pub direction: Direction,

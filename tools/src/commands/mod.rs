@@ -14,6 +14,7 @@ mod mount;
 mod peer;
 mod perf;
 mod quota;
+mod registration;
 mod remote;
 mod remount;
 mod resize;

@@ -14,6 +14,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
 use super::mkfs;
+use super::registration;
 use super::show;
 use super::spawn::Server;
 use crate::cli::{self, Baseline, Measure, Place};
@@ -21,7 +22,7 @@ use crate::client::{RemotePath, Session, SessionOptions};
 use crate::control::{FLAG_CREATE, FLAG_TRUNCATE, FLAG_WRITE, Op, Request};
 use crate::perf::figures::Figures;
 use crate::perf::rdma::{self, Victim};
-use crate::perf::shape::{Direction, Shape};
+use crate::perf::shape::{Direction, Pattern, Shape};
 use crate::perf::{disk, lat, null, raw, socket};
 use crate::target::DRAM_PATH;
 
@@ -29,6 +30,9 @@ const FILE: &str = "/perf.data";
 
 /// Runs the command.
 pub(super) fn run(options: &cli::Perf, json: bool) -> Result<()> {
+    if options.measure == Measure::Reg {
+        return registration::run(options, json);
+    }
     let shape = shape(options)?;
     let directory = match &options.directory {
         Some(dir) => tempfile::tempdir_in(dir),
@@ -56,7 +60,7 @@ pub(super) fn run(options: &cli::Perf, json: bool) -> Result<()> {
 }
 
 /// Removes what was made when a signal ends the command in the middle; the servers end with it by themselves.
-fn clean_up_when_ended(directory: &Path) -> Result<()> {
+pub(super) fn clean_up_when_ended(directory: &Path) -> Result<()> {
     let mut signals = Signals::new([SIGHUP, SIGINT, SIGTERM])?;
     let directory = directory.to_owned();
     std::thread::spawn(move || {
@@ -266,7 +270,7 @@ fn shape(options: &cli::Perf) -> Result<Shape> {
         direction: match options.measure {
             Measure::Read => Direction::Read,
             Measure::Write => Direction::Write,
-            Measure::Lat | Measure::Raw | Measure::Disk => options.direction,
+            _ => options.direction,
         },
         size,
         depth,
@@ -274,6 +278,7 @@ fn shape(options: &cli::Perf) -> Result<Shape> {
         seconds: options.seconds,
         file_bytes: file.as_u64(),
         sync: options.sync,
+        pattern: options.pattern,
     })
 }
 
@@ -363,8 +368,12 @@ fn print(
         Direction::Write => "writes",
     };
     println!(
-        "{} {verb}, {} connections x depth {}, {:.1} s",
+        "{} {}{verb}, {} connections x depth {}, {:.1} s",
         show::bytes(shape.size as u64),
+        match shape.pattern {
+            Pattern::Random => "",
+            Pattern::Sequential => "sequential ",
+        },
         shape.connections,
         shape.depth,
         figures.seconds

@@ -18,7 +18,8 @@
 //! - C2. A retirement is durable before what made it necessary takes effect, and for ever.
 //! - C3. What is registered names bytes of the very inode it was issued for, below its end, in the domain of its tenant.
 //! - C4. The index of a remembered registration is drawn for no other.
-//! - C5. The lock of the registry is taken inside of those of the file system: under it only the store is called.
+//! - C5. The lock of the registry is taken inside of those of the file system: under it only the store and the tables of
+//!   regions are called.
 
 pub mod denial;
 pub mod door;

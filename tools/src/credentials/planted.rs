@@ -20,8 +20,6 @@ pub enum Bug {
     DomainForgotten,
     /// The index of a retired STag can be drawn at once.
     IndexReissued,
-    /// A registration of a file that has been moved comes back at its old place.
-    OldPlace,
     /// A token of any epoch is taken.
     TokenEpochUnchecked,
     /// A token is taken for ever.
@@ -34,7 +32,7 @@ pub enum Bug {
 
 impl Bug {
     /// Those of registrations.
-    pub const REGISTRATIONS: [Self; 9] = [
+    pub const REGISTRATIONS: [Self; 8] = [
         Self::IssuedUnsynced,
         Self::RetiredUnsynced,
         Self::GenerationUnchecked,
@@ -43,7 +41,6 @@ impl Bug {
         Self::ExportsUnchecked,
         Self::DomainForgotten,
         Self::IndexReissued,
-        Self::OldPlace,
     ];
 
     /// Those of the door.

@@ -3,15 +3,13 @@
 //! ```text
 //!                 issue                 attach / detach
 //!   (nothing) ──────────► living ◄──────────────────────► living, open on connections
-//!                           │  ▲
-//!      file moves: not in   │  │ file has arrived: registered again
-//!      the table of regions ▼  │
-//!                         displaced
 //!                           │
 //!        shrink, free, revoke, expiry, other epoch or exports
 //!                           ▼
 //!                        retired ──► forgotten, when its slot is the one retired longest ago
 //! ```
+//!
+//! What lives is in the table of regions all the time: a region follows its file when that moves (`tools/docs/regions.md`).
 //!
 //! # Failure
 //! A store that fails makes an issue fail; a retirement that cannot be written is one in memory, and the volume, which has
@@ -21,7 +19,8 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use contigfs::{BlockStore, ExtentObserver, FileKind, Fs, FsError, InodeNo, StoreError};
+use contigfs::{BlockStore, FileKind, Fs, FsError, InodeNo, StoreError};
+use ftl::Lba;
 use softrdma::{
     BackingId, MemoryRegion, ProtectionDomain, RegionSpec, RegionTable, RegisterError, Rights,
     Stag, TaggedOffset,
@@ -45,15 +44,14 @@ const SEEN_EVERY: u64 = 3600;
 
 /// What others do when a registration appears or goes.
 pub trait Hooks: Send + Sync {
-    /// A region of a file is about to be registered.
-    fn registering(&self, ino: InodeNo, place: BackingId);
-    /// A region of a file has ended.
-    fn deregistered(&self, ino: InodeNo);
-    /// Returns when nobody is in the middle of an access that was checked before.
-    fn barrier(&self);
+    /// A region of a file that lies at `start` is about to be registered: what it is backed by, which follows the file. None:
+    /// too many files have regions.
+    fn registering(&self, ino: InodeNo, start: Lba) -> Option<BackingId>;
+    /// Regions of these files have ended, one for each entry.
+    fn ended(&self, files: &[InodeNo]);
 }
 
-/// A registration that is asked for. Whoever asks holds the file.
+/// A registration that is asked for. Whoever asks keeps the file from moving and from changing its size.
 #[derive(Clone, Copy, Debug)]
 pub struct Grant {
     /// Whose.
@@ -63,7 +61,7 @@ pub struct Grant {
     /// Its generation.
     pub generation: u64,
     /// Where it lies.
-    pub place: BackingId,
+    pub start: Lba,
     /// First byte.
     pub offset: u64,
     /// Number of bytes.
@@ -98,6 +96,9 @@ pub enum IssueError {
         super::slots::LIVING_MAX
     )]
     Full,
+    /// As many files as can be have regions.
+    #[error("too many files have regions: close some")]
+    Crowded,
     /// The table of regions refuses.
     #[error(transparent)]
     Table(#[from] RegisterError),
@@ -117,7 +118,7 @@ impl IssueError {
     pub fn errno(&self) -> i32 {
         match self {
             Self::TenantFull | Self::Full => libc::EDQUOT,
-            Self::Table(_) => libc::ENOMEM,
+            Self::Table(_) | Self::Crowded => libc::ENOMEM,
             Self::Store(error) => error.errno(),
             Self::Own => libc::EACCES,
             Self::Stale => libc::ESTALE,
@@ -174,7 +175,7 @@ pub struct Options {
 pub struct View {
     /// What is stored.
     pub record: Record,
-    /// In which domain, and where, it is registered, if it is at the moment.
+    /// In which domain it is registered, and backed by what.
     pub registered: Option<(ProtectionDomain, BackingId)>,
 }
 
@@ -303,6 +304,11 @@ impl<S: BlockStore> Registry<S> {
         Ok(self.media.get().expect("it was set"))
     }
 
+    /// Makes what is needed on the volume before anything can be [issued](Self::issue).
+    pub fn prepare(&self) -> Result<(), FsError> {
+        self.media().map(drop)
+    }
+
     fn has_bug(&self, bug: Bug) -> bool {
         self.options.bug == Some(bug)
     }
@@ -374,8 +380,8 @@ impl<S: BlockStore> Registry<S> {
         let mut retired = Vec::new();
         let mut restored = Restored::default();
         for (slot, record) in found {
-            let place = match self.fits(&record, standings, now) {
-                true => self.place_of(&record),
+            let start = match self.fits(&record, standings, now) {
+                true => self.start_of(&record),
                 false => None,
             };
             let mut state = lock(&self.state);
@@ -384,10 +390,10 @@ impl<S: BlockStore> Registry<S> {
             let mut living = Living {
                 record,
                 attached: 0,
-                place: None,
+                backing: None,
             };
-            let registered = match place {
-                Some(place) if !known => self.register(&mut living, place).is_ok(),
+            let registered = match start {
+                Some(start) if !known => self.register(&mut living, start).is_ok(),
                 _ => false,
             };
             state.slots.insert(slot, living);
@@ -395,7 +401,7 @@ impl<S: BlockStore> Registry<S> {
                 restored.living += 1;
             } else {
                 debug!(?record, "a stored registration does not hold any more");
-                self.retire(&mut state, slot)?;
+                self.retire(&mut state, slot, &mut Vec::new())?;
                 retired.push(Record::place(slot));
             }
         }
@@ -416,40 +422,39 @@ impl<S: BlockStore> Registry<S> {
         epoch && exports && record.expires > now
     }
 
-    /// Where the file of a record lies, if it is the one (C3).
-    fn place_of(&self, record: &Record) -> Option<BackingId> {
+    /// Where the file of a record lies, if it is the one (C3). Nobody can change files yet.
+    fn start_of(&self, record: &Record) -> Option<Lba> {
         let ino = InodeNo(record.inode);
         if ino == InodeNo::TABLE || ino == InodeNo::ROOT || self.is_own(ino) {
             return None;
         }
-        let extent = self.fs.hold_extent(ino).ok()?;
-        let attr = self.fs.attr(ino);
-        self.fs.release_extent(ino);
-        let attr = attr.ok()?;
+        let extent = self.fs.file_extent(ino).ok()?;
+        let attr = self.fs.attr(ino).ok()?;
         let same = attr.generation == record.generation || self.has_bug(Bug::GenerationUnchecked);
         let inside =
             record.end().is_some_and(|end| end <= extent.size) || self.has_bug(Bug::SizeUnchecked);
-        (same && inside && attr.kind == FileKind::File).then_some(BackingId(extent.range.start.0))
+        (same && inside && attr.kind == FileKind::File).then_some(extent.range.start)
     }
 
     /// Registers a record under its own STags.
-    fn register(&self, living: &mut Living, place: BackingId) -> Result<(), RegisterError> {
+    fn register(&self, living: &mut Living, start: Lba) -> Result<(), IssueError> {
         let record = &living.record;
         let ino = InodeNo(record.inode);
-        let spec = self.spec(record, place);
-        self.hooks.registering(ino, place);
+        let registering = self.hooks.registering(ino, start);
+        let backing = registering.ok_or(IssueError::Crowded)?;
+        let spec = self.spec(record, backing);
         if let Err(error) = self
             .stags
             .restore(spec, record.stag, Some(record.sync_stag))
         {
-            self.hooks.deregistered(ino);
-            return Err(error);
+            self.hooks.ended(&[ino]);
+            return Err(error.into());
         }
-        living.place = Some(place);
+        living.backing = Some(backing);
         Ok(())
     }
 
-    fn spec(&self, record: &Record, place: BackingId) -> RegionSpec {
+    fn spec(&self, record: &Record, backing: BackingId) -> RegionSpec {
         let domain = match self.has_bug(Bug::DomainForgotten) {
             true => ANONYMOUS,
             false => record.domain,
@@ -459,36 +464,35 @@ impl<S: BlockStore> Registry<S> {
             ..RegionSpec::pages(
                 domain,
                 file_rights(record.writable),
-                place,
+                backing,
                 record.offset,
                 record.length,
             )
         }
     }
 
-    /// Takes a living registration out of the table of regions.
-    fn deregister(&self, living: &Living) {
-        if living.place.is_some() {
-            self.stags.deregister(living.record.stag);
-            self.hooks.deregistered(InodeNo(living.record.inode));
-        }
-    }
-
-    /// Retires a slot, on media too but not durably.
-    fn retire(&self, state: &mut State, slot: usize) -> Result<(), StoreError> {
-        if let Some(living) = state.slots.get(slot) {
-            self.deregister(living);
-        }
-        let Some((record, _)) = state.slots.retire(slot) else {
+    /// Retires a slot, on media too but not durably. Its file goes to `ended`, for [`Hooks::ended`], if it was registered.
+    fn retire(
+        &self,
+        state: &mut State,
+        slot: usize,
+        ended: &mut Vec<InodeNo>,
+    ) -> Result<(), StoreError> {
+        let Some((record, backing)) = state.slots.retire(slot) else {
             return Ok(());
         };
+        if backing.is_some() {
+            self.stags.deregister(record.stag);
+            ended.push(InodeNo(record.inode));
+        }
         match self.media.get() {
             Some(media) => media.write(Record::place(slot), &record.emit(slot)),
             None => Ok(()),
         }
     }
 
-    /// The registration of a range, new or the one that is there, open on one connection more. Durable on return (C1).
+    /// The registration of a range, new or the one that is there, open on one connection more. Durable on return (C1). Who has
+    /// [prepared](Self::prepare) may call it while he keeps the file where it is, because it calls only the store (C5).
     pub fn issue(&self, grant: &Grant, now: u64) -> Result<MemoryRegion, IssueError> {
         let media = self.media()?;
         if self.is_own(grant.ino) {
@@ -511,7 +515,7 @@ impl<S: BlockStore> Registry<S> {
         .map_err(|error| IssueError::Store(error.into()))?;
         let mut state = lock(&self.state);
         if let Some(slot) = state.slots.by_range(&wanted) {
-            let names = self.attach_slot(&mut state, slot, grant.place, now)?;
+            let names = self.attach_slot(&mut state, slot, now)?;
             drop(state);
             // Somebody else may be about to make it durable.
             media
@@ -542,10 +546,13 @@ impl<S: BlockStore> Registry<S> {
             expires: now.saturating_add(self.options.lifetime),
             domain: grant.standing.domain,
         };
-        self.hooks.registering(grant.ino, grant.place);
-        let registered = self.stags.register(self.spec(&record, grant.place));
+        let Some(backing) = self.hooks.registering(grant.ino, grant.start) else {
+            state.slots.untake(slot);
+            return Err(IssueError::Crowded);
+        };
+        let registered = self.stags.register(self.spec(&record, backing));
         let names = registered.inspect_err(|_| {
-            self.hooks.deregistered(grant.ino);
+            self.hooks.ended(&[grant.ino]);
             state.slots.untake(slot);
         })?;
         self.stags.set_apart(names.stag);
@@ -556,7 +563,7 @@ impl<S: BlockStore> Registry<S> {
             Living {
                 record,
                 attached: 1,
-                place: Some(grant.place),
+                backing: Some(backing),
             },
         );
         let place = Record::place(slot);
@@ -568,7 +575,9 @@ impl<S: BlockStore> Registry<S> {
         });
         if let Err(error) = durable {
             // Nobody has heard of it.
-            let _ = self.retire(&mut lock(&self.state), slot);
+            let mut ended = Vec::new();
+            let _ = self.retire(&mut lock(&self.state), slot, &mut ended);
+            self.hooks.ended(&ended);
             return Err(IssueError::Store(error.into()));
         }
         Ok(names)
@@ -586,12 +595,11 @@ impl<S: BlockStore> Registry<S> {
         (living.record.domain == domain).then_some(living.record)
     }
 
-    /// A registration, open on one connection more. The caller holds its file, which is the right one, and lies at `place`.
+    /// A registration, open on one connection more. The caller keeps its file, which is the right one, from changing.
     pub fn attach(
         &self,
         stag: Stag,
         domain: ProtectionDomain,
-        place: BackingId,
         now: u64,
     ) -> Result<MemoryRegion, IssueError> {
         let mut state = lock(&self.state);
@@ -600,21 +608,17 @@ impl<S: BlockStore> Registry<S> {
         if living.record.domain != domain || living.is_over(now) {
             return Err(IssueError::Stale);
         }
-        self.attach_slot(&mut state, slot, place, now)
+        self.attach_slot(&mut state, slot, now)
     }
 
     fn attach_slot(
         &self,
         state: &mut State,
         slot: usize,
-        place: BackingId,
         now: u64,
     ) -> Result<MemoryRegion, IssueError> {
         let expires = now.saturating_add(self.options.lifetime);
         let living = state.slots.get_mut(slot).ok_or(IssueError::Stale)?;
-        if living.place.is_none() {
-            self.register(living, place)?;
-        }
         living.attached += 1;
         self.renew(slot, living, expires);
         let record = &living.record;
@@ -663,34 +667,40 @@ impl<S: BlockStore> Registry<S> {
         Ok(retired? > 0)
     }
 
-    /// Retires what `choose` chooses; durable on return.
+    /// Retires what `choose` chooses, and answers how many; durable on return.
     fn retire_matching(
         &self,
         choose: impl FnOnce(&Slots) -> Vec<usize>,
     ) -> Result<usize, StoreError> {
-        let mut state = lock(&self.state);
-        let chosen = choose(&state.slots);
-        if chosen.is_empty() {
-            return Ok(0);
-        }
-        let mut result = Ok(());
-        for &slot in &chosen {
-            result = result.and(self.retire(&mut state, slot));
-        }
-        drop(state);
-        self.hooks.barrier();
-        result?;
-        let places: Vec<u64> = chosen.iter().map(|&slot| Record::place(slot)).collect();
-        if let Some(media) = self.media.get()
-            && !self.has_bug(Bug::RetiredUnsynced)
-        {
-            media.sync(&places)?;
-        }
-        Ok(chosen.len())
+        let (ended, result) = self.retire_chosen(choose);
+        // Not under the lock: it waits for the reactors.
+        self.hooks.ended(&ended);
+        result.map(|()| ended.len())
     }
 
-    /// Now and then: retires what has expired, renews what is open, registers again what has arrived at its new place, and
-    /// remembers the time.
+    /// The same, and answers the files of those that it has ended, for [`Hooks::ended`], also if the volume fails.
+    fn retire_chosen(
+        &self,
+        choose: impl FnOnce(&Slots) -> Vec<usize>,
+    ) -> (Vec<InodeNo>, Result<(), StoreError>) {
+        let (mut ended, mut result) = (Vec::new(), Ok(()));
+        let mut state = lock(&self.state);
+        let chosen = choose(&state.slots);
+        for &slot in &chosen {
+            result = result.and(self.retire(&mut state, slot, &mut ended));
+        }
+        drop(state);
+        if let Some(media) = self.media.get()
+            && !chosen.is_empty()
+            && !self.has_bug(Bug::RetiredUnsynced)
+        {
+            let places: Vec<u64> = chosen.iter().map(|&slot| Record::place(slot)).collect();
+            result = result.and_then(|()| media.sync(&places));
+        }
+        (ended, result)
+    }
+
+    /// Now and then: retires what has expired, renews what is open, and remembers the time.
     pub fn tick(&self, now: u64) {
         let expired = self.retire_matching(|slots| {
             let over = slots.living().filter(|(_, l)| l.is_over(now));
@@ -701,47 +711,19 @@ impl<S: BlockStore> Registry<S> {
             Ok(count) => debug!(count, "registrations have expired"),
             Err(error) => warn!(%error, "expired registrations cannot be retired"),
         }
-        let mut displaced = Vec::new();
-        {
-            let mut state = lock(&self.state);
-            let open: Vec<usize> = state
-                .slots
-                .living()
-                .filter(|(_, living)| living.attached > 0)
-                .map(|(slot, _)| slot)
-                .collect();
-            for slot in open {
-                if let Some(living) = state.slots.get_mut(slot) {
-                    self.renew(slot, living, now.saturating_add(self.options.lifetime));
-                }
-            }
-            let away = state.slots.living().filter(|(_, l)| l.place.is_none());
-            displaced.extend(away.map(|(slot, living)| (slot, living.record)));
-            self.note_time(&mut state, now);
-        }
-        for (slot, record) in displaced {
-            self.bring_back(slot, &record);
-        }
-    }
-
-    /// Registers a registration whose file has moved at its new place, where the file is kept meanwhile.
-    fn bring_back(&self, slot: usize, record: &Record) {
-        let ino = InodeNo(record.inode);
-        let Ok(extent) = self.fs.hold_extent(ino) else {
-            return;
-        };
-        let same = self.fs.attr(ino);
-        if same.is_ok_and(|attr| attr.generation == record.generation) {
-            let mut state = lock(&self.state);
-            if let Some(living) = state.slots.get_mut(slot)
-                && living.record.stag == record.stag
-                && living.place.is_none()
-                && let Err(error) = self.register(living, BackingId(extent.range.start.0))
-            {
-                warn!(%error, "a registration cannot follow its file");
+        let mut state = lock(&self.state);
+        let open: Vec<usize> = state
+            .slots
+            .living()
+            .filter(|(_, living)| living.attached > 0)
+            .map(|(slot, _)| slot)
+            .collect();
+        for slot in open {
+            if let Some(living) = state.slots.get_mut(slot) {
+                self.renew(slot, living, now.saturating_add(self.options.lifetime));
             }
         }
-        self.fs.release_extent(ino);
+        self.note_time(&mut state, now);
     }
 
     fn note_time(&self, state: &mut State, now: u64) {
@@ -766,52 +748,38 @@ impl<S: BlockStore> Registry<S> {
         let view = |(_, living): (usize, &Living)| View {
             record: living.record,
             registered: living
-                .place
-                .map(|place| (self.spec(&living.record, place).domain, place)),
+                .backing
+                .map(|backing| (self.spec(&living.record, backing).domain, backing)),
         };
         state.slots.living().map(view).collect()
     }
 }
 
-/// Lives inside of changes of files: it may call nothing but the store (C5).
-impl<S: BlockStore> ExtentObserver for Registry<S> {
-    fn shrinking(&self, ino: InodeNo, size: u64) {
-        self.end_of_file(ino, |record| record.end().is_none_or(|end| end > size));
-    }
-
-    fn moving(&self, ino: InodeNo) {
-        let mut state = lock(&self.state);
-        let slots = state.slots.by_file(ino.0);
-        for &slot in &slots {
-            let Some(living) = state.slots.get_mut(slot) else {
-                continue;
-            };
-            if !self.has_bug(Bug::OldPlace) {
-                self.deregister(living);
-                living.place = None;
-            }
-        }
-        drop(state);
-        if !slots.is_empty() {
-            self.hooks.barrier();
-        }
-    }
-
-    fn freed(&self, ino: InodeNo) {
-        self.end_of_file(ino, |_| true);
-    }
-}
-
+/// Called inside of changes of files: may call nothing but the store (C5). The answers have the number of the file once for each
+/// registration that has ended, for who watches the file to tell [`Hooks::ended`] of when nobody has anything of it any more.
 impl<S: BlockStore> Registry<S> {
-    fn end_of_file(&self, ino: InodeNo, ends: impl Fn(&Record) -> bool) {
-        let retired = self.retire_matching(|slots| {
+    /// The file is about to end at `size`: retires, durably, what reaches beyond.
+    #[must_use]
+    pub fn shrinks(&self, ino: InodeNo, size: u64) -> Vec<InodeNo> {
+        self.end_of_file(ino, |record| record.end().is_none_or(|end| end > size))
+    }
+
+    /// The file is about to go away: retires, durably, all that there is of it.
+    #[must_use]
+    pub fn frees(&self, ino: InodeNo) -> Vec<InodeNo> {
+        self.end_of_file(ino, |_| true)
+    }
+
+    fn end_of_file(&self, ino: InodeNo, ends: impl Fn(&Record) -> bool) -> Vec<InodeNo> {
+        let (ended, result) = self.retire_chosen(|slots| {
             let mut of_file = slots.by_file(ino.0);
             of_file.retain(|&slot| slots.get(slot).is_some_and(|l| ends(&l.record)));
             of_file
         });
-        if let Err(error) = retired {
+        if let Err(error) = result {
             warn!(%error, %ino, "the end of registrations cannot be written");
         }
+        ended
     }
 }
 

@@ -42,8 +42,8 @@ pub(super) struct Living {
     pub(super) record: Record,
     /// Connections that have it open.
     pub(super) attached: u32,
-    /// Where its file lies, while it is registered.
-    pub(super) place: Option<BackingId>,
+    /// What its region is backed by; none before it is registered.
+    pub(super) backing: Option<BackingId>,
 }
 
 impl Living {
@@ -131,7 +131,7 @@ impl Slots {
         self.retired.insert(sequence, (slot, record.stag));
     }
 
-    /// Retires the registration in `slot`; returns what is to be written there, and where the file was registered.
+    /// Retires the registration in `slot`; returns what is to be written there, and what its region was backed by.
     pub(super) fn retire(&mut self, slot: usize) -> Option<(Record, Option<BackingId>)> {
         let living = self.living.remove(&slot)?;
         let mut record = living.record;
@@ -150,7 +150,7 @@ impl Slots {
         record.lives = false;
         record.sequence = self.sequence;
         self.retired.insert(self.sequence, (slot, record.stag));
-        Some((record, living.place))
+        Some((record, living.backing))
     }
 
     /// The slot of the living registration that has this STag, of either flavour.

@@ -9,6 +9,7 @@ pub mod lat;
 pub mod null;
 pub mod raw;
 pub mod rdma;
+pub mod registration;
 pub mod remotelog;
 pub mod shape;
 pub mod socket;

@@ -15,6 +15,16 @@ pub enum Direction {
     Write,
 }
 
+/// Which bytes an operation is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Pattern {
+    /// Any of the file.
+    Random,
+    /// Those behind the last operation of the same connection. Each begins in a part of the file of its own.
+    Sequential,
+}
+
 /// Shape of a load.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct Shape {
@@ -32,6 +42,8 @@ pub struct Shape {
     pub file_bytes: u64,
     /// Whether every write is durable before it completes.
     pub sync: bool,
+    /// Which bytes.
+    pub pattern: Pattern,
 }
 
 impl Shape {
@@ -52,12 +64,21 @@ pub struct Offsets {
     state: u64,
     slots: u64,
     size: u64,
+    pattern: Pattern,
 }
 
 impl Offsets {
     /// Offsets for connection `seed` of a load.
     pub fn new(shape: &Shape, seed: u64) -> Self {
-        Self::over(shape.file_bytes, shape.size, seed)
+        match shape.pattern {
+            Pattern::Random => Self::over(shape.file_bytes, shape.size, seed),
+            Pattern::Sequential => Self {
+                state: shape.slots() / shape.connections as u64 * seed,
+                slots: shape.slots(),
+                size: shape.size as u64,
+                pattern: Pattern::Sequential,
+            },
+        }
     }
 
     /// Offsets of operations of `size` bytes within `bytes`.
@@ -66,11 +87,16 @@ impl Offsets {
             state: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x1234_5678,
             slots: (bytes / size as u64).max(1),
             size: size as u64,
+            pattern: Pattern::Random,
         }
     }
 
-    /// The next one: aligned to the size of an operation, uniform over the file.
+    /// The next one: aligned to the size of an operation; uniform over the file, or in order and from the start again.
     pub fn draw(&mut self) -> u64 {
+        if self.pattern == Pattern::Sequential {
+            self.state += 1;
+            return (self.state - 1) % self.slots * self.size;
+        }
         self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.state;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

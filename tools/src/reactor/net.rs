@@ -15,7 +15,9 @@ use std::os::fd::AsRawFd;
 use std::time::Duration;
 
 use socket2::Socket;
-use softrdma::{Completion, Connection, Event, PageError, PageStore, SocketState, Ticket, Time};
+use softrdma::{
+    BackingId, Completion, Connection, Event, PageError, PageStore, SocketState, Ticket, Time,
+};
 
 use super::ring::{Done, Ring, Tag};
 use super::slots::{LinkTag, Slots};
@@ -135,6 +137,20 @@ impl<S: PageStore> Net<S> {
     pub fn page(&mut self, pages: &mut S, ticket: Ticket, page: Result<S::Page, PageError>) {
         if let Some(connection) = self.connection(LinkTag(ticket.tag())) {
             connection.handle_page(pages, ticket, page);
+        }
+    }
+
+    /// Lets every connection give back what it holds of these backings, and ask for it anew.
+    pub fn renew_pages(&mut self, pages: &mut S, of: &[BackingId]) {
+        for tag in self.tags() {
+            let link = &mut self.links[tag.slot()];
+            let mut renewed = false;
+            for &backing in of {
+                renewed |= link.connection.renew_pages(pages, backing);
+            }
+            if renewed {
+                self.touch(tag.slot());
+            }
         }
     }
 

@@ -15,15 +15,15 @@ use slab::Slab;
 use socket2::{Socket, TcpKeepalive};
 use softrdma::config::mulpdu;
 use softrdma::{
-    Config, Connection, Event, GetPage, Operation, PageError, ProtectionDomain, RecvBuffer,
-    RegionTable, Source, Time, WorkRequest, WrId,
+    Config, Connection, Event, Operation, PageError, ProtectionDomain, RecvBuffer, RegionTable,
+    Source, Time, WorkRequest, WrId,
 };
 use tracing::{debug, info, warn};
 
 use super::job::{Job, PagesJob, one_by_one};
 use super::lane::Lanes;
 use super::media::Media;
-use super::pages::{FlashPage, FlashPages, Waiting, page_error};
+use super::pages::{FlashPages, Waiting};
 use super::reception::{self, Reception};
 use super::store::{commit_error, durable_error};
 use crate::control::MESSAGE_BYTES_MAX;
@@ -158,6 +158,7 @@ impl Core {
     fn pump(&mut self, now: Time) {
         let pages = &mut self.parts.pages;
         let flash_now = ftl::Time(now.0);
+        pages.tick(flash_now);
         if pages.ftl.poll_timeout().is_some_and(|due| due <= flash_now) {
             pages.ftl.handle_timeout(pages.port, flash_now);
         }
@@ -195,22 +196,14 @@ impl Core {
             any = true;
             match event {
                 FtlEvent::Page { token, result } => match pages.take(token) {
-                    Waiting::Page(ticket) => {
-                        let page = result.map(FlashPage::new).map_err(|e| page_error(&e));
-                        self.net.page(pages, ticket, page);
-                    }
-                    Waiting::Write(wanted) => {
-                        // The file may have been mapped since.
-                        if result.is_ok() && pages.recalls(wanted) {
-                            continue;
+                    Waiting::Page(wanted, recalled) => {
+                        if let Some((ticket, page)) = pages.came(wanted, recalled, result) {
+                            self.net.page(pages, ticket, page);
                         }
-                        let page = result.map(FlashPage::new).map_err(|e| page_error(&e));
-                        self.net.page(pages, wanted.ticket, page);
                     }
-                    Waiting::Recalled(ticket, recalled) => {
-                        let page = result.map(|page| FlashPage::recalled(page, recalled));
-                        let page = page.map_err(|e| page_error(&e));
-                        self.net.page(pages, ticket, page);
+                    Waiting::Ahead => {
+                        drop(result);
+                        pages.came_ahead();
                     }
                     Waiting::Job(job, n) => {
                         job.answer(n, result);
@@ -319,13 +312,21 @@ impl Core {
                 Job::Barrier(waiter) => {
                     let _ = waiter.send(());
                 }
+                Job::Drain { of, renew, done } => {
+                    if renew {
+                        self.net.renew_pages(pages, &of);
+                    }
+                    pages.drain(of, done);
+                }
+                Job::Settled(backing) => {
+                    for (ticket, page) in pages.settled(backing) {
+                        self.net.page(pages, ticket, page);
+                    }
+                }
                 Job::Recalled(wanted, recalled) => {
-                    let page = match pages.get_recalled(wanted, recalled) {
-                        GetPage::Pending => continue,
-                        GetPage::Ready(page) => Ok(page),
-                        GetPage::Failed(error) => Err(error),
-                    };
-                    self.net.page(pages, wanted.ticket, page);
+                    if let Some((ticket, page)) = pages.recalled(wanted, recalled) {
+                        self.net.page(pages, ticket, page);
+                    }
                 }
                 Job::Told(ticket) => self.net.put(pages, ticket),
                 Job::Fence(tag, (reactor, successor)) => {

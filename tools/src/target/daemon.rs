@@ -27,9 +27,10 @@ use super::lane::Lanes;
 use super::mapped::Mapped;
 use super::media::Media;
 use super::pages::FlashPages;
+use super::places::Places;
 use super::readahead::{self, Readahead};
 use super::reception::Reception;
-use super::regions::{Fence, Regions};
+use super::regions::{Follower, Regions};
 use super::service::Service;
 use super::sessions::Sessions;
 use super::settings::Settings;
@@ -105,12 +106,14 @@ impl Target {
         let inboxes = (0..settings.reactors)
             .map(|_| Inbox::new().map(Arc::new))
             .collect::<io::Result<Vec<_>>>()?;
-        let regions = Regions::new(Arc::clone(&stags), inboxes.clone());
+        let places = Arc::new(Places::new());
+        let regions = Regions::new(Arc::clone(&stags), Arc::clone(&places), inboxes.clone());
         let mapped = Mapped::new(inboxes.clone());
         let (control, control_jobs) = ControlSenders::new(CONTROL_THREADS);
         let pages = |index: usize| {
-            let (ftl, mapped) = (Arc::clone(&ftl), Arc::clone(&mapped));
-            FlashPages::new(ftl, Port(index as u16), mapped, Arc::clone(&inboxes[index]))
+            let port = (Arc::clone(&ftl), Port(index as u16), settings.reactors);
+            let files = (Arc::clone(&places), Arc::clone(&mapped));
+            FlashPages::new(port, files, Arc::clone(&inboxes[index]))
         };
         let media = Media::of(&device);
         let ports = (settings.reactors, threads);
@@ -163,7 +166,7 @@ impl Target {
         let fs = Arc::new(fs);
         let hooks = TargetHooks {
             mapped: Arc::clone(&mapped),
-            inboxes: inboxes.clone(),
+            regions: Arc::clone(&regions),
         };
         let registry = Registry::open(
             Arc::clone(&fs),
@@ -178,7 +181,8 @@ impl Target {
         let registry = Arc::new(registry);
         fs.set_observer(Box::new(Observers {
             registry: Arc::downgrade(&registry),
-            fence: Fence(Arc::clone(&regions)),
+            mapped: Arc::clone(&mapped),
+            follower: Follower(Arc::clone(&regions)),
         }));
         let strangers = settings.strangers.then_some(&settings.exports);
         let (tenancy, opened) = Tenancy::enrol(&settings.tenants, strangers, &registry)?;

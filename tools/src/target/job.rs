@@ -8,7 +8,7 @@ use contigfs::{GrowError, StoreError};
 use ftl::snapshot::SnapshotChange;
 use ftl::{Action, AtomicBatch, GetError, Intent, Lba, LbaRange, PageRef, Port};
 use socket2::Socket;
-use softrdma::Ticket;
+use softrdma::{BackingId, Ticket};
 
 use super::pages::{Recalled, Wanted};
 use super::regions::Owner;
@@ -24,14 +24,19 @@ pub(super) fn waiter<T>() -> (Waiter<T>, Receiver<T>) {
 
 /// Waits until no reactor is in the middle of a step of a connection that began before.
 pub(super) fn barrier(inboxes: &[Arc<Inbox<Job>>]) {
-    let barriers: Vec<_> = inboxes
+    ask_all(inboxes, Job::Barrier);
+}
+
+/// Waits until every reactor has answered a job.
+pub(super) fn ask_all(inboxes: &[Arc<Inbox<Job>>], job: impl Fn(Waiter<()>) -> Job) {
+    let asked: Vec<_> = inboxes
         .iter()
         .filter_map(|inbox| {
             let (done, passed) = waiter();
-            inbox.send(Job::Barrier(done)).ok().map(|()| passed)
+            inbox.send(job(done)).ok().map(|()| passed)
         })
         .collect();
-    for passed in barriers {
+    for passed in asked {
         // A reactor that has ended takes no steps either.
         let _ = passed.recv();
     }
@@ -68,6 +73,17 @@ pub(super) enum Job {
     Adopt(Socket),
     /// Answer when no step of a connection is under way that began before.
     Barrier(Waiter<()>),
+    /// Give back what connections hold of these backings if `renew`, and answer when nothing is outstanding of them.
+    Drain {
+        /// Whose files are about to move or to end.
+        of: Arc<[BackingId]>,
+        /// Whether pages must not be held until these files have settled.
+        renew: bool,
+        /// To be told.
+        done: Waiter<()>,
+    },
+    /// What waits for the file of a backing may go on.
+    Settled(BackingId),
     /// A page of a mapped file may be written.
     Recalled(Wanted, Box<Recalled>),
     /// Mappings see what was written to a page.

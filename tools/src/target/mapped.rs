@@ -105,7 +105,7 @@ impl Mapped {
         result
     }
 
-    /// A region of a file is about to be registered. The file does not move while it has any.
+    /// A region of a file is about to be registered; as long as it has any, their backing stays the same.
     pub(super) fn registering(&self, ino: InodeNo, backing: BackingId) {
         let mut table = self.table();
         let (_, regions) = table.registered.entry(ino).or_insert((backing, 0));
@@ -151,7 +151,7 @@ impl Mapped {
 }
 
 fn slot(backing: BackingId) -> usize {
-    // Files begin at multiples of large powers of two.
+    // Spread over all of them, whatever backings are made of.
     (backing.0.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 54) as usize % SLOTS
 }
 

@@ -11,6 +11,7 @@
 //! Threads that wait for the volume make the system calls of their own requests (`lane`); what goes on beside them is the
 //! reactor's.
 
+mod ahead;
 mod core;
 mod daemon;
 mod direct;
@@ -23,6 +24,7 @@ mod lane;
 mod mapped;
 mod media;
 mod pages;
+mod places;
 mod readahead;
 mod reception;
 mod regions;
@@ -30,7 +32,9 @@ mod service;
 mod sessions;
 mod settings;
 mod share;
+mod stalls;
 mod store;
+mod streams;
 mod tenancy;
 
 pub use daemon::{Target, detach, take_down};

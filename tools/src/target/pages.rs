@@ -1,7 +1,8 @@
 //! Where the endpoint meets the translation layer: pages of registered file ranges are grains of the log.
 //!
-//! A backing is the first LBA of a file (files are contiguous, and a file whose extent is held does not move), so the
-//! way from (region, offset) to LBA is one addition.
+//! A backing names a file, and [`Places`] say where it begins. Files are contiguous, so the way from (region, offset) to LBA
+//! is one load and one addition. What is wanted of a file that is under way to another place waits here until it has
+//! settled; whatever has been asked for and comes meanwhile is given back, and asked for anew.
 //!
 //! A page of a mapped file that is to be written is not got before the kernel's copies have been recalled; meanwhile the
 //! WRITE is parked as for a page that is not in memory, and holds none.
@@ -17,13 +18,17 @@ use softrdma::{
     Atomic, BackingId, GetPage, PAGE_BYTES, PageError, PageRange, PageStore, PutPage, Ticket,
 };
 
+use super::ahead::Ahead;
 use super::job::{Job, PagesJob, Waiter};
 use super::mapped::Mapped;
-use crate::reactor::Inbox;
+use super::places::{Place, Places};
+use super::stalls::{Drained, Stalls};
+use crate::reactor::{Inbox, LinkTag};
 
-/// The backing of a file that starts at `lba`.
-pub(super) fn backing(lba: Lba) -> BackingId {
-    BackingId(lba.0)
+impl Drained for Waiter<()> {
+    fn tell(self) {
+        let _ = self.send(());
+    }
 }
 
 /// A page of a mapped file that may be written now.
@@ -43,24 +48,6 @@ pub(super) struct FlashPage {
     page: PageRef,
     /// Of a mapped file, to be written.
     recalled: Option<Box<Recalled>>,
-}
-
-impl FlashPage {
-    /// A page of a file that is not mapped, or that is read.
-    pub(super) fn new(page: PageRef) -> Self {
-        Self {
-            page,
-            recalled: None,
-        }
-    }
-
-    /// A page of a mapped file.
-    pub(super) fn recalled(page: PageRef, recalled: Box<Recalled>) -> Self {
-        Self {
-            page,
-            recalled: Some(recalled),
-        }
-    }
 }
 
 impl softrdma::page::Page for FlashPage {
@@ -90,25 +77,33 @@ impl softrdma::page::Page for FlashPage {
     }
 }
 
-/// A page that a connection wants to write.
+/// A page that a connection wants.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Wanted {
     backing: BackingId,
     page: u64,
     intent: ftl::Intent,
     /// Whom to hand it to.
-    pub ticket: Ticket,
+    ticket: Ticket,
+}
+
+/// A page that has come, or never will, and for whom.
+pub(super) type Answer = (Ticket, Result<FlashPage, PageError>);
+
+/// What waits until a file has settled.
+#[derive(Debug)]
+enum Stalled {
+    Page(Wanted, Option<Box<Recalled>>),
+    Sync(usize, PageRange),
 }
 
 /// Who waits for an answer of the translation layer.
 #[derive(Debug)]
 pub(super) enum Waiting {
-    /// A connection, for a page to read.
-    Page(Ticket),
-    /// A connection, for a page to write.
-    Write(Wanted),
-    /// A connection, for a page of a mapped file to write.
-    Recalled(Ticket, Box<Recalled>),
+    /// A connection, for a page; of a mapped file, if it is to be written and has been recalled.
+    Page(Wanted, Option<Box<Recalled>>),
+    /// Nobody yet: somebody is expected to read it soon.
+    Ahead,
     /// A connection, for durability; several ranges may still be on their way.
     Sync(usize),
     /// Another thread, for page `n` of its job.
@@ -137,27 +132,33 @@ pub(super) struct FlashPages {
     pub ftl: Arc<Ftl>,
     /// The port of this reactor.
     pub port: Port,
+    places: Arc<Places>,
     mapped: Arc<Mapped>,
     inbox: Arc<Inbox<Job>>,
     waiting: Slab<Waiting>,
     syncs: Slab<SyncWait>,
+    stalls: Stalls<Stalled, Waiter<()>>,
+    ahead: Ahead,
 }
 
 impl FlashPages {
-    /// Pages of `port`; what becomes of recalled ones is told through `inbox`.
+    /// Pages of `port`, one of `reactors`; what becomes of recalled ones is told through `inbox`.
     pub(super) fn new(
-        ftl: Arc<Ftl>,
-        port: Port,
-        mapped: Arc<Mapped>,
+        (ftl, port, reactors): (Arc<Ftl>, Port, usize),
+        (places, mapped): (Arc<Places>, Arc<Mapped>),
         inbox: Arc<Inbox<Job>>,
     ) -> Self {
+        let ahead = Ahead::new(ftl.pool_frames() / reactors);
         Self {
             ftl,
             port,
+            places,
             mapped,
             inbox,
             waiting: Slab::new(),
             syncs: Slab::new(),
+            stalls: Stalls::new(),
+            ahead,
         }
     }
 
@@ -173,7 +174,10 @@ impl FlashPages {
 
     /// Whether the file of a page that is to be written is mapped. Then the page is being recalled, and must not be
     /// written before [`Job::Recalled`] comes.
-    pub(super) fn recalls(&self, wanted: Wanted) -> bool {
+    fn recalls(&self, wanted: Wanted) -> bool {
+        if wanted.intent == ftl::Intent::Read {
+            return false;
+        }
         let Some(ino) = self.mapped.find(wanted.backing) else {
             return false;
         };
@@ -197,26 +201,143 @@ impl FlashPages {
         });
     }
 
-    /// Gets a page that has been recalled.
-    pub(super) fn get_recalled(
+    /// Gets a page, which has been recalled if it is to be written and its file is mapped.
+    fn ask(&mut self, wanted: Wanted, recalled: Option<Box<Recalled>>) -> GetPage<FlashPage> {
+        let backing = wanted.backing;
+        let start = match self.places.find(backing) {
+            Place::At(start) => start,
+            Place::Held => {
+                self.stalls.stall(backing, Stalled::Page(wanted, recalled));
+                return GetPage::Pending;
+            }
+            Place::Lost => return GetPage::Failed(PageError::Media),
+            Place::Gone => return GetPage::Failed(PageError::Gone),
+        };
+        let lba = start.offset(wanted.page);
+        if let Some(page) = self.ftl.try_get(lba, wanted.intent) {
+            return GetPage::Ready(FlashPage { page, recalled });
+        }
+        let token = self.wait(Waiting::Page(wanted, recalled));
+        let page = match self.ftl.get(self.port, lba, wanted.intent, token) {
+            ftl::Get::Pending => {
+                self.stalls.asked(backing);
+                return GetPage::Pending;
+            }
+            ftl::Get::Ready(page) => Ok(page),
+            ftl::Get::Failed(error) => Err(page_error(&error)),
+        };
+        let Waiting::Page(_, recalled) = self.take(token) else {
+            unreachable!("the token is that of this request");
+        };
+        page.map_or_else(GetPage::Failed, |page| {
+            GetPage::Ready(FlashPage { page, recalled })
+        })
+    }
+
+    /// Gets a page, whoever has to be asked for it first.
+    fn get_or_recall(&mut self, wanted: Wanted) -> GetPage<FlashPage> {
+        if self.recalls(wanted) {
+            return GetPage::Pending;
+        }
+        self.ask(wanted, None)
+    }
+
+    /// A page has been recalled. None: its answer comes later.
+    pub(super) fn recalled(&mut self, wanted: Wanted, recalled: Box<Recalled>) -> Option<Answer> {
+        answer(wanted, self.ask(wanted, Some(recalled)))
+    }
+
+    /// The translation layer has answered a request for a page. None: its answer comes later.
+    pub(super) fn came(
         &mut self,
         wanted: Wanted,
-        recalled: Box<Recalled>,
-    ) -> GetPage<FlashPage> {
-        let lba = Lba(wanted.backing.0).offset(wanted.page);
-        let token = self.wait(Waiting::Recalled(wanted.ticket, recalled));
-        let page = match self.ftl.get(self.port, lba, wanted.intent, token) {
-            ftl::Get::Pending => return GetPage::Pending,
-            ftl::Get::Ready(page) => Ok(page),
-            ftl::Get::Failed(error) => Err(error),
-        };
-        match (self.take(token), page) {
-            (Waiting::Recalled(_, recalled), Ok(page)) => {
-                GetPage::Ready(FlashPage::recalled(page, recalled))
-            }
-            (_, Ok(_)) => unreachable!("the token is that of this request"),
-            (_, Err(error)) => GetPage::Failed(page_error(&error)),
+        recalled: Option<Box<Recalled>>,
+        page: Result<PageRef, GetError>,
+    ) -> Option<Answer> {
+        let backing = wanted.backing;
+        let is_held = self.places.find(backing) == Place::Held;
+        if is_held {
+            // Given back before it is said that nothing is outstanding.
+            drop(page);
+            self.stalls.stall(backing, Stalled::Page(wanted, recalled));
+            self.stalls.came(backing);
+            return None;
         }
+        self.stalls.came(backing);
+        // The file may have been mapped since.
+        if recalled.is_none() && page.is_ok() && self.recalls(wanted) {
+            return None;
+        }
+        let page = page.map(|page| FlashPage { page, recalled });
+        Some((wanted.ticket, page.map_err(|error| page_error(&error))))
+    }
+
+    /// Tells `done` when nothing that connections have asked for through these backings is outstanding.
+    pub(super) fn drain(&mut self, of: Arc<[BackingId]>, done: Waiter<()>) {
+        self.stalls.drain(of, done);
+    }
+
+    /// The file of a backing has settled, or gone: asks for what has waited for that. Answers what is there at once.
+    pub(super) fn settled(&mut self, backing: BackingId) -> Vec<Answer> {
+        let mut answers = Vec::new();
+        for stalled in self.stalls.resume(backing) {
+            match stalled {
+                Stalled::Sync(sync, range) => self.sync_range(sync, range),
+                Stalled::Page(wanted, None) => {
+                    answers.extend(answer(wanted, self.get_or_recall(wanted)));
+                }
+                Stalled::Page(wanted, recalled) => {
+                    answers.extend(answer(wanted, self.ask(wanted, recalled)));
+                }
+            }
+        }
+        answers
+    }
+
+    /// Lets time pass: what is read ahead depends on it.
+    pub(super) fn tick(&mut self, now: ftl::Time) {
+        self.ahead.tick(now);
+    }
+
+    /// A page that was read ahead has come.
+    pub(super) fn came_ahead(&mut self) {
+        self.ahead.came();
+        self.bring_in();
+    }
+
+    /// Reads ahead as far as that is wanted.
+    fn bring_in(&mut self) {
+        while let Some(lba) = self.ahead.next() {
+            // Who looks at a page that is there brings nothing in.
+            if self.ftl.try_get(lba, ftl::Intent::Read).is_some() {
+                continue;
+            }
+            let token = self.wait(Waiting::Ahead);
+            match self.ftl.get(self.port, lba, ftl::Intent::Read, token) {
+                ftl::Get::Pending => self.ahead.asked(),
+                ftl::Get::Ready(_) | ftl::Get::Failed(_) => drop(self.take(token)),
+            }
+        }
+    }
+
+    fn sync_range(&mut self, sync: usize, range: PageRange) {
+        let grains = match self.places.find(range.backing) {
+            Place::At(start) => LbaRange::new(start.offset(range.first), range.count),
+            Place::Held => {
+                self.stalls.stall(range.backing, Stalled::Sync(sync, range));
+                return;
+            }
+            // Nobody vouches for it. The answer must still come later: an empty range is durable at once.
+            place => {
+                self.syncs[sync].result = Err(match place {
+                    Place::Lost => PageError::Media,
+                    _ => PageError::Gone,
+                });
+                LbaRange::new(Lba(0), 0)
+            }
+        };
+        let token = self.wait(Waiting::Sync(sync));
+        self.ftl.sync(self.port, grains, token);
     }
 
     /// One more range of a durability request has been answered; returns the request when it was the last.
@@ -234,8 +355,17 @@ impl FlashPages {
     }
 }
 
+fn answer(wanted: Wanted, got: GetPage<FlashPage>) -> Option<Answer> {
+    let page = match got {
+        GetPage::Pending => return None,
+        GetPage::Ready(page) => Ok(page),
+        GetPage::Failed(error) => Err(error),
+    };
+    Some((wanted.ticket, page))
+}
+
 /// What the endpoint is told of an error of the translation layer.
-pub(super) fn page_error(error: &GetError) -> PageError {
+fn page_error(error: &GetError) -> PageError {
     match error {
         // A peer has no more of a limit than of a full volume.
         GetError::NoSpace | GetError::Quota => PageError::NoSpace,
@@ -259,34 +389,20 @@ impl PageStore for FlashPages {
             softrdma::Intent::Write => ftl::Intent::Write,
             softrdma::Intent::Overwrite => ftl::Intent::Overwrite,
         };
-        let wanted = Wanted {
+        self.get_or_recall(Wanted {
             backing,
             page,
             intent,
             ticket,
-        };
-        let writes = intent != ftl::Intent::Read;
-        if writes && self.recalls(wanted) {
-            return GetPage::Pending;
-        }
-        let lba = Lba(backing.0).offset(page);
-        if let Some(page) = self.ftl.try_get(lba, intent) {
-            return GetPage::Ready(FlashPage::new(page));
-        }
-        let token = self.wait(if writes {
-            Waiting::Write(wanted)
-        } else {
-            Waiting::Page(ticket)
-        });
-        match self.ftl.get(self.port, lba, intent, token) {
-            ftl::Get::Ready(page) => {
-                self.take(token);
-                GetPage::Ready(FlashPage::new(page))
-            }
-            ftl::Get::Pending => GetPage::Pending,
-            ftl::Get::Failed(error) => {
-                self.take(token);
-                GetPage::Failed(page_error(&error))
+        })
+    }
+
+    fn will_read(&mut self, reader: u32, pages: PageRange, left: u64) {
+        // Of a file that is under way nothing is known to be read soon.
+        if let Place::At(start) = self.places.find(pages.backing) {
+            let range = LbaRange::new(start.offset(pages.first), pages.count);
+            if self.ahead.reads(LinkTag(reader), range, left) {
+                self.bring_in();
             }
         }
     }
@@ -320,11 +436,8 @@ impl PageStore for FlashPages {
             let token = self.wait(Waiting::Sync(sync));
             self.ftl.sync(self.port, LbaRange::new(Lba(0), 0), token);
         }
-        for range in ranges {
-            let token = self.wait(Waiting::Sync(sync));
-            let start = Lba(range.backing.0).offset(range.first);
-            self.ftl
-                .sync(self.port, LbaRange::new(start, range.count), token);
+        for &range in ranges {
+            self.sync_range(sync, range);
         }
     }
 }

@@ -9,7 +9,9 @@ use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{Builder, JoinHandle};
 
-use ftl::{Lba, LbaRange};
+use ftl::LbaRange;
+
+use super::streams::Stream;
 
 /// Threads that bring pages in: one waits for the device while the other checks what it has read.
 pub(super) const THREADS: usize = 2;
@@ -97,19 +99,14 @@ impl Readahead {
 #[derive(Debug)]
 struct Streams {
     window: u64,
-    list: Vec<Stream>,
+    list: Vec<Known>,
     clock: u64,
 }
 
 /// A reader.
 #[derive(Clone, Copy, Debug)]
-struct Stream {
-    /// The grain behind the last one read.
-    next: Lba,
-    /// Grains read in a row.
-    run: u64,
-    /// The grain behind the last one brought in for it.
-    ahead: Lba,
+struct Known {
+    stream: Stream,
     /// When it was heard of.
     used: u64,
 }
@@ -126,44 +123,39 @@ impl Streams {
     /// Somebody reads `range`; what to bring in.
     fn reads(&mut self, range: LbaRange) -> Option<LbaRange> {
         self.clock += 1;
-        let end = range.start.offset(range.count);
-        // A read may begin inside the grain that the one before ended in.
-        let goes_on = |s: &&mut Stream| {
-            s.next == range.start || s.next == range.start.offset(1) && end >= s.next
-        };
-        let Some(stream) = self.list.iter_mut().find(goes_on) else {
-            self.begin(Stream {
-                next: end,
-                run: range.count,
-                ahead: end,
-                used: self.clock,
-            });
+        let end = range.end();
+        let used = self.clock;
+        let known = |known: &&mut Known| known.stream.goes_on(range);
+        let Some(known) = self.list.iter_mut().find(known) else {
+            let stream = Stream::new(range);
+            self.begin(Known { stream, used });
             return None;
         };
-        stream.used = self.clock;
-        stream.run += end.0 - stream.next.0;
-        stream.next = end;
-        let window = self.window.min(stream.run * 2);
-        let (from, to) = (stream.ahead.max(end), end.offset(window));
+        known.used = used;
+        let stream = &mut known.stream;
+        let window = stream.advance(range, self.window);
+        let (from, to) = (stream.ahead().max(end), end.offset(window));
         // In pieces of some size: half a window at a time.
         if to <= from || (to.0 - from.0) * 2 < window {
             return None;
         }
-        stream.ahead = to;
+        stream.brought(to);
         Some(LbaRange::new(from, to.0 - from.0))
     }
 
-    fn begin(&mut self, stream: Stream) {
+    fn begin(&mut self, known: Known) {
         if self.list.len() < STREAMS_MAX {
-            self.list.push(stream);
-        } else if let Some(oldest) = self.list.iter_mut().min_by_key(|s| s.used) {
-            *oldest = stream;
+            self.list.push(known);
+        } else if let Some(oldest) = self.list.iter_mut().min_by_key(|k| k.used) {
+            *oldest = known;
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use ftl::Lba;
+
     use super::*;
 
     fn range(start: u64, count: u64) -> LbaRange {

@@ -1,16 +1,20 @@
 //! Regions that clients have opened: which file each belongs to, and whose they are.
 //!
-//! A region holds its file: the extent does not move and unlinked data stays until the region is closed. When a file
-//! shrinks, every region that reaches beyond its new end is ended before the shrinking takes effect, so that no peer
-//! writes behind the end of a file or reads what was cut off.
+//! A region names its file and follows it: when the file is relocated, everything that peers want of it stalls until it has
+//! settled ([`Places`]). Unlinked data stays until the last region of it is closed. When a file shrinks, every region that
+//! reaches beyond its new end is ended before the shrinking takes effect, or, if it was asked for as a growing one, cut:
+//! so no peer writes behind the end of a file or reads what was cut off. `tools/docs/regions.md` has the argument.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use contigfs::{ExtentObserver, InodeNo};
-use softrdma::{RegionTable, Stag};
+use contigfs::{ExtentObserver, InodeNo, Settled};
+use ftl::Lba;
+use softrdma::{BackingId, RegionTable, Stag};
 
-use super::job::{Job, barrier};
+use super::job::{Job, ask_all};
+use super::places::Places;
 use crate::reactor::{Inbox, LinkTag};
 
 /// A client, for as long as its connection lives: reactor and link.
@@ -26,8 +30,12 @@ pub(super) struct OpenRegion {
     pub inode: Option<InodeNo>,
     /// Its plain STag, which names both flavours.
     pub stag: Stag,
+    /// Its first byte in the file.
+    pub offset: u64,
     /// First byte behind it in the file.
     pub end: u64,
+    /// It may reach beyond the end of the file, and peers reach as much of it as the file has.
+    pub grows: bool,
     /// Whether it may be written.
     pub writable: bool,
     /// It is a stored registration that this connection has open, and outlives it.
@@ -38,13 +46,41 @@ pub(super) struct OpenRegion {
 struct Table {
     by_handle: HashMap<u32, (Owner, OpenRegion)>,
     by_owner: HashMap<Owner, Vec<u32>>,
+    by_inode: HashMap<InodeNo, Vec<u32>>,
     next: u32,
+}
+
+impl Table {
+    fn insert(&mut self, handle: u32, owner: Owner, region: OpenRegion) {
+        self.by_owner.entry(owner).or_default().push(handle);
+        if let Some(inode) = region.inode {
+            self.by_inode.entry(inode).or_default().push(handle);
+        }
+        self.by_handle.insert(handle, (owner, region));
+    }
+
+    /// Takes a region out; its owner's list is the caller's to change.
+    fn take(&mut self, handle: u32) -> Option<OpenRegion> {
+        let (_, region) = self.by_handle.remove(&handle)?;
+        if let Some(inode) = region.inode
+            && let Some(of) = self.by_inode.get_mut(&inode)
+        {
+            of.retain(|&other| other != handle);
+            if of.is_empty() {
+                self.by_inode.remove(&inode);
+            }
+        }
+        Some(region)
+    }
 }
 
 /// All open regions of a target.
 #[derive(Debug)]
 pub(super) struct Regions {
     stags: Arc<RegionTable>,
+    places: Arc<Places>,
+    /// Growing regions.
+    growing: AtomicUsize,
     /// The reactors, which may be in the middle of an access.
     inboxes: Vec<Arc<Inbox<Job>>>,
     table: Mutex<Table>,
@@ -52,9 +88,15 @@ pub(super) struct Regions {
 
 impl Regions {
     /// None open.
-    pub(super) fn new(stags: Arc<RegionTable>, inboxes: Vec<Arc<Inbox<Job>>>) -> Arc<Self> {
+    pub(super) fn new(
+        stags: Arc<RegionTable>,
+        places: Arc<Places>,
+        inboxes: Vec<Arc<Inbox<Job>>>,
+    ) -> Arc<Self> {
         Arc::new(Self {
             stags,
+            places,
+            growing: AtomicUsize::new(0),
             inboxes,
             table: Mutex::default(),
         })
@@ -62,6 +104,42 @@ impl Regions {
 
     fn table(&self) -> MutexGuard<'_, Table> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The backing of a new region of a file that lies at `start`, which must not move meanwhile. None: too many files have
+    /// regions.
+    pub(super) fn attach(&self, inode: InodeNo, start: Lba) -> Option<BackingId> {
+        self.places.attach(inode, start)
+    }
+
+    /// Regions of these files have ended. Those that have none left are nobody's business any more: when this returns, nothing
+    /// that was wanted of them is under way.
+    pub(super) fn detach(&self, files: &[InodeNo]) {
+        let gone = self.places.detach(files);
+        if gone.is_empty() {
+            return;
+        }
+        self.drain(&gone, false);
+        self.places.free(&gone);
+        for backing in gone {
+            self.resume(backing);
+        }
+    }
+
+    fn drain(&self, backings: &[BackingId], renew: bool) {
+        let of: Arc<[BackingId]> = backings.into();
+        ask_all(&self.inboxes, |done| Job::Drain {
+            of: Arc::clone(&of),
+            renew,
+            done,
+        });
+    }
+
+    fn resume(&self, backing: BackingId) {
+        for inbox in &self.inboxes {
+            // A reactor that has ended wants nothing.
+            let _ = inbox.send(Job::Settled(backing));
+        }
     }
 
     /// Adds a region and names it; None when its owner has too many.
@@ -77,8 +155,9 @@ impl Regions {
                 break table.next;
             }
         };
-        table.by_owner.entry(owner).or_default().push(handle);
-        table.by_handle.insert(handle, (owner, region));
+        table.insert(handle, owner, region);
+        self.growing
+            .fetch_add(usize::from(region.grows), Ordering::Relaxed);
         Some(handle)
     }
 
@@ -95,14 +174,12 @@ impl Regions {
         if table.by_handle.get(&handle)?.0 != owner {
             return None;
         }
-        let (_, region) = table.by_handle.remove(&handle)?;
+        let region = table.take(handle)?;
         if let Some(handles) = table.by_owner.get_mut(&owner) {
             handles.retain(|&other| other != handle);
         }
         drop(table);
-        if !region.persistent {
-            self.stags.deregister(region.stag);
-        }
+        self.end(&region);
         Some(region)
     }
 
@@ -112,52 +189,95 @@ impl Regions {
         let handles = table.by_owner.remove(&owner).unwrap_or_default();
         let regions: Vec<OpenRegion> = handles
             .iter()
-            .filter_map(|handle| table.by_handle.remove(handle))
-            .map(|(_, region)| region)
+            .filter_map(|&handle| table.take(handle))
             .collect();
         drop(table);
-        for region in regions.iter().filter(|region| !region.persistent) {
-            self.stags.deregister(region.stag);
-        }
+        regions.iter().for_each(|region| self.end(region));
         regions
     }
 
-    /// Makes the STags of matching regions dead, and waits until no reactor is in the middle of an access that was
-    /// checked before. (Accesses that wait for a page are checked again when it comes.) The regions stay open, without
-    /// use, until their owners close them.
-    fn fence(&self, matching: impl Fn(&OpenRegion) -> bool) {
-        let stags: Vec<Stag> = self
-            .table()
-            .by_handle
-            .values()
-            .filter(|(_, region)| matching(region))
-            .map(|(_, region)| region.stag)
-            .collect();
-        if stags.is_empty() {
+    /// A stored registration goes on without the connection that had it open.
+    fn end(&self, region: &OpenRegion) {
+        if !region.persistent {
+            self.stags.deregister(region.stag);
+        }
+        self.growing
+            .fetch_sub(usize::from(region.grows), Ordering::Relaxed);
+    }
+
+    fn of(&self, inode: InodeNo) -> Vec<OpenRegion> {
+        let table = self.table();
+        let handles = table.by_inode.get(&inode).into_iter().flatten();
+        let region = |handle| table.by_handle.get(handle).map(|(_, region)| *region);
+        handles.filter_map(region).collect()
+    }
+
+    /// Nobody uses a file, or has anything of it, when this returns, until it is let go.
+    fn hold(&self, inode: InodeNo) {
+        if let Some(backing) = self.places.hold(inode) {
+            self.drain(&[backing], true);
+        }
+    }
+
+    /// The last regions of a file that goes away have ended; `files` names it once for each. Nobody has anything of it, or
+    /// asks for it, when this returns.
+    pub(super) fn vacate(&self, inode: InodeNo, files: &[InodeNo]) {
+        self.hold(inode);
+        self.detach(files);
+        // Nobody waits for it: it has no regions.
+        self.places.settle(inode, None);
+    }
+
+    /// Lets peers reach as much of growing regions as the file has.
+    fn fit(&self, inode: InodeNo, size: u64) {
+        if self.growing.load(Ordering::Relaxed) == 0 {
             return;
         }
-        for stag in stags {
-            self.stags.deregister(stag);
+        for region in self.of(inode).iter().filter(|r| r.grows) {
+            let reach = size.saturating_sub(region.offset);
+            self.stags.set_reach(region.stag, reach);
         }
-        barrier(&self.inboxes);
     }
 }
 
 /// Hears of changes of files before they happen.
 #[derive(Debug)]
-pub(super) struct Fence(pub Arc<Regions>);
+pub(super) struct Follower(pub Arc<Regions>);
 
-impl ExtentObserver for Fence {
+impl ExtentObserver for Follower {
+    /// A region that has ended stays open, without use, until its owner closes it. Nothing that was wanted of what is cut
+    /// off is under way any more when this returns, through whichever region that was and whether it has long been closed:
+    /// it could map grains behind the end.
     fn shrinking(&self, inode: InodeNo, new_size: u64) {
-        self.0
-            .fence(|region| region.inode == Some(inode) && region.end > new_size);
+        let regions = &self.0;
+        let ends = |region: &OpenRegion| region.end > new_size && !region.grows;
+        for region in regions.of(inode).into_iter().filter(ends) {
+            regions.stags.deregister(region.stag);
+        }
+        regions.fit(inode, new_size);
+        regions.hold(inode);
     }
 
     fn moving(&self, inode: InodeNo) {
-        self.0.fence(|region| region.inode == Some(inode));
+        self.0.hold(inode);
     }
 
+    /// A file that a connection has a region of is open, so it has none.
     fn freed(&self, inode: InodeNo) {
-        self.0.fence(|region| region.inode == Some(inode));
+        for region in self.0.of(inode) {
+            self.0.stags.deregister(region.stag);
+        }
+    }
+
+    fn settled(&self, inode: InodeNo, settled: Settled) {
+        let regions = &self.0;
+        regions.fit(inode, settled.size);
+        if let Some(backing) = regions.places.settle(inode, settled.start) {
+            regions.resume(backing);
+        }
+    }
+
+    fn grown(&self, inode: InodeNo, size: u64) {
+        self.0.fit(inode, size);
     }
 }

@@ -8,23 +8,27 @@ use std::path::{Component, Path};
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 use std::thread::{Builder, JoinHandle};
+use std::time::Instant;
 
-use contigfs::{FallocMode, FileKind, Fs, FsError, InodeNo, NewNode, SetAttr, SyncScope};
+use contigfs::{
+    Attr, Extent, FallocMode, FileKind, Fs, FsError, InodeNo, NewNode, SetAttr, SyncScope,
+};
 use ftl::GRAIN_BYTES;
-use softrdma::{Buffer, ProtectionDomain, RegionSpec, RegionTable, Rights, Stag};
+use softrdma::{
+    BackingId, Buffer, MemoryRegion, ProtectionDomain, RegionSpec, RegionTable, Rights, Stag,
+};
 use tracing::debug;
 
 use super::core::ControlJob;
 use super::exports::ExportError;
 use super::job::Job;
 use super::mapped::Mapped;
-use super::pages::backing;
 use super::regions::{OpenRegion, Owner, Regions};
 use super::store::TargetStore;
 use super::tenancy::{Member, Tenancy};
 use crate::control::{
-    Entry, FLAG_CREATE, FLAG_EXCLUSIVE, FLAG_PERSISTENT, FLAG_TRUNCATE, FLAG_WRITE, Op, Reply,
-    Request,
+    Entry, FLAG_CREATE, FLAG_EXCLUSIVE, FLAG_GROW, FLAG_PERSISTENT, FLAG_TRUNCATE, FLAG_WRITE, Op,
+    Reply, Request,
 };
 use crate::credentials::registry::IssueError;
 use crate::credentials::{ANONYMOUS, Grant, Registry, SYSTEM_DIRECTORY, file_rights, unix_now};
@@ -32,6 +36,9 @@ use crate::reactor::Inbox;
 
 /// Path of the region of plain memory.
 pub const DRAM_PATH: &str = "/.dram";
+
+/// Where growing regions end at the latest: no file gets as long.
+const GROWING_MAX: u64 = 1 << 63;
 
 /// What the service works on.
 #[derive(Debug)]
@@ -101,9 +108,7 @@ impl Service {
                     let _ = self.inboxes[reactor].send(Job::Reply(tag, reply.emit()));
                 }
                 ControlJob::Gone(reactor, tag) => {
-                    for region in self.regions.remove_all((reactor, tag)) {
-                        self.release(&region);
-                    }
+                    self.release(&self.regions.remove_all((reactor, tag)));
                 }
             }
         }
@@ -148,6 +153,12 @@ impl Service {
 
     fn open(&self, owner: Owner, member: &Member, request: &Request) -> Result<Reply, Refusal> {
         let write = request.flags & (FLAG_WRITE | FLAG_CREATE | FLAG_TRUNCATE) != 0;
+        let both = FLAG_PERSISTENT | FLAG_GROW;
+        if request.flags & both == both {
+            let text =
+                "a persistent region ends where its file ends now: it can not grow".to_owned();
+            return Err(Refusal(libc::EINVAL, text));
+        }
         if let Some(dram) = &self.dram
             && request.path == DRAM_PATH.as_bytes()
         {
@@ -205,88 +216,118 @@ impl Service {
             let replace = || self.replace(inode, path, request.length);
             self.mapped.change_all(inode, replace)?;
         }
-        let extent = self.fs.hold_extent(inode)?;
-        let place = backing(extent.range.start);
-        self.mapped.registering(inode, place);
-        let registered = (|| {
-            let rest = extent.size.checked_sub(request.offset).ok_or_else(|| {
-                Refusal(
-                    libc::EINVAL,
-                    format!(
-                        "{path} has {} bytes, the region would start at {}",
-                        extent.size, request.offset
-                    ),
-                )
-            })?;
-            let len = match request.length {
-                0 => rest,
-                len if len <= rest => len,
-                len => {
-                    return Err(Refusal(
-                        libc::EINVAL,
-                        format!(
-                            "{path} has {} bytes, the region would end at {}",
-                            extent.size,
-                            request.offset.saturating_add(len)
-                        ),
-                    ));
-                }
-            };
+        let persistent = request.flags & FLAG_PERSISTENT != 0;
+        if persistent {
+            self.registry.prepare()?;
+        }
+        // The file is open: its number is not used again.
+        let generation = self.fs.attr(inode)?.generation;
+        let begun = Instant::now();
+        // No file shrinks or moves between the look at it and the registration, and what comes behind is heard of.
+        let registered = self
+            .fs
+            .with_extent(inode, |extent| {
+                let file = File {
+                    inode,
+                    generation,
+                    path,
+                    extent,
+                };
+                self.register_extent((owner, member), &file, write, request)
+            })
+            .map_err(Refusal::from)
+            .flatten();
+        let took = begun.elapsed();
+        let (handle, region) = registered?;
+        let attr = self.fs.attr(inode).inspect_err(|_| {
+            if let Some(region) = self.regions.remove(owner, handle) {
+                self.detach(&[region]);
+            }
+        })?;
+        Ok(Reply {
+            register_ns: took.as_nanos().try_into().unwrap_or(u32::MAX),
+            ..opened(handle, &region, &attr)
+        })
+    }
+
+    /// Registers a range of a file that stays where it is meanwhile.
+    fn register_extent(
+        &self,
+        (owner, member): (Owner, &Member),
+        file: &File<'_>,
+        write: bool,
+        request: &Request,
+    ) -> Result<(u32, MemoryRegion), Refusal> {
+        let File { inode, extent, .. } = *file;
+        let grows = request.flags & FLAG_GROW != 0;
+        let persistent = request.flags & FLAG_PERSISTENT != 0;
+        let offset = request.offset;
+        let has = if grows { GROWING_MAX } else { extent.size };
+        let beyond = |what: &str, at: u64| {
+            let (path, size) = (file.path, extent.size);
+            let text = format!("{path} has {size} bytes, the region would {what} at {at}");
+            Refusal(libc::EINVAL, text)
+        };
+        let rest = has
+            .checked_sub(offset)
+            .ok_or_else(|| beyond("start", offset))?;
+        let length = match request.length {
+            0 => rest,
+            length if length <= rest => length,
+            length => return Err(beyond("end", offset.saturating_add(length))),
+        };
+        self.with_backing(inode, extent, |backing| {
             let standing = member.standing;
-            let persistent = request.flags & FLAG_PERSISTENT != 0;
             let region = if persistent {
                 let grant = Grant {
                     standing,
                     ino: inode,
-                    generation: self.fs.attr(inode)?.generation,
-                    place,
-                    offset: request.offset,
-                    length: len,
+                    generation: file.generation,
+                    start: extent.range.start,
+                    offset,
+                    length,
                     writable: write,
                 };
                 self.registry.issue(&grant, unix_now())?
             } else {
                 let rights = file_rights(write);
-                let spec = RegionSpec::pages(standing.domain, rights, place, request.offset, len);
+                let spec = RegionSpec::pages(standing.domain, rights, backing, offset, length);
                 self.stags
                     .register(spec)
                     .map_err(|error| Refusal(libc::ENOMEM, error.to_string()))?
             };
+            if grows {
+                let reach = extent.size.saturating_sub(offset);
+                self.stags.set_reach(region.stag, reach);
+            }
             let open = OpenRegion {
                 inode: Some(inode),
                 stag: region.stag,
-                end: request.offset + len,
+                offset,
+                end: offset + length,
+                grows,
                 writable: write,
                 persistent,
             };
             let handle = self.add(owner, open)?;
-            // A file that shrank between the look at its size and the registration must not leave a region behind.
-            // (The extent is looked at behind whoever shrinks it now.)
-            if self.fs.file_extent(inode)?.size < open.end {
-                self.regions.remove(owner, handle);
-                if persistent {
-                    self.registry.revoke(region.stag, standing.domain)?;
-                }
-                return Err(Refusal(libc::ESTALE, format!("{path} has just shrunk")));
-            }
-            let attr = self.fs.attr(inode)?;
-            Ok(Reply {
-                handle,
-                mode: attr.mode,
-                stag: region.stag.0,
-                stag_sync: region.sync_stag.map_or(0, |stag| stag.0),
-                to: region.base.0,
-                length: len,
-                size: attr.size,
-                mtime_ns: attr.mtime.as_unix_ns(),
-                ..Reply::default()
-            })
-        })();
-        if registered.is_err() {
+            Ok((handle, region))
+        })
+    }
+
+    /// Lets `register` register a region of a file, for which it gets the backing. The file stays where it is meanwhile.
+    fn with_backing<T>(
+        &self,
+        inode: InodeNo,
+        extent: Extent,
+        register: impl FnOnce(BackingId) -> Result<T, Refusal>,
+    ) -> Result<T, Refusal> {
+        let backing = self.regions.attach(inode, extent.range.start);
+        let backing = backing.ok_or(IssueError::Crowded)?;
+        self.mapped.registering(inode, backing);
+        register(backing).inspect_err(|_| {
             self.mapped.deregistered(inode);
-            self.fs.release_extent(inode);
-        }
-        registered
+            self.regions.detach(&[inode]);
+        })
     }
 
     fn open_dram(
@@ -311,7 +352,9 @@ impl Service {
         let open = OpenRegion {
             inode: None,
             stag: region.stag,
+            offset: 0,
             end: region.len,
+            grows: false,
             writable: true,
             persistent: false,
         };
@@ -348,40 +391,28 @@ impl Service {
         let inode = InodeNo(record.inode);
         self.fs.open(inode).map_err(|_| stale())?;
         let attached = (|| {
-            let extent = self.fs.hold_extent(inode)?;
-            let place = backing(extent.range.start);
-            self.mapped.registering(inode, place);
-            let attached = (|| {
-                let attr = self.fs.attr(inode)?;
-                if attr.generation != record.generation {
-                    return Err(stale());
-                }
-                let region = self.registry.attach(stag, domain, place, unix_now())?;
+            let attr = self.fs.attr(inode)?;
+            if attr.generation != record.generation {
+                return Err(stale());
+            }
+            let register = |_| {
+                let region = self.registry.attach(stag, domain, unix_now())?;
                 let open = OpenRegion {
                     inode: Some(inode),
                     stag: region.stag,
+                    offset: record.offset,
                     end: record.offset.saturating_add(record.length),
+                    grows: false,
                     writable: record.writable,
                     persistent: true,
                 };
-                let handle = self.add(owner, open)?;
-                Ok(Reply {
-                    handle,
-                    mode: attr.mode,
-                    stag: region.stag.0,
-                    stag_sync: region.sync_stag.map_or(0, |stag| stag.0),
-                    to: region.base.0,
-                    length: region.len,
-                    size: attr.size,
-                    mtime_ns: attr.mtime.as_unix_ns(),
-                    ..Reply::default()
-                })
-            })();
-            if attached.is_err() {
-                self.mapped.deregistered(inode);
-                self.fs.release_extent(inode);
-            }
-            attached
+                Ok((self.add(owner, open)?, region))
+            };
+            let attached = self
+                .fs
+                .with_extent(inode, |extent| self.with_backing(inode, extent, register));
+            let (handle, region) = attached.map_err(Refusal::from).flatten()?;
+            Ok(opened(handle, &region, &attr))
         })();
         if attached.is_err() {
             let _ = self.fs.close(inode);
@@ -408,23 +439,34 @@ impl Service {
             .regions
             .remove(owner, request.handle)
             .ok_or_else(|| no_handle(request.handle))?;
-        self.release(&region);
+        self.release(&[region]);
         Ok(Reply::default())
     }
 
-    fn release(&self, region: &OpenRegion) {
-        let Some(inode) = region.inode else { return };
-        if region.persistent {
-            self.registry.detach(region.stag, unix_now());
+    /// Lets go of the files of regions that have ended.
+    fn release(&self, regions: &[OpenRegion]) {
+        self.detach(regions);
+        for inode in regions.iter().filter_map(|region| region.inode) {
+            if let Err(error) = self.fs.close(inode) {
+                debug!(%error, ?inode, "close");
+            }
         }
-        if region.writable {
-            self.fs.touch_data(inode);
+    }
+
+    fn detach(&self, regions: &[OpenRegion]) {
+        let mut files = Vec::with_capacity(regions.len());
+        for region in regions {
+            let Some(inode) = region.inode else { continue };
+            if region.persistent {
+                self.registry.detach(region.stag, unix_now());
+            }
+            if region.writable {
+                self.fs.touch_data(inode);
+            }
+            self.mapped.deregistered(inode);
+            files.push(inode);
         }
-        self.mapped.deregistered(inode);
-        self.fs.release_extent(inode);
-        if let Err(error) = self.fs.close(inode) {
-            debug!(%error, ?inode, "close");
-        }
+        self.regions.detach(&files);
     }
 
     fn sync(&self, owner: Owner, request: &Request) -> Result<Reply, Refusal> {
@@ -565,6 +607,30 @@ impl Service {
         };
         self.fs.set_attr(inode, &change)?;
         Ok(())
+    }
+}
+
+/// A file of which a region is to be registered, while it stays where it is.
+#[derive(Clone, Copy, Debug)]
+struct File<'a> {
+    inode: InodeNo,
+    generation: u64,
+    path: &'a str,
+    extent: Extent,
+}
+
+/// What the client hears of a region of a file.
+fn opened(handle: u32, region: &MemoryRegion, attr: &Attr) -> Reply {
+    Reply {
+        handle,
+        mode: attr.mode,
+        stag: region.stag.0,
+        stag_sync: region.sync_stag.map_or(0, |stag| stag.0),
+        to: region.base.0,
+        length: region.len,
+        size: attr.size,
+        mtime_ns: attr.mtime.as_unix_ns(),
+        ..Reply::default()
     }
 }
 

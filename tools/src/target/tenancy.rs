@@ -5,20 +5,19 @@ use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 
 use anyhow::{Context, Result};
-use contigfs::{BlockStore, ExtentObserver, InodeNo};
+use contigfs::{BlockStore, ExtentObserver, InodeNo, Settled};
+use ftl::Lba;
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
 use softrdma::{BackingId, ProtectionDomain};
 
 use super::exports::{Export, Exports};
-use super::job::{Job, barrier};
 use super::mapped::Mapped;
-use super::regions::Fence;
+use super::regions::{Follower, Regions};
 use crate::credentials::registry::EnrolError;
 use crate::credentials::{
     ANONYMOUS, Door, Hooks, Key, Registry, Standing, Tenant, TenantName, unix_now,
 };
-use crate::reactor::Inbox;
 
 /// A tenant in the TOML file.
 #[derive(Clone, Debug, Deserialize)]
@@ -150,26 +149,25 @@ fn digest(exports: &Exports) -> u64 {
     u64::from_le_bytes(digest[..8].try_into().expect("eight bytes"))
 }
 
-/// What the target does for the registry.
+/// What the target does for the registry, which is one more who has regions of a file, beside its connections.
 #[derive(Debug)]
 pub(super) struct TargetHooks {
     /// Files that are mapped.
     pub mapped: Arc<Mapped>,
-    /// The reactors.
-    pub inboxes: Vec<Arc<Inbox<Job>>>,
+    /// Where files with regions lie.
+    pub regions: Arc<Regions>,
 }
 
 impl Hooks for TargetHooks {
-    fn registering(&self, ino: InodeNo, place: BackingId) {
-        self.mapped.registering(ino, place);
+    fn registering(&self, ino: InodeNo, start: Lba) -> Option<BackingId> {
+        let backing = self.regions.attach(ino, start)?;
+        self.mapped.registering(ino, backing);
+        Some(backing)
     }
 
-    fn deregistered(&self, ino: InodeNo) {
-        self.mapped.deregistered(ino);
-    }
-
-    fn barrier(&self) {
-        barrier(&self.inboxes);
+    fn ended(&self, files: &[InodeNo]) {
+        files.iter().for_each(|&ino| self.mapped.deregistered(ino));
+        self.regions.detach(files);
     }
 }
 
@@ -178,31 +176,48 @@ impl Hooks for TargetHooks {
 pub(super) struct Observers<S: BlockStore> {
     /// Stored registrations, which also have to be retired. The file system has the observer, the registry the file system.
     pub registry: Weak<Registry<S>>,
-    /// Open regions.
-    pub fence: Fence,
+    /// Files that are mapped.
+    pub mapped: Arc<Mapped>,
+    /// Regions, which follow.
+    pub follower: Follower,
 }
 
 impl<S: BlockStore> Observers<S> {
-    fn tell(&self, what: impl FnOnce(&Registry<S>)) {
-        if let Some(registry) = self.registry.upgrade() {
-            what(&registry);
-        }
+    /// The numbers of files whose stored registrations `what` has ended.
+    fn ended(&self, what: impl FnOnce(&Registry<S>) -> Vec<InodeNo>) -> Vec<InodeNo> {
+        let ended = self.registry.upgrade().map(|registry| what(&registry));
+        let ended = ended.unwrap_or_default();
+        ended.iter().for_each(|&ino| self.mapped.deregistered(ino));
+        ended
     }
 }
 
 impl<S: BlockStore> ExtentObserver for Observers<S> {
     fn shrinking(&self, ino: InodeNo, size: u64) {
-        self.tell(|registry| registry.shrinking(ino, size));
-        self.fence.shrinking(ino, size);
+        let ended = self.ended(|registry| registry.shrinks(ino, size));
+        // With their slot still there, by which the file is held.
+        self.follower.shrinking(ino, size);
+        self.follower.0.detach(&ended);
     }
 
+    /// Stored registrations follow their file like any other region.
     fn moving(&self, ino: InodeNo) {
-        self.tell(|registry| registry.moving(ino));
-        self.fence.moving(ino);
+        self.follower.moving(ino);
     }
 
     fn freed(&self, ino: InodeNo) {
-        self.tell(|registry| registry.freed(ino));
-        self.fence.freed(ino);
+        let ended = self.ended(|registry| registry.frees(ino));
+        self.follower.freed(ino);
+        if !ended.is_empty() {
+            self.follower.0.vacate(ino, &ended);
+        }
+    }
+
+    fn settled(&self, ino: InodeNo, settled: Settled) {
+        self.follower.settled(ino, settled);
+    }
+
+    fn grown(&self, ino: InodeNo, size: u64) {
+        self.follower.grown(ino, size);
     }
 }
