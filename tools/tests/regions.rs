@@ -118,7 +118,7 @@ fn fallocate(file: &File, mode: i32, at: u64, len: u64) {
 
 /// Bytes that a file needs so that its range is the `n`th doubling of the first one.
 fn outgrown(n: u32) -> u64 {
-    64 * GIB << n
+    (64 * GIB) << n
 }
 
 /// Lets a file outgrow its range, which is the `n`th doubling of the first one, with the place behind it taken.

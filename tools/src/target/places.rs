@@ -169,7 +169,7 @@ impl Places {
             }
             let backing = file.backing;
             table.files.remove(ino);
-            let next = (backing.0 >> 32) + 1 & GENERATION_MASK;
+            let next = ((backing.0 >> 32) + 1) & GENERATION_MASK;
             self.word(slot(backing))
                 .store(HELD | next << LBA_BITS, Ordering::Release);
             gone.push(backing);
