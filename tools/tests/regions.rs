@@ -323,6 +323,10 @@ fn a_file_moves_under_its_regions() {
         file.write_all_at(&[0; 4096], page * APART * PAGE).unwrap();
     }
     file.set_len(end).unwrap();
+    // More than the pool, and read all the time: what is hammered has to be read from the device again and again.
+    const SCANNED: u64 = 8 << 20;
+    let scanned = pattern(SCANNED as usize, 5);
+    world.file("scanned").write_all_at(&scanned, 0).unwrap();
     let shape = (PAGES, APART);
     let (stop, rounds) = (AtomicBool::new(false), AtomicU64::new(0));
     let words: Vec<Vec<u64>> = std::thread::scope(|scope| {
@@ -332,6 +336,13 @@ fn a_file_moves_under_its_regions() {
                 scope.spawn(move || hammer(target, "/file", (me, 2), shape, control))
             })
             .collect();
+        let scanner = scope.spawn(|| {
+            let mut session = world.target.session();
+            let file = open(&mut session, "/scanned", 0, 0);
+            while !stop.load(Ordering::Relaxed) {
+                assert!(get(&mut session, &file, 0, SCANNED).unwrap() == scanned);
+            }
+        });
         let moved = std::panic::catch_unwind(AssertUnwindSafe(|| {
             for n in 0..MOVES {
                 let before = rounds.load(Ordering::Relaxed);
@@ -345,6 +356,7 @@ fn a_file_moves_under_its_regions() {
         }));
         stop.store(true, Ordering::Relaxed);
         let words = peers.into_iter().map(|peer| peer.join().unwrap()).collect();
+        scanner.join().unwrap();
         moved.unwrap();
         words
     });
