@@ -14,8 +14,8 @@
 //!   inside `put` itself. Until then the WRITE is not placed, and nothing behind it on its connection happens.
 //! - A page got to overwrite is filled whole and then dropped, or dropped untouched when access was revoked or the
 //!   connection ended meanwhile; in that case the store keeps the old content.
-//! - The owner may ask for the pages of a backing back at any time ([`Connection::renew_pages`]
-//!   (crate::Connection::renew_pages)): then each is given back and asked for anew, with the ticket it has.
+//! - The owner may ask for the pages of a backing back at any time, by
+//!   [`Connection::renew_pages`](crate::Connection::renew_pages): each is given back, then asked for anew with its ticket.
 //! - `sync` is always answered later, by [`Connection::handle_durable`](crate::Connection::handle_durable).
 
 use crate::addr::{BackingId, Ticket};
