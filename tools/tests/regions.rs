@@ -684,3 +684,27 @@ fn a_peer_that_takes_nothing_holds_up_nothing() {
     drop(file);
     world.end();
 }
+
+/// `perf reg` measures what it says, of regions that were there: three sizes, each registered, resolved, opened and closed.
+#[test]
+fn perf_reg_measures_each_size() {
+    if !can_serve() {
+        return;
+    }
+    let report = good(&["--json", "perf", "reg"]);
+    let report: serde_json::Value = serde_json::from_str(&report).unwrap();
+    let regions = report["regions"].as_array().unwrap();
+    let bytes: Vec<_> = regions.iter().map(|r| r["bytes"].as_u64()).collect();
+    assert_eq!(bytes, [16 * GIB, TIB, 16 * TIB].map(Some));
+    for region in regions {
+        for step in ["register", "resolve", "open", "close"] {
+            let [half, most] = ["p50_us", "p99_us"].map(|p| region[step][p].as_f64().unwrap());
+            assert!(half > 0.0 && half <= most, "{region}");
+        }
+    }
+    // Either it was measured, or it is said why not.
+    assert_ne!(
+        report["pinned"].is_null(),
+        report["pinning_refused"].is_null()
+    );
+}

@@ -124,7 +124,7 @@ pub fn pin(bytes: usize) -> Result<Pinned> {
     let populated = begun.elapsed();
     let begun = Instant::now();
     map.lock()
-        .context("cannot lock the memory to compare with: is RLIMIT_MEMLOCK too low?")?;
+        .context("cannot lock the memory to compare with (ulimit -l says how much may be)")?;
     let locked = begun.elapsed();
     Ok(Pinned {
         bytes: bytes as u64,
