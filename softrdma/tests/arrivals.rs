@@ -9,10 +9,11 @@ use std::sync::Arc;
 
 use common::raw::{self, Sent, transmit};
 use common::{Residency, TestPages, Waiting, pattern, table};
+use softrdma::wire::profile::{Placement, Selectivity};
 use softrdma::wire::terminate::TerminateCode;
 use softrdma::{
-    BackingId, Buffer, Config, Connection, MemoryRegion, PAGE_BYTES, PageError, ProtectionDomain,
-    RegionSpec, RegionTable, Rights, Ticket,
+    Atomic, BackingId, Buffer, Config, Connection, MemoryRegion, PAGE_BYTES, PageError,
+    ProtectionDomain, RegionSpec, RegionTable, Rights, Ticket,
 };
 
 const FILE: BackingId = BackingId(1);
@@ -332,7 +333,11 @@ fn memory_and_pages_side_by_side() {
     for residency in [Residency::Always, Residency::Never, Residency::Sometimes] {
         let mut target = target(residency, Config::default());
         let memory = Buffer::from_bytes(&pattern(3, BYTES));
-        let spec = RegionSpec::memory(ProtectionDomain(0), Rights::all(), &memory);
+        let spec = RegionSpec::memory(
+            ProtectionDomain(0),
+            Rights::all() - Rights::FLUSH_PERSISTENT,
+            &memory,
+        );
         let dram = target.table.register(spec).unwrap();
         let flash = target.file.stag;
         let mut expected = [target.content.clone(), pattern(3, BYTES)];
@@ -363,31 +368,115 @@ fn memory_and_pages_side_by_side() {
     }
 }
 
-/// Whose region has ended is told so, whether the page comes or fails for that very reason, in both directions.
+/// Each operation that a peer may ask for on `len` bytes at `at`, but for SENDs, as number 1 of its queue.
+fn operations(region: &MemoryRegion, at: u64, len: u32) -> Vec<(Vec<u8>, TerminateCode)> {
+    use TerminateCode::{ProtectionBounds, TaggedBounds};
+    let (stag, remote) = (region.stag, region.remote(at));
+    let add = Atomic::FetchAdd { add: 1, mask: 0 };
+    let value = Atomic::Write { value: 1 };
+    let flush = |placement| raw::flush(1, remote, Selectivity::Range(len), placement);
+    vec![
+        (
+            raw::write(stag, at, &vec![9; len as usize], true),
+            TaggedBounds,
+        ),
+        (raw::read(1, stag, at, len), ProtectionBounds),
+        (raw::verify(1, remote, len), ProtectionBounds),
+        (raw::atomic(1, stag, at, add), ProtectionBounds),
+        (raw::atomic(1, stag, at, value), ProtectionBounds),
+        (flush(Placement::Visible), ProtectionBounds),
+        (flush(Placement::Persistent), ProtectionBounds),
+    ]
+}
+
+fn private() -> Config {
+    Config {
+        private_profile: true,
+        ..Config::default()
+    }
+}
+
+/// Defends I11: beyond a reach that was cut there is nothing, whatever the operation; up to there it is as before. A FLUSH
+/// of the whole region is about what peers reach of it.
+#[test]
+fn no_operation_gets_beyond_the_reach() {
+    let reach = PAGE + 16;
+    for n in 0..operations(&target(Residency::Always, private()).file, 0, 8).len() {
+        for (at, refused) in [(reach - 8, false), (reach, true)] {
+            let mut target = target(Residency::Always, private());
+            assert!(target.table.set_reach(target.file.stag, reach));
+            let (bytes, code) = operations(&target.file, at, 8).swap_remove(n);
+            target.deliver(&bytes);
+            let sent = transmit(&mut target.connection, &mut target.pages);
+            let told = sent.iter().find_map(|sent| match sent {
+                Sent::Terminate(code, _) => Some(*code),
+                _ => None,
+            });
+            assert_eq!(told, refused.then_some(code), "operation {n} at {at}");
+            let beyond = target.pages.content(FILE, reach, 100);
+            assert_eq!(beyond, target.content[reach as usize..][..100]);
+            assert!(!refused || target.pages.syncs.is_empty());
+        }
+    }
+    for (reach, pages) in [(0, None), (1, Some(1)), (PAGE, Some(1)), (reach, Some(2))] {
+        let mut target = target(Residency::Always, private());
+        assert!(target.table.set_reach(target.file.stag, reach));
+        let file = target.file.remote(0);
+        let whole = raw::flush(1, file, Selectivity::Region, Placement::Persistent);
+        target.deliver(&whole);
+        let asked = target
+            .pages
+            .syncs
+            .first()
+            .map(|(ranges, _)| ranges[0].count);
+        assert_eq!(asked, pages);
+    }
+}
+
+/// A VERIFY whose pages are asked back in the middle computes over the same bytes.
+#[test]
+fn a_verify_goes_on_with_renewed_pages() {
+    let mut target = target(Residency::Never, private());
+    let len = 3 * PAGE as u32;
+    target.deliver(&raw::verify(1, target.file.remote(0), len));
+    target.arrive(2);
+    target.arrive(1);
+    assert!(target.connection.renew_pages(&mut target.pages, FILE));
+    assert_eq!(target.pages.pins.get(), 0, "all given back");
+    while !target.pages.waiting.is_empty() {
+        target.arrive(0);
+    }
+    let sent = transmit(&mut target.connection, &mut target.pages);
+    let [Sent::Private(1, _, body)] = &sent[..] else {
+        panic!("{sent:?}");
+    };
+    let crc = crc32c::crc32c(&target.content[..len as usize]);
+    assert_eq!(body[4..], crc.to_be_bytes());
+    assert_eq!(target.pages.pins.get(), 0);
+}
+
+/// Whose region has ended is told so, whether the page comes or fails for that very reason, whatever the operation.
 #[test]
 fn the_end_of_a_region_is_what_the_peer_is_told() {
-    for result in [Ok(()), Err(PageError::Gone)] {
-        for reads in [true, false] {
-            let mut target = target(Residency::Never, Config::default());
-            let stag = target.file.stag;
-            target.deliver(&if reads {
-                raw::read(1, stag, 0, 100)
-            } else {
-                raw::write(stag, 0, &[9; 100], true)
-            });
-            assert!(target.table.deregister(stag));
+    // Those that wait for a page.
+    for n in 0..5 {
+        for result in [Ok(()), Err(PageError::Gone)] {
+            let mut target = target(Residency::Never, private());
+            let (bytes, code) = operations(&target.file, 0, 8).swap_remove(n);
+            target.deliver(&bytes);
+            assert!(target.table.deregister(target.file.stag));
             let wanted = target.pages.waiting.remove(0);
             target.answer(wanted, result);
             let sent = transmit(&mut target.connection, &mut target.pages);
-            let [Sent::Terminate(code, _)] = sent[..] else {
+            let [Sent::Terminate(told, _)] = sent[..] else {
                 panic!("{sent:?}");
             };
-            let expected = if reads {
-                TerminateCode::ProtectionInvalidStag
-            } else {
+            let expected = if code == TerminateCode::TaggedBounds {
                 TerminateCode::TaggedInvalidStag
+            } else {
+                TerminateCode::ProtectionInvalidStag
             };
-            assert_eq!(code, expected);
+            assert_eq!(told, expected, "operation {n}");
             assert_eq!(target.pages.content(FILE, 0, 100), target.content[..100]);
         }
     }

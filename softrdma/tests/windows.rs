@@ -182,6 +182,36 @@ fn what_ends_a_window() {
     );
 }
 
+/// Defends I11: what is cut off a region is cut off its windows as well, and comes back with it.
+#[test]
+fn a_window_reaches_as_far_as_its_region() {
+    // The window is the bytes 0x100..0x200 of the region.
+    for (reach, inside) in [
+        (0, 0),
+        (0x100, 0),
+        (0x101, 1),
+        (0x1ff, 0xff),
+        (0x200, 0x100),
+    ] {
+        for (len, refused_with) in [(inside, None), (inside + 1, Some(TaggedBounds))] {
+            let mut target = target();
+            let bind = target.bind(5);
+            target.post(Operation::BindWindow(bind));
+            let stag = target.window.stag(5);
+            assert!(target.table.set_reach(target.region.stag, reach));
+            let expected = refused_with.map_or(Ok(()), refused);
+            assert_eq!(target.write(stag, 0x1_0100, len), expected, "{reach} {len}");
+        }
+    }
+    let mut target = target();
+    let bind = target.bind(5);
+    target.post(Operation::BindWindow(bind));
+    let stag = target.window.stag(5);
+    assert!(target.table.set_reach(target.region.stag, 0));
+    assert!(target.table.set_reach(target.region.stag, 4096));
+    assert_eq!(target.write(stag, 0x1_0100, 0x100), Ok(()));
+}
+
 /// What may not be bound, and leaves everything as it is.
 #[test]
 fn binds_refused() {

@@ -72,6 +72,7 @@ mod tests {
     use crate::mem::access::{AccessError, AccessKind, Accessor, Request, check};
     use crate::mem::cache::RegionCache;
     use crate::mem::region::{MemoryRegion, RegionSpec, RegionTable, Rights};
+    use crate::mem::window::WindowBind;
 
     const SCHEDULES: usize = 4_000;
     const WHO: Accessor = Accessor {
@@ -93,7 +94,11 @@ mod tests {
         fn new() -> Arc<Self> {
             let table = RegionTable::new([7; 32]);
             let memory = Buffer::zeroed(LEN);
-            let spec = RegionSpec::memory(ProtectionDomain(0), Rights::all(), &memory);
+            let spec = RegionSpec::memory(
+                ProtectionDomain(0),
+                Rights::all() - Rights::FLUSH_PERSISTENT,
+                &memory,
+            );
             let region = table.register(spec).unwrap();
             Arc::new(Self {
                 table,
@@ -102,12 +107,31 @@ mod tests {
             })
         }
 
+        /// A window over all of the region.
+        fn window(&self) -> Stag {
+            let window = self.table.allocate_window(WHO.domain).unwrap();
+            let bind = WindowBind {
+                window,
+                key: 1,
+                region: self.region.stag,
+                to: self.region.base,
+                len: self.region.len,
+                rights: Rights::REMOTE_WRITE,
+            };
+            assert!(self.table.bind_window(WHO, &bind));
+            window.stag(1)
+        }
+
         /// A peer that writes its name into the region again and again, segment by segment, until it is refused.
         fn write(&self, name: u8, rounds: usize) -> Option<AccessError> {
+            self.write_through(self.region.stag, name, rounds)
+        }
+
+        fn write_through(&self, stag: Stag, name: u8, rounds: usize) -> Option<AccessError> {
             let mut cache = RegionCache::new(&self.table);
             for round in 0..rounds {
                 let at = round * SEGMENT % LEN;
-                if let Err(refused) = self.segment(&mut cache, self.region.stag, at, name) {
+                if let Err(refused) = self.segment(&mut cache, stag, at, name) {
                     return Some(refused);
                 }
             }
@@ -200,6 +224,37 @@ mod tests {
         };
         shuttle::check_random(model, SCHEDULES);
         shuttle::check_pct(model, SCHEDULES, 3);
+    }
+
+    /// A window does not outlive its region, nor reach beyond it, in the middle of a segment either.
+    #[test]
+    fn nobody_writes_through_a_window_beyond_its_region() {
+        for reach in [None, Some(SEGMENT)] {
+            let model = move || {
+                let world = World::new();
+                let window = world.window();
+                let peer = {
+                    let world = Arc::clone(&world);
+                    thread::spawn(move || world.write_through(window, 1, 4))
+                };
+                match reach {
+                    None => assert!(world.table.deregister(world.region.stag)),
+                    Some(reach) => {
+                        assert!(world.table.set_reach(world.region.stag, reach as u64));
+                    }
+                }
+                let own = reach.unwrap_or(0);
+                world.memory.write(own, &[0xee; LEN][own..]);
+                thread::yield_now();
+                let refused = peer.join().unwrap();
+                use AccessError::{Bounds, InvalidStag};
+                let expected = reach.map_or(InvalidStag, |_| Bounds);
+                assert!(refused.is_none_or(|refused| refused == expected));
+                assert_eq!(world.memory.to_vec(own, LEN - own), [0xee; LEN][own..]);
+            };
+            shuttle::check_random(model, SCHEDULES);
+            shuttle::check_pct(model, SCHEDULES, 3);
+        }
     }
 
     /// A region reaches no further than it was registered, whatever its owner says, and never again when it has ended.

@@ -2,7 +2,8 @@
 //!
 //! A window is an STag that a program binds to a part of a region by a work request, for one stream and with fewer
 //! rights, and that ends by an invalidation, local or remote, without touching the region. It is a `Region` of its own
-//! with the region behind it as its parent: an access needs both gates, so that ending either ends the access (I11).
+//! with the region behind it as its parent: an access needs both gates, so that ending either ends the access (I11), and
+//! what is cut off the region is cut off its windows.
 //!
 //! The low 8 bits of a window's STag are the program's at each bind; their high bit says sync, as everywhere.
 
