@@ -17,8 +17,8 @@ use contigfs::{FormatOptions, Fs, InodeNo, MemStore, NewNode, SetAttr};
 use softrdma::driver::tcp::TcpClient;
 use softrdma::wire::terminate::{Terminate, TerminateCode};
 use softrdma::{
-    Buffer, CloseReason, Config, LocalSlice, Operation, RegionTable, RemoteAddr, Source, Stag,
-    TaggedOffset, WorkRequest, WrId,
+    Atomic, Buffer, CloseReason, Config, LocalSlice, Operation, Placement, RegionTable, RemoteAddr,
+    Source, Stag, TaggedOffset, WorkRequest, WrId,
 };
 use tools::client::{ClientError, RemoteFile, Session};
 use tools::control::{
@@ -372,6 +372,73 @@ fn a_file_moves_under_its_regions() {
     check(&file);
     drop(file);
     println!("{} rounds during {MOVES} moves", rounds.into_inner());
+    world.end();
+}
+
+/// A peer counts in a file that moves, and flushes what it has counted: each addition happens once, and where the file is
+/// (I4, I9).
+#[test]
+fn a_counter_in_a_file_that_moves() {
+    const MOVES: u32 = 8;
+    let Some(world) = World::new("128MiB", &["--pool", "1MiB", "--reactors", "2"]) else {
+        return;
+    };
+    let file = world.file("file");
+    file.write_all_at(&[0; 4096], 0).unwrap();
+    let config = Config {
+        private_profile: true,
+        ..Config::default()
+    };
+    let table = RegionTable::new([1; 32]);
+    let patience = Duration::from_secs(60);
+    let address = world.target.address.to_string();
+    let mut client = TcpClient::connect(&address, config, &table, &[], patience).unwrap();
+    let request = Request {
+        flags: FLAG_WRITE,
+        ..Request::new(Op::Open, "/file")
+    };
+    client.send(&request.emit(), None).unwrap();
+    let reply = Reply::parse(&client.recv(MESSAGE_BYTES_MAX).unwrap()).unwrap();
+    assert_eq!(reply.length, PAGE, "{}", reply.message);
+    let remote = RemoteAddr {
+        stag: Stag(reply.stag),
+        to: TaggedOffset(reply.to + 8),
+    };
+    let add = Atomic::FetchAdd { add: 1, mask: 0 };
+    let (stop, rounds) = (AtomicBool::new(false), AtomicU64::new(0));
+    let counted = std::thread::scope(|scope| {
+        let (stop, rounds) = (&stop, &rounds);
+        let counter = scope.spawn(move || {
+            let mut count = 0;
+            while !stop.load(Ordering::Relaxed) {
+                assert_eq!(client.atomic(remote, add).unwrap(), count);
+                count += 1;
+                if count % 4 == 0 {
+                    client.flush(remote, 8, Placement::Persistent).unwrap();
+                }
+                rounds.store(count, Ordering::Relaxed);
+            }
+            client.disconnect().unwrap();
+            count
+        });
+        let moved = std::panic::catch_unwind(AssertUnwindSafe(|| {
+            for n in 0..MOVES {
+                let before = rounds.load(Ordering::Relaxed);
+                relocate(&world.dir, &file, n);
+                while rounds.load(Ordering::Relaxed) < before + 20 && !counter.is_finished() {
+                    std::thread::yield_now();
+                }
+            }
+        }));
+        stop.store(true, Ordering::Relaxed);
+        let counted = counter.join().unwrap();
+        moved.unwrap();
+        counted
+    });
+    let mut found = [0; 8];
+    file.read_exact_at(&mut found, 8).unwrap();
+    assert_eq!(u64::from_le_bytes(found), counted);
+    drop(file);
     world.end();
 }
 
