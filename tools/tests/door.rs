@@ -438,16 +438,17 @@ fn files_of_persistent_regions_change_on_the_mount() {
     make(&mut session, "/behind", 1, FLAG_TRUNCATE);
     let content = pattern(20_000, 9);
     write(&mut session, &moved, &content);
-    session.close();
-    // The end of a connection reaches the control threads after the client has it: only then nobody has the files open.
-    let grow = |name: &str| {
-        let file = fs::OpenOptions::new().write(true).open(mount.join(name));
-        file.unwrap().set_len(65 << 30)
-    };
-    while let Err(error) = grow("moved") {
-        assert_eq!(error.raw_os_error(), Some(libc::EBUSY));
-        std::thread::sleep(Duration::from_millis(10));
+    let file = fs::OpenOptions::new().write(true).open(mount.join("moved"));
+    file.unwrap().set_len(65 << 30).unwrap();
+    // Not only the connection: the control threads hear of its end after the client.
+    for handle in [gone.handle, moved.handle] {
+        let close = Request {
+            handle,
+            ..Request::new(Op::Close, "")
+        };
+        session.call(close).unwrap();
     }
+    session.close();
     fs::remove_file(mount.join("gone")).unwrap();
     fs::write(mount.join("new"), vec![1; 20_000]).unwrap();
     let attach = |target: &Target, file: &RemoteFile| {

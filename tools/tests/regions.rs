@@ -3,130 +3,31 @@
 mod common;
 
 use std::ffi::OsStr;
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, File};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::panic::AssertUnwindSafe;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use common::{Image, Target, can_mount, can_serve, good, pattern};
+use common::world::{GIB, World, get, open, outgrown, put, relocate, terminated};
+use common::{Image, Target, can_serve, good, pattern};
 use contigfs::{FormatOptions, Fs, InodeNo, MemStore, NewNode, SetAttr};
 use softrdma::driver::tcp::TcpClient;
-use softrdma::wire::terminate::{Terminate, TerminateCode};
+use softrdma::wire::terminate::TerminateCode;
 use softrdma::{
-    Atomic, Buffer, CloseReason, Config, LocalSlice, Operation, Placement, RegionTable, RemoteAddr,
-    Source, Stag, TaggedOffset, WorkRequest, WrId,
+    Atomic, Buffer, Config, LocalSlice, Operation, Placement, RegionTable, RemoteAddr, Source,
+    Stag, TaggedOffset, WorkRequest, WrId,
 };
-use tools::client::{ClientError, RemoteFile, Session};
+use tools::client::{RemoteFile, Session};
 use tools::control::{
     FLAG_CREATE, FLAG_GROW, FLAG_TRUNCATE, FLAG_WRITE, MESSAGE_BYTES_MAX, Op, Reply, Request,
 };
 
 const PAGE: u64 = 4096;
-const GIB: u64 = 1 << 30;
 const TIB: u64 = 1 << 40;
-
-/// A served volume that is mounted too.
-struct World {
-    image: Image,
-    target: Target,
-    dir: PathBuf,
-}
-
-impl World {
-    fn new(size: &str, more: &[&str]) -> Option<Self> {
-        if !can_serve() || !can_mount() {
-            return None;
-        }
-        let image = Image::new(size);
-        let dir = image.beside("mnt");
-        fs::create_dir(&dir).unwrap();
-        let mut options = vec!["--mount", dir.to_str().unwrap()];
-        options.extend(more);
-        let target = image.serve(&options);
-        Some(Self { image, target, dir })
-    }
-
-    fn file(&self, name: &str) -> File {
-        let mut options = OpenOptions::new();
-        options.read(true).write(true).create(true);
-        options.open(self.dir.join(name)).unwrap()
-    }
-
-    /// Ends everything; the volume must be sound, and nothing on it without an owner.
-    fn end(self) {
-        assert!(self.target.stop().success());
-        let path = self.image.path();
-        let report = good(&["fsck", "-v", path.to_str().unwrap()]);
-        let sound = ["0 half relocated, 0 grains of nobody", " 0 problems"];
-        assert!(sound.iter().all(|text| report.contains(text)), "{report}");
-    }
-}
-
-fn open(session: &mut Session, path: &str, flags: u16, length: u64) -> RemoteFile {
-    let request = Request {
-        flags,
-        length,
-        ..Request::new(Op::Open, path)
-    };
-    session.open(request).unwrap()
-}
-
-fn get(
-    session: &mut Session,
-    file: &RemoteFile,
-    at: u64,
-    len: u64,
-) -> Result<Vec<u8>, ClientError> {
-    let mut bytes = Vec::new();
-    session.read(file, at, len, |_, some| {
-        bytes.extend_from_slice(some);
-        Ok(())
-    })?;
-    Ok(bytes)
-}
-
-fn put(session: &mut Session, file: &RemoteFile, at: u64, bytes: &[u8], sync: bool) {
-    session
-        .write(file, at, bytes.len() as u64, sync, |from, to| {
-            to.copy_from_slice(&bytes[(from - at) as usize..][..to.len()]);
-            Ok(())
-        })
-        .unwrap();
-}
-
-/// Why the target ended a connection.
-fn terminated<T: std::fmt::Debug>(result: Result<T, ClientError>) -> TerminateCode {
-    match result {
-        Err(ClientError::Closed {
-            reason: CloseReason::TerminateReceived(terminate),
-            ..
-        }) => Terminate::code(terminate).expect("a code of the table"),
-        other => panic!("not a Terminate: {other:?}"),
-    }
-}
-
-fn fallocate(file: &File, mode: i32, at: u64, len: u64) {
-    // SAFETY: an open file; no memory is involved.
-    let done = unsafe { libc::fallocate(file.as_raw_fd(), mode, at as i64, len as i64) };
-    let error = std::io::Error::last_os_error();
-    assert_eq!(done, 0, "{error}");
-}
-
-/// Bytes that a file needs so that its range is the `n`th doubling of the first one.
-fn outgrown(n: u32) -> u64 {
-    (64 * GIB) << n
-}
-
-/// Lets a file outgrow its range, which is the `n`th doubling of the first one, with the place behind it taken.
-fn relocate(dir: &Path, file: &File, n: u32) {
-    let blocker = File::create(dir.join(format!("blocker-{n}"))).unwrap();
-    blocker.set_len(outgrown(n)).unwrap();
-    file.set_len(outgrown(n + 1)).unwrap();
-}
 
 /// How often a file of a file system in memory moves when it is treated by [`relocate`] so many times.
 fn moves_in(times: u32) -> usize {
@@ -169,6 +70,13 @@ fn sparse(image: &Path, name: &str, bytes: u64) {
     fs.sync_all().unwrap();
     drop(fs);
     volume.shutdown().unwrap();
+}
+
+fn fallocate(file: &File, mode: i32, at: u64, len: u64) {
+    // SAFETY: an open file; no memory is involved.
+    let done = unsafe { libc::fallocate(file.as_raw_fd(), mode, at as i64, len as i64) };
+    let error = std::io::Error::last_os_error();
+    assert_eq!(done, 0, "{error}");
 }
 
 /// A region of 16 TiB over a pool of 1 MiB: bytes scattered all over it are what was written, and everything else is

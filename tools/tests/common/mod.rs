@@ -3,6 +3,7 @@
 #![allow(dead_code)]
 
 pub mod fault_disk;
+pub mod world;
 
 use std::io::{BufRead, BufReader, Read};
 use std::net::SocketAddr;
