@@ -6,7 +6,7 @@ use std::fs::{self, File};
 use std::io::Write;
 use std::net::TcpStream;
 use std::os::unix::fs::{FileExt, symlink};
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -355,7 +355,7 @@ fn out_of_descriptors() {
         return;
     }
     let image = Image::new("64MiB");
-    let mut child = Command::new("sh")
+    let child = Command::new("sh")
         .args(["-c", "ulimit -n 40; exec \"$0\" \"$@\"", FLASHNET])
         .args(["--json", "serve", "--listen", "127.0.0.1:0"])
         .arg(image.path())
@@ -363,13 +363,14 @@ fn out_of_descriptors() {
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
-    let address = served(&mut child);
+    let mut child = Mortal(child);
+    let address = served(&mut child.0);
     let session = || Session::connect(address, SessionOptions::default()).unwrap();
     let mut first = session();
     let crowd: Vec<_> = (0..60)
         .map(|_| TcpStream::connect(address).unwrap())
         .collect();
-    let used = || tools::perf::cpu::used(Some(child.id())).unwrap();
+    let used = || tools::perf::cpu::used(Some(child.0.id())).unwrap();
     thread::sleep(Duration::from_millis(500));
     let before = used();
     thread::sleep(Duration::from_secs(2));
@@ -382,8 +383,17 @@ fn out_of_descriptors() {
     drop(crowd);
     thread::sleep(Duration::from_millis(300));
     session().call(Request::new(Op::Stat, "/")).unwrap();
-    child.kill().unwrap();
-    child.wait().unwrap();
+}
+
+/// A child that does not outlive its test, also if that fails: it has the standard error of the test program, and who reads that
+/// waits for its end.
+struct Mortal(Child);
+
+impl Drop for Mortal {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }
 
 /// A reader that has seen enough ends a command quietly.
