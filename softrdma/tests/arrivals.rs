@@ -240,12 +240,13 @@ fn pages_that_are_asked_back_are_got_again() {
             let pinned = target.pages.pins.get();
             let of_others = if backing == FILE { 2 } else { pinned - 2 };
             target.pages.residency = Residency::Never;
-            let renewed = target.connection.renew_pages(&mut target.pages, backing);
+            let of = |other| other == backing;
+            let renewed = target.connection.renew_pages(&mut target.pages, of);
             assert!(renewed && target.pages.pins.get() == of_others);
             assert!(target.pages.waiting.iter().all(|w| w.backing == backing));
             assert_eq!(target.pages.waiting.len(), pinned - of_others);
             // Nothing of it is held, so there is nothing to give back a second time.
-            assert!(!target.connection.renew_pages(&mut target.pages, backing));
+            assert!(!target.connection.renew_pages(&mut target.pages, of));
             let waiting = target.pages.waiting.len();
             for n in (0..waiting).rev() {
                 target.arrive(n);
@@ -441,7 +442,8 @@ fn a_verify_goes_on_with_renewed_pages() {
     target.deliver(&raw::verify(1, target.file.remote(0), len));
     target.arrive(2);
     target.arrive(1);
-    assert!(target.connection.renew_pages(&mut target.pages, FILE));
+    let of = |backing| backing == FILE;
+    assert!(target.connection.renew_pages(&mut target.pages, of));
     assert_eq!(target.pages.pins.get(), 0, "all given back");
     while !target.pages.waiting.is_empty() {
         target.arrive(0);

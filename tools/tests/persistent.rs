@@ -6,13 +6,10 @@ mod common;
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::Duration;
 
-use common::world::{World, get, open, relocate, terminated, try_put, try_relocate};
-use common::{Target, pattern};
-use softrdma::driver::tcp::TcpClient;
+use common::world::{Greedy, PIECE, World, get, open, relocate, terminated, try_put, try_relocate};
+use common::{Target, good, pattern};
 use softrdma::wire::terminate::TerminateCode;
-use softrdma::{Buffer, Config, LocalSlice, Operation, RegionTable, WorkRequest, WrId};
 use tools::client::{ClientError, RemoteFile, Session};
 use tools::control::{
     FLAG_CREATE, FLAG_GROW, FLAG_PERSISTENT, FLAG_TRUNCATE, FLAG_WRITE, Op, Request,
@@ -306,69 +303,36 @@ fn a_persistent_region_never_shows_another_file() {
 /// are still the file's, or is refused, and never another's (I9, I11, I16).
 #[test]
 fn a_peer_that_takes_nothing_keeps_no_file() {
-    const PIECE: usize = 256 << 10;
     const PIECES: usize = 64;
     let Some(world) = World::new("256MiB", &["--pool", "16MiB"]) else {
         return;
     };
     let len = PIECE * PIECES;
     let content = pattern(len, 11);
-    for moves in [false, true] {
-        let name = format!("file-{moves}");
-        fs::write(world.dir.join(&name), &content).unwrap();
+    let greedy = |name: &str| {
+        fs::write(world.dir.join(name), &content).unwrap();
         let region = stored(&world.target, &format!("/{name}"), FLAG_PERSISTENT, 0);
-        let table = RegionTable::new([1; 32]);
-        let patience = Duration::from_secs(60);
-        let address = world.target.address.to_string();
-        let config = Config::default();
-        let mut client = TcpClient::connect(&address, config, &table, &[], patience).unwrap();
-        let buffer = Buffer::zeroed(len);
-        for n in 0..PIECES {
-            let read = Operation::Read {
-                sink: LocalSlice::new(&buffer, n * PIECE, PIECE),
-                remote: region.at((n * PIECE) as u64),
-            };
-            let request = WorkRequest::new(WrId(n as u64), read);
-            client.connection().post_send(request).unwrap();
-        }
-        let mut done = client.poll().unwrap().into_iter().count();
-        // The socket is full when another client has been served in the meantime, most likely; if not, less is shown.
-        let mut other = world.target.session();
-        let witness = open(&mut other, "/witness", MAKE, PAGE);
-        for _ in 0..50 {
-            other.fence(&witness).unwrap();
-        }
-        // Each of these returns, with the peer as it is.
-        if moves {
-            let file = world.file(&name);
-            for n in 0..4 {
-                relocate(&world.dir, &file, n);
-            }
-            file.set_len(len as u64).unwrap();
-        } else {
-            fs::remove_file(world.dir.join(&name)).unwrap();
-            fs::write(world.dir.join("next"), vec![0x99; len]).unwrap();
-            is_refused(&world.target, &region);
-        }
-        while done < PIECES {
-            match client.wait() {
-                Ok(completion) if completion.status.is_success() => done += 1,
-                refused => {
-                    assert!(!moves, "{refused:?}");
-                    break;
-                }
-            }
-        }
-        if moves {
-            assert!(buffer.to_vec(0, len) == content);
-        }
-        for n in 0..done {
-            let found = buffer.to_vec(n * PIECE, PIECE);
-            assert!(found == content[n * PIECE..][..PIECE], "piece {n}");
-        }
+        (Greedy::new(&world.target, &region, PIECES), region)
+    };
+    let (mut moves, _) = greedy("moves");
+    // Each of these returns, with the peer as it is.
+    let file = world.file("moves");
+    for n in 0..4 {
+        relocate(&world.dir, &file, n);
     }
+    file.set_len(len as u64).unwrap();
+    assert!(moves.take() == (content.clone(), true));
+    drop(file);
+
+    let (mut goes, region) = greedy("goes");
+    fs::remove_file(world.dir.join("goes")).unwrap();
+    fs::write(world.dir.join("next"), vec![0x99; len]).unwrap();
+    is_refused(&world.target, &region);
+    let (found, _) = goes.take();
+    assert!(found == content[..found.len()]);
     let next = fs::read(world.dir.join("next")).unwrap();
     assert!(next.iter().all(|&byte| byte == 0x99));
+    drop((moves, goes));
     world.end();
 }
 
@@ -388,5 +352,39 @@ fn a_persistent_region_does_not_grow() {
         other => panic!("not refused: {other:?}"),
     }
     assert!(!world.dir.join("file").exists());
+    world.end();
+}
+
+/// Pages that wait for a peer who takes nothing hold up neither who makes a snapshot nor, then, who writes to them; the snapshot has
+/// them as they were, and the peer what its READs find (I16).
+#[test]
+fn a_peer_that_takes_nothing_holds_up_no_snapshot() {
+    const PIECES: usize = 64;
+    let Some(world) = World::new("128MiB", &["--pool", "32MiB"]) else {
+        return;
+    };
+    let len = PIECE * PIECES;
+    let content = pattern(len, 11);
+    let file = world.file("file");
+    file.write_all_at(&content, 0).unwrap();
+    let region = stored(&world.target, "/file", FLAG_PERSISTENT, 0);
+    // Two of them have the same pages.
+    let mut greedy = [0, 1].map(|_| Greedy::new(&world.target, &region, PIECES));
+    let dir = world.dir.to_str().unwrap();
+    good(&["snapshot", "create", dir, "before"]);
+    file.write_all_at(&vec![0x99; len], 0).unwrap();
+    let kept = fs::read(world.dir.join(".snapshots/before/file")).unwrap();
+    assert!(kept == content);
+    for greedy in &mut greedy {
+        let (found, all) = greedy.take();
+        assert!(all);
+        let pairs = found.iter().zip(&content);
+        assert!(
+            pairs
+                .into_iter()
+                .all(|(found, old)| found == old || *found == 0x99)
+        );
+    }
+    drop((greedy, file));
     world.end();
 }

@@ -307,10 +307,10 @@ impl<S: PageStore> Connection<S> {
         }
     }
 
-    /// Gives back every page of `backing` that this connection holds and asks for it anew. The owner of the pages wants to
-    /// do something to them that must not wait until the peer takes its bytes. Whether there were any.
-    pub fn renew_pages(&mut self, pages: &mut S, backing: BackingId) -> bool {
-        self.responses.renew(pages, backing)
+    /// Gives back every page of a backing of these that this connection holds and asks for it anew. The owner of the pages wants
+    /// to do something to them that must not wait until the peer takes its bytes. Whether there were any.
+    pub fn renew_pages(&mut self, pages: &mut S, of: impl Fn(BackingId) -> bool) -> bool {
+        self.responses.renew(pages, of)
     }
 
     /// Answers a pending [`PageStore::put`]. Tickets of operations that no longer exist are ignored.

@@ -141,14 +141,10 @@ impl<S: PageStore> Net<S> {
     }
 
     /// Lets every connection give back what it holds of these backings, and ask for it anew.
-    pub fn renew_pages(&mut self, pages: &mut S, of: &[BackingId]) {
+    pub fn renew_pages(&mut self, pages: &mut S, of: impl Fn(BackingId) -> bool) {
         for tag in self.tags() {
             let link = &mut self.links[tag.slot()];
-            let mut renewed = false;
-            for &backing in of {
-                renewed |= link.connection.renew_pages(pages, backing);
-            }
-            if renewed {
+            if link.connection.renew_pages(pages, &of) {
                 self.touch(tag.slot());
             }
         }

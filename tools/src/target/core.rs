@@ -314,12 +314,12 @@ impl Core {
                 }
                 Job::Drain { of, renew, done } => {
                     if renew {
-                        self.net.renew_pages(pages, &of);
+                        self.net.renew_pages(pages, |backing| of.has(backing));
                     }
                     pages.drain(of, done);
                 }
-                Job::Settled(backing) => {
-                    for (ticket, page) in pages.settled(backing) {
+                Job::Settled(of) => {
+                    for (ticket, page) in pages.settled(&of) {
                         self.net.page(pages, ticket, page);
                     }
                 }

@@ -149,6 +149,7 @@ impl Target {
             lanes.clone(),
             threads,
         )
+        .beside(&regions)
         .growing_on(file.as_ref().map_or_else(Weak::new, Arc::downgrade))
         .reading_ahead()?;
         let readahead = store.readahead().cloned();

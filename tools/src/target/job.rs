@@ -8,10 +8,11 @@ use contigfs::{GrowError, StoreError};
 use ftl::snapshot::SnapshotChange;
 use ftl::{Action, AtomicBatch, GetError, Intent, Lba, LbaRange, PageRef, Port};
 use socket2::Socket;
-use softrdma::{BackingId, Ticket};
+use softrdma::Ticket;
 
 use super::pages::{Recalled, Wanted};
 use super::regions::Owner;
+use super::stalls::Of;
 use crate::reactor::{Inbox, LinkTag};
 
 /// Where the answer to a job goes. Dropping it unanswered tells the waiter that the reactor has ended.
@@ -75,15 +76,15 @@ pub(super) enum Job {
     Barrier(Waiter<()>),
     /// Give back what connections hold of these backings if `renew`, and answer when nothing is outstanding of them.
     Drain {
-        /// Whose files are about to move or to end.
-        of: Arc<[BackingId]>,
+        /// Whose files are about to move or to end, or must be left alone for a moment.
+        of: Of,
         /// Whether pages must not be held until these files have settled.
         renew: bool,
         /// To be told.
         done: Waiter<()>,
     },
-    /// What waits for the file of a backing may go on.
-    Settled(BackingId),
+    /// What waits for the files of these backings may go on.
+    Settled(Of),
     /// A page of a mapped file may be written.
     Recalled(Wanted, Box<Recalled>),
     /// Mappings see what was written to a page.

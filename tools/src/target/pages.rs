@@ -22,7 +22,7 @@ use super::ahead::Ahead;
 use super::job::{Job, PagesJob, Waiter};
 use super::mapped::Mapped;
 use super::places::{Place, Places};
-use super::stalls::{Drained, Stalls};
+use super::stalls::{Drained, Of, Stalls};
 use crate::reactor::{Inbox, LinkTag};
 
 impl Drained for Waiter<()> {
@@ -273,14 +273,14 @@ impl FlashPages {
     }
 
     /// Tells `done` when nothing that connections have asked for through these backings is outstanding.
-    pub(super) fn drain(&mut self, of: Arc<[BackingId]>, done: Waiter<()>) {
+    pub(super) fn drain(&mut self, of: Of, done: Waiter<()>) {
         self.stalls.drain(of, done);
     }
 
-    /// The file of a backing has settled, or gone: asks for what has waited for that. Answers what is there at once.
-    pub(super) fn settled(&mut self, backing: BackingId) -> Vec<Answer> {
+    /// These files have settled, or gone: asks for what has waited for that. Answers what is there at once.
+    pub(super) fn settled(&mut self, of: &Of) -> Vec<Answer> {
         let mut answers = Vec::new();
-        for stalled in self.stalls.resume(backing) {
+        for stalled in self.stalls.resume(of) {
             match stalled {
                 Stalled::Sync(sync, range) => self.sync_range(sync, range),
                 Stalled::Page(wanted, None) => {

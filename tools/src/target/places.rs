@@ -17,7 +17,7 @@
 //! - P2. Between [`Places::hold`], once every reactor has said that it is drained, and [`Places::settle`] no reactor holds
 //!   a page of the file or has asked for one: what it wants of it stalls.
 //! - P3. A slot is not another file's before every reactor has said that nothing asked for through it is outstanding.
-//! - P4. Several may hold a file at once (clones do); it settles with the last of them.
+//! - P4. Several may hold a file at once (clones do, and who holds all); it settles with the last of them.
 
 use std::collections::HashMap;
 use std::sync::{OnceLock, PoisonError};
@@ -77,8 +77,16 @@ struct Table {
     files: HashMap<InodeNo, File>,
     /// How many hold a file, whether it has regions or not.
     holders: HashMap<InodeNo, usize>,
+    /// How many hold all files.
+    holders_of_all: usize,
     free: Vec<u32>,
     next: u32,
+}
+
+impl Table {
+    fn is_held(&self, ino: InodeNo) -> bool {
+        self.holders_of_all > 0 || self.holders.contains_key(&ino)
+    }
 }
 
 /// The places of all registered files.
@@ -143,11 +151,7 @@ impl Places {
         };
         let word = self.word(slot as usize);
         let generation = word.load(Ordering::Relaxed) >> LBA_BITS & GENERATION_MASK;
-        let held = if table.holders.contains_key(&ino) {
-            HELD
-        } else {
-            0
-        };
+        let held = if table.is_held(ino) { HELD } else { 0 };
         word.store(start.0 | generation << LBA_BITS | held, Ordering::Release);
         let backing = BackingId(u64::from(slot) | generation << 32);
         table.files.insert(ino, File { backing, users: 1 });
@@ -201,10 +205,10 @@ impl Places {
         let mut table = self.table();
         let holders = table.holders.get_mut(&ino)?;
         *holders -= 1;
-        let is_last = *holders == 0;
-        if is_last {
+        if *holders == 0 {
             table.holders.remove(&ino);
         }
+        let is_last = !table.is_held(ino);
         let backing = table.files.get(&ino)?.backing;
         let held = if is_last { 0 } else { HELD };
         let place = start.map_or(LOST, |lba| lba.0);
@@ -212,6 +216,30 @@ impl Places {
         self.word(slot(backing))
             .store(place | generation | held, Ordering::Release);
         is_last.then_some(backing)
+    }
+
+    /// Nobody may use any file from now on; those that get their first region meanwhile neither. Every reactor must be drained of
+    /// all of them.
+    pub(super) fn hold_all(&self) {
+        let mut table = self.table();
+        table.holders_of_all += 1;
+        for file in table.files.values() {
+            let word = self.word(slot(file.backing));
+            word.store(word.load(Ordering::Relaxed) | HELD, Ordering::Release);
+        }
+    }
+
+    /// One who held all files is done. They lie where they lay, or where they settled meanwhile; everybody may use again those
+    /// that nobody else holds.
+    pub(super) fn let_all_go(&self) {
+        let mut table = self.table();
+        table.holders_of_all -= 1;
+        for (&ino, file) in &table.files {
+            if !table.is_held(ino) {
+                let word = self.word(slot(file.backing));
+                word.store(word.load(Ordering::Relaxed) & !HELD, Ordering::Release);
+            }
+        }
     }
 
     fn word(&self, slot: usize) -> &AtomicU64 {

@@ -10,7 +10,7 @@ use shuttle::sync::{Arc, Condvar, Mutex};
 use shuttle::thread;
 
 use super::*;
-use crate::target::stalls::{Drained, Stalls};
+use crate::target::stalls::{Drained, Of, Stalls};
 
 const SCHEDULES: usize = 3_000;
 const FIRST: InodeNo = InodeNo(5);
@@ -39,8 +39,8 @@ impl Drained for Answer {
 }
 
 enum Job {
-    Drain(std::sync::Arc<[BackingId]>, Answer),
-    Resume(BackingId),
+    Drain(Of, Answer),
+    Resume(Of),
     /// The map has looked at the grain of a file, for who asked through this backing.
     Came(Lba, BackingId, InodeNo),
     End,
@@ -102,10 +102,10 @@ impl World {
         (Arc::new(world), files)
     }
 
-    fn quiesce(&self, of: &[BackingId]) {
+    fn quiesce(&self, of: &Of) {
         let ask = |inbox: &Inbox| {
             let answer = Answer::default();
-            inbox.send(Job::Drain(of.into(), answer.clone()));
+            inbox.send(Job::Drain(of.clone(), answer.clone()));
             answer
         };
         let answers: Vec<_> = self.inboxes.iter().map(ask).collect();
@@ -114,15 +114,33 @@ impl World {
 
     fn hold(&self, ino: InodeNo) {
         if let Some(backing) = self.places.hold(ino) {
-            self.quiesce(&[backing]);
+            self.quiesce(&Of::from(&[backing][..]));
         }
     }
 
     fn settle(&self, ino: InodeNo, start: Lba) {
         if let Some(backing) = self.places.settle(ino, Some(start)) {
-            let resume = |inbox: &Inbox| inbox.send(Job::Resume(backing));
-            self.inboxes.iter().for_each(resume);
+            self.resume(&Of::from(&[backing][..]));
         }
+    }
+
+    fn resume(&self, of: &Of) {
+        let resume = |inbox: &Inbox| inbox.send(Job::Resume(of.clone()));
+        self.inboxes.iter().for_each(resume);
+    }
+
+    /// Nobody has anything of any file while this takes its grain away and gives it back.
+    fn still(&self, ino: InodeNo) {
+        self.places.hold_all();
+        self.quiesce(&Of::All);
+        let of = |owner: &Option<InodeNo>| *owner == Some(ino);
+        let lba = self.owners.lock().unwrap().iter().position(of);
+        if let Some(lba) = lba {
+            self.give(Lba(lba as u64), None);
+            self.give(Lba(lba as u64), Some(ino));
+        }
+        self.places.let_all_go();
+        self.resume(&Of::All);
     }
 
     fn give(&self, lba: Lba, owner: Option<InodeNo>) {
@@ -157,12 +175,10 @@ impl World {
 
     fn detach(&self, ino: InodeNo) {
         let gone = self.places.detach(&[ino]);
-        self.quiesce(&gone);
+        let of = Of::from(&gone[..]);
+        self.quiesce(&of);
         self.places.free(&gone);
-        for &backing in &gone {
-            let resume = |inbox: &Inbox| inbox.send(Job::Resume(backing));
-            self.inboxes.iter().for_each(resume);
-        }
+        self.resume(&of);
     }
 
     fn touch(&self, lba: Lba, ino: InodeNo) {
@@ -186,13 +202,7 @@ impl World {
         }
     }
 
-    fn ask(
-        &self,
-        inbox: &Inbox,
-        stalls: &mut Stalls<InodeNo, Answer>,
-        backing: BackingId,
-        ino: InodeNo,
-    ) {
+    fn ask(&self, inbox: &Inbox, stalls: &mut Wanted, backing: BackingId, ino: InodeNo) {
         match self.places.find(backing) {
             Place::At(lba) => {
                 // What is resident is used at once.
@@ -200,18 +210,18 @@ impl World {
                 stalls.asked(backing);
                 inbox.send(Job::Came(lba, backing, ino));
             }
-            Place::Held => stalls.stall(backing, ino),
+            Place::Held => stalls.stall(backing, (backing, ino)),
             Place::Lost | Place::Gone => {}
         }
     }
 
     /// Does one job; true if it was the end.
-    fn work(&self, inbox: &Inbox, stalls: &mut Stalls<InodeNo, Answer>) -> bool {
+    fn work(&self, inbox: &Inbox, stalls: &mut Wanted) -> bool {
         match inbox.next() {
             Job::Drain(_, answer) if self.bug == Bug::NotDrained => answer.tell(),
             Job::Drain(of, answer) => stalls.drain(of, answer),
-            Job::Resume(backing) => {
-                for ino in stalls.resume(backing) {
+            Job::Resume(of) => {
+                for (backing, ino) in stalls.resume(&of) {
                     self.ask(inbox, stalls, backing, ino);
                 }
             }
@@ -219,7 +229,7 @@ impl World {
                 // A late look of the map has an effect on the grain, also when nobody uses its answer.
                 self.touch(lba, ino);
                 match self.places.find(backing) {
-                    Place::Held => stalls.stall(backing, ino),
+                    Place::Held => stalls.stall(backing, (backing, ino)),
                     Place::At(place) => assert_eq!(place, lba, "moved while it was asked for"),
                     Place::Lost | Place::Gone => {}
                 }
@@ -251,6 +261,7 @@ impl World {
     }
 }
 
+type Wanted = Stalls<(BackingId, InodeNo), Answer>;
 type Change = Box<dyn FnOnce(&World) + Send>;
 
 fn moving(bug: Bug) {
@@ -296,6 +307,36 @@ fn places_are_not_mixed_up_when_files_end() {
         shuttle::check_random(model, SCHEDULES);
         shuttle::check_pct(model, SCHEDULES, 3);
     }
+}
+
+/// Who holds all files has each of them to himself, beside one who moves them, also one that he has moved meanwhile.
+#[test]
+fn all_files_are_held_at_once() {
+    let model = || {
+        let (world, files) = World::new(Bug::None);
+        let moves = |world: &World| world.relocate(SECOND, Lba(1), Lba(2));
+        // The one that does not move: whose grain it is nobody else changes.
+        let still = |world: &World| world.still(FIRST);
+        World::run(
+            &world,
+            files,
+            vec![Box::new(moves), Box::new(still), Box::new(still)],
+        );
+        let places = files.map(|(backing, _)| world.places.find(backing));
+        assert_eq!(places, [Place::At(Lba(0)), Place::At(Lba(2))]);
+        // Nor has anybody a file that gets its first region meanwhile.
+        let third = InodeNo(7);
+        world.places.hold_all();
+        let backing = world.places.attach(third, Lba(9)).unwrap();
+        assert_eq!(world.places.find(backing), Place::Held);
+        assert_eq!(world.places.hold(third), Some(backing));
+        world.places.let_all_go();
+        assert_eq!(world.places.find(backing), Place::Held);
+        assert_eq!(world.places.settle(third, Some(Lba(8))), Some(backing));
+        assert_eq!(world.places.find(backing), Place::At(Lba(8)));
+    };
+    shuttle::check_random(model, SCHEDULES);
+    shuttle::check_pct(model, SCHEDULES, 3);
 }
 
 /// Two who hold a file at once both have it to themselves until they settle; a file is also held that has no regions yet.

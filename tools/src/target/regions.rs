@@ -15,6 +15,7 @@ use softrdma::{BackingId, RegionTable, Stag};
 
 use super::job::{Job, ask_all};
 use super::places::Places;
+use super::stalls::Of;
 use crate::reactor::{Inbox, LinkTag};
 
 /// A client, for as long as its connection lives: reactor and link.
@@ -119,26 +120,34 @@ impl Regions {
         if gone.is_empty() {
             return;
         }
-        self.drain(&gone, false);
+        let of = Of::from(&gone[..]);
+        self.drain(&of, false);
         self.places.free(&gone);
-        for backing in gone {
-            self.resume(backing);
-        }
+        self.resume(&of);
     }
 
-    fn drain(&self, backings: &[BackingId], renew: bool) {
-        let of: Arc<[BackingId]> = backings.into();
+    /// Calls `f` while peers hold no page of any file, and ask for none: what they want waits.
+    pub(super) fn still<T>(&self, f: impl FnOnce() -> T) -> T {
+        self.places.hold_all();
+        self.drain(&Of::All, true);
+        let result = f();
+        self.places.let_all_go();
+        self.resume(&Of::All);
+        result
+    }
+
+    fn drain(&self, of: &Of, renew: bool) {
         ask_all(&self.inboxes, |done| Job::Drain {
-            of: Arc::clone(&of),
+            of: of.clone(),
             renew,
             done,
         });
     }
 
-    fn resume(&self, backing: BackingId) {
+    fn resume(&self, of: &Of) {
         for inbox in &self.inboxes {
             // A reactor that has ended wants nothing.
-            let _ = inbox.send(Job::Settled(backing));
+            let _ = inbox.send(Job::Settled(of.clone()));
         }
     }
 
@@ -215,7 +224,7 @@ impl Regions {
     /// Nobody uses a file, or has anything of it, when this returns, until it is let go.
     fn hold(&self, inode: InodeNo) {
         if let Some(backing) = self.places.hold(inode) {
-            self.drain(&[backing], true);
+            self.drain(&Of::from(&[backing][..]), true);
         }
     }
 
@@ -273,7 +282,7 @@ impl ExtentObserver for Follower {
         let regions = &self.0;
         regions.fit(inode, settled.size);
         if let Some(backing) = regions.places.settle(inode, settled.start) {
-            regions.resume(backing);
+            regions.resume(&Of::from(&[backing][..]));
         }
     }
 

@@ -17,9 +17,34 @@ pub(super) trait Drained {
     fn tell(self);
 }
 
+/// Of which files.
+#[derive(Clone, Debug)]
+pub(super) enum Of {
+    /// Of these.
+    Some(Arc<[BackingId]>),
+    /// Of all.
+    All,
+}
+
+impl From<&[BackingId]> for Of {
+    fn from(some: &[BackingId]) -> Self {
+        Self::Some(some.into())
+    }
+}
+
+impl Of {
+    /// Whether this is one of them.
+    pub(super) fn has(&self, backing: BackingId) -> bool {
+        match self {
+            Self::Some(some) => some.contains(&backing),
+            Self::All => true,
+        }
+    }
+}
+
 #[derive(Debug)]
 struct Drain<D> {
-    of: Arc<[BackingId]>,
+    of: Of,
     done: D,
 }
 
@@ -63,16 +88,15 @@ impl<T, D: Drained> Stalls<T, D> {
     }
 
     /// Somebody wants to know when nothing is outstanding of these backings.
-    pub(super) fn drain(&mut self, of: Arc<[BackingId]>, done: D) {
+    pub(super) fn drain(&mut self, of: Of, done: D) {
         self.drains.push(Drain { of, done });
         self.tell_drained();
     }
 
-    /// The file of a backing has settled, or gone: what has waited for that.
-    pub(super) fn resume(&mut self, backing: BackingId) -> Vec<T> {
-        let of = |(stalled, _): &mut (BackingId, T)| *stalled == backing;
+    /// These files have settled, or gone: what has waited for that.
+    pub(super) fn resume(&mut self, of: &Of) -> Vec<T> {
         self.stalled
-            .extract_if(.., of)
+            .extract_if(.., |(backing, _)| of.has(*backing))
             .map(|(_, what)| what)
             .collect()
     }
@@ -84,9 +108,9 @@ impl<T, D: Drained> Stalls<T, D> {
 
     fn tell_drained(&mut self) {
         let outstanding = &self.outstanding;
-        let drained = |drain: &mut Drain<D>| {
-            let is_out = |backing| outstanding.contains_key(backing);
-            !drain.of.iter().any(is_out)
+        let drained = |drain: &mut Drain<D>| match &drain.of {
+            Of::Some(some) => !some.iter().any(|backing| outstanding.contains_key(backing)),
+            Of::All => outstanding.is_empty(),
         };
         for drain in self.drains.extract_if(.., drained) {
             drain.done.tell();

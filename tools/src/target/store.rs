@@ -16,6 +16,7 @@ use ftl::{
 use super::job::{Job, PagesJob, Waiter, waiter};
 use super::lane::Lanes;
 use super::readahead::Readahead;
+use super::regions::Regions;
 use super::share::Shares;
 use crate::reactor::Inbox;
 
@@ -31,6 +32,8 @@ pub(super) struct TargetStore {
     readahead: Option<Arc<Readahead>>,
     /// The file or device of a volume that has only one; not there any more once the target closes it.
     file: Weak<File>,
+    /// What peers have of files.
+    regions: Option<Arc<Regions>>,
 }
 
 /// Part of a request that lies in one grain.
@@ -59,7 +62,14 @@ impl TargetStore {
             shares,
             readahead: None,
             file: Weak::new(),
+            regions: None,
         }
+    }
+
+    /// The same store, of which peers hold pages through these regions.
+    pub(super) fn beside(mut self, regions: &Arc<Regions>) -> Self {
+        self.regions = Some(Arc::clone(regions));
+        self
     }
 
     /// The same store, which can grow on this file or device.
@@ -164,7 +174,14 @@ impl Host for TargetStore {
         batch: AtomicBatch,
         change: Option<SnapshotChange>,
     ) -> Result<(), SnapshotError> {
-        self.ask_reactor(|done| Job::CommitSnapshot(batch, change, done))
+        let commit = || self.ask_reactor(|done| Job::CommitSnapshot(batch, change, done));
+        match &self.regions {
+            // Whoever holds a page at the moment of a snapshot is waited for. For peers that may be long.
+            Some(regions) if matches!(change, Some(SnapshotChange::Make(_))) => {
+                regions.still(commit)
+            }
+            _ => commit(),
+        }
     }
 
     fn admit_images(&self) -> Result<(), SnapshotError> {

@@ -3,9 +3,14 @@
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
 
-use softrdma::CloseReason;
+use softrdma::driver::tcp::TcpClient;
 use softrdma::wire::terminate::{Terminate, TerminateCode};
+use softrdma::{
+    Buffer, CloseReason, Config, LocalSlice, Operation, RegionTable, WorkRequest, WrId,
+};
 use tools::client::{ClientError, RemoteFile, Session};
 use tools::control::{Op, Request};
 
@@ -138,4 +143,59 @@ pub fn try_relocate(dir: &Path, file: &File, n: u32) -> io::Result<()> {
     let blocker = File::create(dir.join(format!("blocker-{n}")))?;
     blocker.set_len(outgrown(n))?;
     file.set_len(outgrown(n + 1))
+}
+
+/// Bytes that [`Greedy`] asks for in one READ.
+pub const PIECE: usize = 256 << 10;
+
+/// A peer that has asked for much, and takes nothing until it is told to: pages wait for it in the target.
+pub struct Greedy {
+    client: TcpClient,
+    buffer: Arc<Buffer>,
+    pieces: usize,
+    done: usize,
+}
+
+impl Greedy {
+    /// Asks for the first `pieces` of a region. Its socket is full when this returns, most likely, because another client has been
+    /// served in the meantime; if it is not, less is shown.
+    pub fn new(target: &Target, region: &RemoteFile, pieces: usize) -> Self {
+        let table = RegionTable::new([1; 32]);
+        let patience = Duration::from_secs(60);
+        let address = target.address.to_string();
+        let config = Config::default();
+        let mut client = TcpClient::connect(&address, config, &table, &[], patience).unwrap();
+        let buffer = Buffer::zeroed(pieces * PIECE);
+        for n in 0..pieces {
+            let read = Operation::Read {
+                sink: LocalSlice::new(&buffer, n * PIECE, PIECE),
+                remote: region.at((n * PIECE) as u64),
+            };
+            let request = WorkRequest::new(WrId(n as u64), read);
+            client.connection().post_send(request).unwrap();
+        }
+        let done = client.poll().unwrap().into_iter().count();
+        let mut other = target.session();
+        for _ in 0..50 {
+            other.call(Request::new(Op::Stat, "/")).unwrap();
+        }
+        Self {
+            client,
+            buffer,
+            pieces,
+            done,
+        }
+    }
+
+    /// Takes all that it gets: these bytes, and whether they are all.
+    pub fn take(&mut self) -> (Vec<u8>, bool) {
+        while self.done < self.pieces {
+            match self.client.wait() {
+                Ok(completion) if completion.status.is_success() => self.done += 1,
+                _ => break,
+            }
+        }
+        let bytes = self.buffer.to_vec(0, self.done * PIECE);
+        (bytes, self.done == self.pieces)
+    }
 }

@@ -399,15 +399,16 @@ impl<P: Page> Responses<P> {
         }
     }
 
-    /// Gives the pages of `backing` back and asks for them anew; whether there were any.
+    /// Gives the pages of these backings back and asks for them anew; whether there were any.
     pub(super) fn renew<S: PageStore<Page = P>>(
         &mut self,
         pages: &mut S,
-        backing: BackingId,
+        of: impl Fn(BackingId) -> bool,
     ) -> bool {
         let mut any = false;
         for (n, slot) in self.slots.iter_mut().enumerate() {
-            if slot.backing == backing && matches!(slot.state, State::Ready(_)) {
+            let backing = slot.backing;
+            if of(backing) && matches!(slot.state, State::Ready(_)) {
                 any = true;
                 // Given back before it is asked for.
                 slot.state = State::Pending;
