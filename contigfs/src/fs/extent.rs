@@ -30,8 +30,8 @@ impl<S: BlockStore> Fs<S> {
         })
     }
 
-    /// Calls `f` with where a file lies; until it returns, the file neither moves nor changes its size. Who notes in `f` that he wants to hear of the file misses nothing that comes behind. It must
-    /// not call the file system.
+    /// Calls `f` with where a file lies; until it returns, the file neither moves nor changes its size. Who notes in `f` that
+    /// he wants to hear of the file misses nothing that comes behind. It must not call the file system.
     pub fn with_extent<R>(&self, ino: InodeNo, f: impl FnOnce(Extent) -> R) -> Result<R, FsError> {
         let inode = self.inode(ino)?;
         let _content = shared(&inode.content);
