@@ -131,6 +131,18 @@ pub trait PageStore {
         let _ = (reader, pages, left);
     }
 
+    /// May a connection that waits for one page ask for another one, of its next READs? An owner of few pages answers no when
+    /// connections hold or want too many; each goes on with the one it has. Asked before each `get` but the first.
+    fn may_want_more(&mut self) -> bool {
+        true
+    }
+
+    /// Told how many of the pages that a connection got to read, or waits for, it has done with. Not told of them one by
+    /// one, but before the connection asks for others.
+    fn read_done(&mut self, pages: usize) {
+        let _ = pages;
+    }
+
     /// Takes back a page that was written; `ticket` is that of its `get`.
     fn put(&mut self, page: Self::Page, ticket: Ticket) -> PutPage {
         let _ = ticket;

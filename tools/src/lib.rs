@@ -19,6 +19,7 @@ pub mod client;
 pub mod commands;
 pub mod control;
 pub mod credentials;
+pub mod descriptors;
 pub mod devices;
 pub mod perf;
 pub mod reactor;

@@ -43,6 +43,7 @@ impl<S: PageStore> Connection<S> {
             self.emit_control(out);
         }
         self.advance_close();
+        self.responses.tell_done(pages);
         out.len() - start
     }
 

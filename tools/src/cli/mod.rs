@@ -412,6 +412,8 @@ pub enum Baseline {
     Raw,
     /// Direct I/O on a local file with as much in flight.
     Disk,
+    /// The same without the idle connections.
+    Alone,
 }
 
 /// Options of `perf`.
@@ -431,6 +433,9 @@ pub struct Perf {
     /// Connections.
     #[arg(long, default_value_t = 1)]
     pub connections: usize,
+    /// Further connections that have the file open and do nothing.
+    #[arg(long, default_value_t = 0)]
+    pub idle: usize,
     /// Time to measure.
     #[arg(long, default_value_t = 5.0)]
     pub seconds: f64,
@@ -452,7 +457,7 @@ pub struct Perf {
     /// Size of the file [default: 1GiB, or 64MiB with --resident].
     #[arg(long)]
     pub file_size: Option<ByteSize>,
-    /// Memory of the started target for pages [default: 32MiB, or twice the file with --resident].
+    /// Memory of the started target for pages [default: 32MiB, or twice the file with --resident; more for many connections].
     #[arg(long)]
     pub pool: Option<ByteSize>,
     /// Directory for the temporary image, on the disk to be measured [default: the system's].

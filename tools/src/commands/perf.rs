@@ -20,11 +20,12 @@ use super::spawn::Server;
 use crate::cli::{self, Baseline, Measure, Place};
 use crate::client::{RemotePath, Session, SessionOptions};
 use crate::control::{FLAG_CREATE, FLAG_TRUNCATE, FLAG_WRITE, Op, Request};
+use crate::descriptors;
 use crate::perf::figures::Figures;
 use crate::perf::rdma::{self, Victim};
 use crate::perf::shape::{Direction, Pattern, Shape};
 use crate::perf::{disk, lat, null, raw, socket};
-use crate::target::DRAM_PATH;
+use crate::target::{DRAM_PATH, POOL_PER_CONNECTION};
 
 const FILE: &str = "/perf.data";
 
@@ -33,6 +34,7 @@ pub(super) fn run(options: &cli::Perf, json: bool) -> Result<()> {
     if options.measure == Measure::Reg {
         return registration::run(options, json);
     }
+    descriptors::raise_limit();
     let shape = shape(options)?;
     let directory = match &options.directory {
         Some(dir) => tempfile::tempdir_in(dir),
@@ -51,6 +53,7 @@ pub(super) fn run(options: &cli::Perf, json: bool) -> Result<()> {
         None => None,
         Some(Baseline::Raw) => Some(Subject::raw(&shape)?),
         Some(Baseline::Disk) => Some(Subject::disk(dir, &shape)?),
+        Some(Baseline::Alone) => Some(subject.alone()?),
         Some(Baseline::Socket) => Some(Subject::socket(dir, options.baseline_buffered, &shape)?),
     };
     let (figures, other) = compare(&subject, rival.as_ref(), options, &shape)?;
@@ -85,10 +88,15 @@ fn compare(
         ..*shape
     };
     let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+    let alone = Shape { idle: 0, ..slice };
+    let theirs_slice = match options.baseline {
+        Some(Baseline::Alone) => &alone,
+        _ => &slice,
+    };
     for _ in 0..rounds {
         ours.push(subject.run(options, &slice)?);
         if let Some(rival) = rival {
-            theirs.push(rival.run(options, &slice)?);
+            theirs.push(rival.run(options, theirs_slice)?);
         }
     }
     let none = || anyhow!("nothing was measured");
@@ -100,6 +108,8 @@ fn compare(
 enum Subject {
     /// This stack, with the target if we started it.
     Flashnet(Victim, Option<Server>),
+    /// This stack as well, without idle connections.
+    Alone(Victim),
     Socket(Server),
     Raw(Server),
     Disk(PathBuf),
@@ -109,6 +119,7 @@ impl Subject {
     fn name(&self) -> &'static str {
         match self {
             Self::Flashnet(..) => "flashnet",
+            Self::Alone(_) => "alone",
             Self::Socket(_) => "socket",
             Self::Raw(_) => "raw",
             Self::Disk(_) => "disk",
@@ -118,10 +129,18 @@ impl Subject {
     fn run(&self, options: &cli::Perf, shape: &Shape) -> Result<Figures> {
         match self {
             Self::Flashnet(victim, _) if options.measure == Measure::Lat => lat::run(victim, shape),
-            Self::Flashnet(victim, _) => rdma::run(victim, shape),
+            Self::Flashnet(victim, _) | Self::Alone(victim) => rdma::run(victim, shape),
             Self::Socket(server) => Ok(socket::run(server.address, shape, Some(server.pid()))?),
             Self::Raw(server) => Ok(raw::run(server.address, shape, Some(server.pid()))?),
             Self::Disk(path) => disk::run(path, shape).context("direct I/O on a plain file"),
+        }
+    }
+
+    /// The same victim once more.
+    fn alone(&self) -> Result<Self> {
+        match self {
+            Self::Flashnet(victim, _) => Ok(Self::Alone(victim.clone())),
+            _ => bail!("idle connections are those of `read` and `write`"),
         }
     }
 
@@ -167,6 +186,8 @@ impl Subject {
             None if options.resident => shape.file_bytes * 2,
             None => 32 << 20,
         };
+        // Each connection takes its part of the pool.
+        let pool = pool.max((shape.connections + shape.idle + 16) as u64 * POOL_PER_CONNECTION);
         let pool = format!("{pool}B");
         let memory = format!("{}B", shape.file_bytes);
         let mut more = vec!["--pool", pool.as_str()];
@@ -255,6 +276,13 @@ fn shape(options: &cli::Perf) -> Result<Shape> {
     if !(1..=1024).contains(&depth) || !(1..=16_384).contains(&connections) {
         bail!("{connections} connections x depth {depth}: up to 16384 x 1024 are possible");
     }
+    let only_ours = matches!(options.measure, Measure::Read | Measure::Write);
+    if options.idle > 16_384 - connections || options.idle > 0 && !only_ours {
+        bail!(
+            "{} idle connections: `read` and `write` can have up to 16384 in all",
+            options.idle
+        );
+    }
     if !(0.1..=86_400.0).contains(&options.seconds) {
         bail!("{} seconds: 0.1 to 86400 are possible", options.seconds);
     }
@@ -275,6 +303,7 @@ fn shape(options: &cli::Perf) -> Result<Shape> {
         size,
         depth,
         connections,
+        idle: options.idle,
         seconds: options.seconds,
         file_bytes: file.as_u64(),
         sync: options.sync,

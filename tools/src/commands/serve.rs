@@ -15,8 +15,8 @@ use tracing::{info, warn};
 use tracing_subscriber::EnvFilter;
 
 use crate::cli;
-use crate::devices;
 use crate::target::{Predecessor, Replacement, Settings, Target};
+use crate::{descriptors, devices};
 
 /// What is logged unless FLASHNET_LOG says otherwise.
 const LOG: &str = "info";
@@ -36,6 +36,7 @@ enum End {
 /// Runs the command.
 pub(super) fn run(options: &cli::Serve, json: bool) -> Result<()> {
     start_log(options.background);
+    descriptors::raise_limit();
     let settings = Settings::new(options)?;
     let mut signals = Signals::new([SIGINT, SIGTERM])?;
     let names = devices::names(&settings.devices);

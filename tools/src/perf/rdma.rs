@@ -77,7 +77,12 @@ pub fn run(victim: &Victim, shape: &Shape) -> Result<Figures> {
         failure: None,
         running: 0,
     };
-    for n in 0..shape.connections {
+    for n in 0..shape.connections + shape.idle {
+        let depth = if n < shape.connections {
+            shape.depth
+        } else {
+            0
+        };
         let stream = TcpStream::connect(victim.address)
             .with_context(|| format!("cannot connect to {}", victim.address))?;
         stream.set_nodelay(true)?;
@@ -96,9 +101,9 @@ pub fn run(victim: &Victim, shape: &Shape) -> Result<Figures> {
             .ok_or_else(|| anyhow!("too many connections"))?;
         let client = Client {
             region: None,
-            buffer: Buffer::zeroed(shape.depth * shape.size),
+            buffer: Buffer::zeroed(depth * shape.size),
             offsets: Offsets::new(shape, n as u64),
-            started: vec![Instant::now(); shape.depth],
+            started: vec![Instant::now(); depth],
         };
         load.clients.insert(tag, client);
     }
@@ -114,7 +119,7 @@ pub fn run(victim: &Victim, shape: &Shape) -> Result<Figures> {
         }
         let at = Instant::now();
         match (measured, all_running) {
-            (None, None) if load.running == shape.connections => all_running = Some(at),
+            (None, None) if load.running == load.clients.len() => all_running = Some(at),
             (None, Some(since)) if at - since > WARM => {
                 load.latencies.reset();
                 measured = Some((
@@ -213,7 +218,7 @@ impl Load<'_> {
                 to: reply.to,
             });
             self.running += 1;
-            for slot in 0..self.shape.depth {
+            for slot in 0..client.started.len() {
                 client.post(self.shape, connection, slot)?;
             }
             return Ok(());

@@ -36,6 +36,8 @@ pub struct Shape {
     pub depth: usize,
     /// Connections.
     pub connections: usize,
+    /// Further ones that do nothing.
+    pub idle: usize,
     /// Time measured.
     pub seconds: f64,
     /// Bytes of the file that offsets are drawn from.

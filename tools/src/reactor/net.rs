@@ -10,6 +10,7 @@
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use std::mem;
 use std::net::Shutdown;
 use std::os::fd::AsRawFd;
 use std::time::Duration;
@@ -26,6 +27,8 @@ use super::slots::{LinkTag, Slots};
 const SEND_BYTES: usize = 256 * 1024;
 /// How long the last bytes of an ended connection may take to leave.
 const LINGER: Duration = Duration::from_secs(5);
+/// Send buffers kept for the next link that has something to send.
+const SPARE_MAX: usize = 64;
 
 /// What a connection has to say to the program that owns it.
 #[derive(Debug)]
@@ -65,6 +68,8 @@ pub struct Net<S: PageStore> {
     links: Slots<Link<S>>,
     ready: Vec<usize>,
     timers: BinaryHeap<Reverse<(Time, LinkTag)>>,
+    /// Send buffers of links that send nothing: many links are idle, and a buffer keeps the size it once had.
+    spare: Vec<Vec<u8>>,
 }
 
 impl<S: PageStore> Net<S> {
@@ -78,6 +83,7 @@ impl<S: PageStore> Net<S> {
             links: Slots::new(),
             ready: Vec::new(),
             timers: BinaryHeap::new(),
+            spare: Vec::new(),
         }
     }
 
@@ -285,8 +291,12 @@ impl<S: PageStore> Net<S> {
         } else {
             link.sent += result as usize;
             if link.sent >= link.sending.len() {
-                link.sending.clear();
                 link.sent = 0;
+                let mut done = mem::take(&mut link.sending);
+                if self.spare.len() < SPARE_MAX {
+                    done.clear();
+                    self.spare.push(done);
+                }
             }
         }
         self.touch(slot);
@@ -298,8 +308,14 @@ impl<S: PageStore> Net<S> {
             return;
         }
         if link.sending.is_empty() && !link.write_shut {
+            let mut out = self.spare.pop().unwrap_or_default();
             link.connection
-                .poll_transmit(now, pages, &mut link.sending, SEND_BYTES);
+                .poll_transmit(now, pages, &mut out, SEND_BYTES);
+            if out.is_empty() {
+                self.spare.push(out);
+            } else {
+                link.sending = out;
+            }
         }
         if link.sending.is_empty() {
             return;

@@ -26,7 +26,7 @@ use super::job::Job;
 use super::lane::Lanes;
 use super::mapped::Mapped;
 use super::media::Media;
-use super::pages::FlashPages;
+use super::pages::{FlashPages, POOL_PER_CONNECTION};
 use super::places::Places;
 use super::readahead::{self, Readahead};
 use super::reception::Reception;
@@ -47,6 +47,8 @@ const CONTROL_THREADS: usize = 4;
 const OTHER_THREADS: usize = 3 + readahead::THREADS;
 /// Connections at once.
 const CONNECTIONS_MAX: usize = 16_384;
+/// Pages that a connection pins at most, to read ahead of what its socket takes.
+const READ_WINDOW_PAGES: usize = 64;
 
 /// How long a port that is taken is waited for.
 const PORT_WAIT: Duration = Duration::from_secs(2);
@@ -415,10 +417,7 @@ fn start_reactors(
     reception: &dyn Fn(usize) -> Reception,
     epoch: Instant,
 ) -> Result<Vec<JoinHandle<io::Result<()>>>> {
-    let pool_frames = settings.pool_bytes / GRAIN_BYTES as u64;
-    // Half of the pool may be pinned by reads that wait for more pages, so that there is always a page to go on with.
-    let window = (pool_frames / 2 / 1024).clamp(1, 64) as usize;
-    let connections_max = CONNECTIONS_MAX.min((pool_frames / 2) as usize / window);
+    let connections_max = CONNECTIONS_MAX.min((settings.pool_bytes / POOL_PER_CONNECTION) as usize);
     let connections = Arc::new(AtomicUsize::new(0));
     let mut threads = Vec::new();
     for index in 0..settings.reactors {
@@ -439,7 +438,7 @@ fn start_reactors(
                 protection_domain: ANONYMOUS,
                 // CRCs are used when the peer asks; beyond loopback they always are.
                 crc: settings.listen.is_some_and(|at| !at.ip().is_loopback()),
-                read_window_pages: window,
+                read_window_pages: READ_WINDOW_PAGES,
                 private_profile: true,
                 ..Config::default()
             },

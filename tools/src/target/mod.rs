@@ -40,6 +40,7 @@ mod tenancy;
 pub use daemon::{Target, detach, take_down};
 pub use exports::{Export, ExportError, Exports};
 pub use handover::{Predecessor, Replacement};
+pub use pages::POOL_PER_CONNECTION;
 pub use service::DRAM_PATH;
 pub use settings::{PORT, Settings};
 pub use tenancy::TenantSettings;

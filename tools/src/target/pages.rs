@@ -25,6 +25,12 @@ use super::places::{Place, Places};
 use super::stalls::{Drained, Of, Stalls};
 use crate::reactor::{Inbox, LinkTag};
 
+/// Such a part of the pool may be pinned by connections that read more than one page at a time, and another one by their first
+/// pages: however many connections wait for slow peers, there are always pages to go on with.
+const READING_PART: usize = 4;
+/// Bytes of the pool that a connection takes.
+pub const POOL_PER_CONNECTION: u64 = (READING_PART * PAGE_BYTES) as u64;
+
 impl Drained for Waiter<()> {
     fn tell(self) {
         let _ = self.send(());
@@ -139,6 +145,10 @@ pub(super) struct FlashPages {
     syncs: Slab<SyncWait>,
     stalls: Stalls<Stalled, Waiter<()>>,
     ahead: Ahead,
+    /// Pages that connections have, or wait for, to read them.
+    reading: usize,
+    /// As many may be had by connections that have one already.
+    reading_max: usize,
 }
 
 impl FlashPages {
@@ -149,6 +159,7 @@ impl FlashPages {
         inbox: Arc<Inbox<Job>>,
     ) -> Self {
         let ahead = Ahead::new(ftl.pool_frames() / reactors);
+        let reading_max = ftl.pool_frames() / READING_PART / reactors;
         Self {
             ftl,
             port,
@@ -159,6 +170,8 @@ impl FlashPages {
             syncs: Slab::new(),
             stalls: Stalls::new(),
             ahead,
+            reading: 0,
+            reading_max,
         }
     }
 
@@ -389,12 +402,21 @@ impl PageStore for FlashPages {
             softrdma::Intent::Write => ftl::Intent::Write,
             softrdma::Intent::Overwrite => ftl::Intent::Overwrite,
         };
+        self.reading += usize::from(intent == ftl::Intent::Read);
         self.get_or_recall(Wanted {
             backing,
             page,
             intent,
             ticket,
         })
+    }
+
+    fn may_want_more(&mut self) -> bool {
+        self.reading < self.reading_max
+    }
+
+    fn read_done(&mut self, pages: usize) {
+        self.reading -= pages;
     }
 
     fn will_read(&mut self, reader: u32, pages: PageRange, left: u64) {

@@ -143,11 +143,6 @@ impl<P: Page> Responses<P> {
         Ok(())
     }
 
-    fn drop_slots(&mut self, count: usize) {
-        self.slots.drain(..count);
-        self.front = self.front.advanced(count);
-    }
-
     fn pop(&mut self) -> Option<Entry> {
         self.asking = self.asking.saturating_sub(1);
         self.entries.pop_front()

@@ -140,6 +140,8 @@ pub(super) struct Responses<P> {
     /// Entry whose pages are asked for next.
     asking: usize,
     window: usize,
+    /// Slots that are gone, since the store was last told.
+    gone: usize,
     /// Of the next request.
     msn: Msn,
     /// Of the next answer in queue 3.
@@ -161,6 +163,7 @@ impl<P: Page> Responses<P> {
             front: Ticket(0),
             asking: 0,
             window: window.max(1),
+            gone: 0,
             msn: Msn::FIRST,
             answer_msn: Msn::FIRST,
             flushing: 0,
@@ -182,7 +185,7 @@ impl<P: Page> Responses<P> {
     /// Gives all pages back and forgets all requests.
     pub(super) fn reset(&mut self) {
         self.entries.clear();
-        self.slots.clear();
+        self.drop_slots(self.slots.len());
         self.asking = 0;
         self.flushing = 0;
     }
@@ -357,6 +360,7 @@ impl<P: Page> Responses<P> {
         pages: &mut S,
         tickets: &mut Tickets,
     ) {
+        self.tell_done(pages);
         while let Some(entry) = self.entries.get_mut(self.asking) {
             let Entry::Read(read) = entry else {
                 self.asking += 1;
@@ -366,7 +370,7 @@ impl<P: Page> Responses<P> {
                 self.asking += 1;
                 continue;
             };
-            if self.slots.len() >= self.window {
+            if self.slots.len() >= self.window || !self.slots.is_empty() && !pages.may_want_more() {
                 return;
             }
             let offset = offset + u64::from(read.asked);
@@ -384,6 +388,20 @@ impl<P: Page> Responses<P> {
             let in_page = PAGE_BYTES as u32 - (offset % PAGE_BYTES as u64) as u32;
             read.asked += in_page.min(read.request.size - read.asked);
         }
+    }
+
+    /// Tells the store of the pages that are done with.
+    pub(super) fn tell_done<S: PageStore<Page = P>>(&mut self, pages: &mut S) {
+        let gone = std::mem::take(&mut self.gone);
+        if gone > 0 {
+            pages.read_done(gone);
+        }
+    }
+
+    fn drop_slots(&mut self, count: usize) {
+        self.slots.drain(..count);
+        self.front = self.front.advanced(count);
+        self.gone += count;
     }
 
     /// A page came.
@@ -412,6 +430,7 @@ impl<P: Page> Responses<P> {
                 any = true;
                 // Given back before it is asked for.
                 slot.state = State::Pending;
+                pages.read_done(1);
                 let ticket = self.front.advanced(n);
                 slot.state = pages.get(backing, slot.page, Intent::Read, ticket).into();
             }

@@ -1,0 +1,13 @@
+//! Open files that this process may have: one for each connection.
+
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use tracing::debug;
+
+/// Asks for as many as the system allows without special rights. What it refuses shows when connections come.
+pub fn raise_limit() {
+    let raised = getrlimit(Resource::RLIMIT_NOFILE)
+        .and_then(|(_, hard)| setrlimit(Resource::RLIMIT_NOFILE, hard, hard));
+    if let Err(error) = raised {
+        debug!(%error, "the number of open files stays as it is");
+    }
+}
