@@ -90,6 +90,7 @@ pub struct TcpClient {
     fin_sent: bool,
     /// As the socket has it.
     read_timeout: Option<Duration>,
+    polling: bool,
 }
 
 impl TcpClient {
@@ -157,6 +158,7 @@ impl TcpClient {
             ended: None,
             fin_sent: false,
             read_timeout: None,
+            polling: false,
         };
         let deadline = Instant::now() + timeout;
         while client.established.ulpdu_max == 0 {
@@ -174,6 +176,16 @@ impl TcpClient {
     /// The connection, to post work on; `poll` or `wait` carries it out. Numbers from 2^63 on are taken.
     pub fn connection(&mut self) -> &mut Connection<NoPages> {
         &mut self.connection
+    }
+
+    /// Whether calls look for what arrives all the time, for less latency and a whole processor, or sleep.
+    ///
+    /// # Errors
+    /// Those of the socket.
+    pub fn set_polling(&mut self, polling: bool) -> Result<(), ClientError> {
+        self.socket.set_nonblocking(polling)?;
+        self.polling = polling;
+        Ok(())
     }
 
     /// The next completion of posted work, waiting for it.
@@ -424,7 +436,15 @@ impl TcpClient {
             self.socket.set_read_timeout(Some(wait))?;
             self.read_timeout = Some(wait);
         }
-        let result = self.socket.read(&mut self.input);
+        let until = self.polling.then(|| Instant::now() + wait);
+        let mut result = self.socket.read(&mut self.input);
+        while let (Some(until), Err(error)) = (until, &result)
+            && error.kind() == io::ErrorKind::WouldBlock
+            && Instant::now() < until
+        {
+            std::hint::spin_loop();
+            result = self.socket.read(&mut self.input);
+        }
         let now = self.now();
         match result {
             Ok(0) => self.connection.handle_eof(now),

@@ -279,6 +279,9 @@ pub struct Serve {
     /// Reactor threads [default: 1].
     #[arg(long)]
     pub reactors: Option<usize>,
+    /// Reactors look for work all the time instead of sleeping: less latency, for a processor each.
+    #[arg(long)]
+    pub poll: bool,
     /// Write the address served to this file once ready.
     #[arg(long, value_name = "FILE")]
     pub ready_file: Option<PathBuf>,
@@ -475,6 +478,9 @@ pub struct Perf {
     /// Ask for CRCs on the wire.
     #[arg(long)]
     pub crc: bool,
+    /// Nobody sleeps: the started target, the bare program and the clients of both look for work all the time.
+    #[arg(long)]
+    pub poll: bool,
 }
 
 /// Options of `perf-server`.
@@ -489,6 +495,9 @@ pub struct PerfServer {
     /// Through the page cache.
     #[arg(long)]
     pub buffered: bool,
+    /// Look for work all the time instead of sleeping.
+    #[arg(long)]
+    pub poll: bool,
     /// Bytes of a bare request.
     #[arg(long, default_value_t = 52)]
     pub request: usize,

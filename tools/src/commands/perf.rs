@@ -191,6 +191,9 @@ impl Subject {
         let pool = format!("{pool}B");
         let memory = format!("{}B", shape.file_bytes);
         let mut more = vec!["--pool", pool.as_str()];
+        if shape.poll {
+            more.push("--poll");
+        }
         if dram {
             more.extend(["--dram", memory.as_str()]);
         }
@@ -219,13 +222,12 @@ impl Subject {
     fn raw(shape: &Shape) -> Result<Self> {
         let (request, response) = raw::message_bytes(shape.direction, shape.size);
         let (request, response) = (request.to_string(), response.to_string());
-        let server = Server::comparison(&[
-            "--request".as_ref(),
-            request.as_ref(),
-            "--response".as_ref(),
-            response.as_ref(),
-        ])?;
-        Ok(Self::Raw(server))
+        let mut arguments = vec!["--request", &request, "--response", &response];
+        if shape.poll {
+            arguments.push("--poll");
+        }
+        let arguments: Vec<&OsStr> = arguments.into_iter().map(OsStr::new).collect();
+        Ok(Self::Raw(Server::comparison(&arguments)?))
     }
 
     fn disk(directory: &Path, shape: &Shape) -> Result<Self> {
@@ -259,7 +261,11 @@ pub(super) fn serve(options: &cli::PerfServer) -> Result<()> {
         None => {
             listener.set_nonblocking(true)?;
             let listener = mio::net::TcpListener::from_std(listener);
-            Ok(raw::serve(listener, options.request, options.response)?)
+            Ok(raw::serve(
+                listener,
+                (options.request, options.response),
+                options.poll,
+            )?)
         }
     }
 }
@@ -307,6 +313,7 @@ fn shape(options: &cli::Perf) -> Result<Shape> {
         seconds: options.seconds,
         file_bytes: file.as_u64(),
         sync: options.sync,
+        poll: options.poll,
         pattern: options.pattern,
     })
 }

@@ -30,6 +30,7 @@ pub fn run(victim: &Victim, shape: &Shape) -> Result<Figures> {
     let host = victim.address.to_string();
     let mut client = TcpClient::connect(&host, config, &table, &[], PATIENCE)?;
     let region = open(&mut client, victim, shape)?;
+    client.set_polling(shape.poll)?;
     let buffer = Buffer::zeroed(shape.size);
     let mut offsets = Offsets::new(shape, 0);
     let mut histogram = latencies();

@@ -20,6 +20,8 @@ const REQUEST_BYTES: usize = 52;
 /// FPDU overhead of a tagged segment.
 const HEADER_BYTES: usize = 20;
 const CHUNK_BYTES: usize = 256 * 1024;
+/// Longest wait for an answer.
+const PATIENCE: Duration = Duration::from_secs(5);
 const LISTENER: Token = Token(usize::MAX);
 
 /// Bytes that one operation takes in each direction: (to the server, from the server).
@@ -31,7 +33,11 @@ pub fn message_bytes(direction: Direction, size: usize) -> (usize, usize) {
 }
 
 /// Serves until the process is killed: answers every `request` bytes with `response` bytes.
-pub fn serve(mut listener: TcpListener, request: usize, response: usize) -> io::Result<()> {
+pub fn serve(
+    mut listener: TcpListener,
+    (request, response): (usize, usize),
+    polls: bool,
+) -> io::Result<()> {
     let mut poll = Poll::new()?;
     poll.registry()
         .register(&mut listener, LISTENER, Interest::READABLE)?;
@@ -39,7 +45,7 @@ pub fn serve(mut listener: TcpListener, request: usize, response: usize) -> io::
     let mut peers: Vec<Option<Peer>> = Vec::new();
     let mut chunk = vec![0; CHUNK_BYTES];
     loop {
-        wait(&mut poll, &mut events, None)?;
+        wait(&mut poll, &mut events, None, polls)?;
         for event in &events {
             if event.token() == LISTENER {
                 while let Ok((mut stream, _)) = listener.accept() {
@@ -153,7 +159,7 @@ pub fn run(server: SocketAddr, shape: &Shape, server_pid: Option<u32>) -> io::Re
         peer.send_more(shape.depth * request, &chunk)?;
     }
     loop {
-        wait(&mut poll, &mut events, Some(Duration::from_secs(5)))?;
+        wait(&mut poll, &mut events, Some(PATIENCE), shape.poll)?;
         if events.is_empty() {
             return Err(io::ErrorKind::TimedOut.into());
         }
@@ -193,10 +199,19 @@ pub fn run(server: SocketAddr, shape: &Shape, server_pid: Option<u32>) -> io::Re
 }
 
 /// Waits for events; signals (of a debugger, say) do not end that.
-fn wait(poll: &mut Poll, events: &mut Events, timeout: Option<Duration>) -> io::Result<()> {
+fn wait(
+    poll: &mut Poll,
+    events: &mut Events,
+    timeout: Option<Duration>,
+    polls: bool,
+) -> io::Result<()> {
+    let start = Instant::now();
+    let sleep = if polls { Some(Duration::ZERO) } else { timeout };
     loop {
-        match poll.poll(events, timeout) {
+        match poll.poll(events, sleep) {
             Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Ok(()) if polls && events.is_empty() && timeout.is_none_or(|t| start.elapsed() < t) => {
+            }
             other => return other,
         }
     }

@@ -109,6 +109,7 @@ pub fn run(victim: &Victim, shape: &Shape) -> Result<Figures> {
     }
     let mut measured: Option<(Instant, Duration, Option<Duration>)> = None;
     let mut all_running: Option<Instant> = None;
+    let mut last_news = Instant::now();
     loop {
         let now = clock();
         net.pump(now, &mut NoPages, |tag, connection, notice| {
@@ -139,7 +140,10 @@ pub fn run(victim: &Victim, shape: &Shape) -> Result<Figures> {
             }
             _ => {}
         }
-        net.ring.enter(Some(PATIENCE))?;
+        match shape.poll {
+            true => net.ring.turn()?,
+            false => net.ring.enter(Some(PATIENCE))?,
+        }
         let mut any = false;
         let now = clock();
         while let Some(done) = net.ring.next_done() {
@@ -148,7 +152,9 @@ pub fn run(victim: &Victim, shape: &Shape) -> Result<Figures> {
                 net.handle(now, &mut NoPages, done);
             }
         }
-        if !any {
+        if any {
+            last_news = at;
+        } else if at - last_news > PATIENCE || !shape.poll {
             return Err(io::Error::from(io::ErrorKind::TimedOut)).context("the target is silent");
         }
     }

@@ -44,6 +44,8 @@ pub struct Shape {
     pub file_bytes: u64,
     /// Whether every write is durable before it completes.
     pub sync: bool,
+    /// Look for answers all the time instead of sleeping.
+    pub poll: bool,
     /// Which bytes.
     pub pattern: Pattern,
 }

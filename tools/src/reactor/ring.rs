@@ -98,6 +98,7 @@ impl Ring {
             .setup_cqsize(completions)
             .setup_single_issuer()
             .setup_defer_taskrun()
+            .setup_taskrun_flag()
             .build(entries);
         // Single issuer and deferred task work came with Linux 6.1; everything else works without.
         let uring = match full {
@@ -239,6 +240,19 @@ impl Ring {
                 _ => Err(e),
             },
         }
+    }
+
+    /// Submits what is queued and lets the kernel post what has happened, without waiting. Enters the kernel only if there is
+    /// either.
+    pub fn turn(&mut self) -> io::Result<()> {
+        let queue = self.uring.submission();
+        let idle = queue.is_empty() && !queue.taskrun() && !queue.cq_overflow();
+        drop(queue);
+        if idle {
+            std::hint::spin_loop();
+            return Ok(());
+        }
+        self.enter(Some(Duration::ZERO))
     }
 
     /// Next completion, if there is one.

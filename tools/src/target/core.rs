@@ -87,6 +87,8 @@ pub(super) struct CoreParts {
     pub connections: Arc<AtomicUsize>,
     /// See `connections`.
     pub connections_max: usize,
+    /// Look for work all the time instead of sleeping.
+    pub poll: bool,
     /// Start of the monotonic clock.
     pub epoch: Instant,
 }
@@ -141,8 +143,13 @@ impl Core {
             if self.finished() {
                 return Ok(());
             }
-            let wait = self.sleep_time();
-            self.net.ring.enter(wait)?;
+            match self.parts.poll {
+                true => self.net.ring.turn()?,
+                false => {
+                    let wait = self.sleep_time();
+                    self.net.ring.enter(wait)?;
+                }
+            }
             let now = self.now();
             while let Some(done) = self.net.ring.next_done() {
                 self.completed(now, done)?;

@@ -444,6 +444,7 @@ fn start_reactors(
             },
             connections: Arc::clone(&connections),
             connections_max,
+            poll: settings.poll,
             epoch,
         };
         // The ring belongs to the thread that made it, so the core is made there; its failure is told here.

@@ -41,6 +41,7 @@ struct FileSettings {
     #[serde(default, deserialize_with = "size")]
     dram: Option<ByteSize>,
     reactors: Option<usize>,
+    poll: Option<bool>,
     #[serde(default, deserialize_with = "policy")]
     gc_policy: Option<GcPolicy>,
     degraded: Option<bool>,
@@ -109,6 +110,8 @@ pub struct Settings {
     pub gc_policy: GcPolicy,
     /// Reactor threads.
     pub reactors: usize,
+    /// They do not sleep.
+    pub poll: bool,
     /// Where to write the address served.
     pub ready_file: Option<PathBuf>,
 }
@@ -260,6 +263,7 @@ impl Settings {
             dram_bytes,
             gc_policy: options.gc_policy.or(file.gc_policy).unwrap_or_default(),
             reactors,
+            poll: options.poll || file.poll.unwrap_or(false),
             ready_file: options.ready_file.clone(),
         })
     }
