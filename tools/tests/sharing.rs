@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{Image, Target, can_mount, can_serve, pattern, skip};
+use common::{Image, Target, can_mount, can_serve, good, pattern, skip};
 use memmap2::{MmapOptions, MmapRaw};
 use softrdma::{Operation, Source, WorkRequest, WrId};
 use tools::client::{RemoteFile, Session};
@@ -405,4 +405,60 @@ fn kills_take_nothing_that_was_synced() {
     }
     assert!(durable.iter().any(|&value| value > 0));
     common::good(&["fsck", "-n", image.path().to_str().unwrap()]);
+}
+
+/// I2, I9: a snapshot has what was synced before it, whatever a mapping stores to the very pages afterwards, synced or found by a
+/// look; and it still has it behind a kill.
+#[test]
+fn a_snapshot_keeps_what_a_mapping_changes() {
+    if !can_share() {
+        return;
+    }
+    const PAGES: u64 = 64;
+    let image = Image::new("64MiB");
+    let options = ["--share-pages", "--share-scan", "0.1"];
+    let (target, dir) = serve(&image, &options);
+    let path = dir.join("f");
+    fs::write(&path, vec![0; (PAGES * PAGE) as usize]).unwrap();
+    let file = open(&path);
+    let mapping = map(&file);
+    let store = |round: u64| {
+        for page in 0..PAGES {
+            put(&mapping, page * PAGE + 8 * (page % 7), round * 1000 + page);
+        }
+    };
+    let check = |dir: &Path, name: &str, round: u64| {
+        let bytes = fs::read(dir.join(".snapshots").join(name).join("f")).unwrap();
+        for page in 0..PAGES {
+            let at = (page * PAGE + 8 * (page % 7)) as usize;
+            let seen = u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap());
+            assert_eq!(seen, round * 1000 + page, "page {page} of {name}");
+        }
+    };
+    for round in 1..=3 {
+        store(round);
+        file.sync_all().unwrap();
+        let name = format!("s{round}");
+        good(&["snapshot", "create", dir.to_str().unwrap(), &name]);
+        // Not synced: a look finds it, sooner or later.
+        store(round + 100);
+        for earlier in 1..=round {
+            check(&dir, &format!("s{earlier}"), earlier);
+        }
+        thread::sleep(Duration::from_millis(300));
+        for earlier in 1..=round {
+            check(&dir, &format!("s{earlier}"), earlier);
+        }
+    }
+    file.sync_all().unwrap();
+    drop((mapping, file));
+    target.kill();
+    let (target, dir) = serve(&image, &options);
+    for round in 1..=3 {
+        check(&dir, &format!("s{round}"), round);
+    }
+    let now = fs::read(dir.join("f")).unwrap();
+    assert_eq!(now[..8], 103_000u64.to_le_bytes());
+    assert!(target.stop().success());
+    good(&["fsck", image.path().to_str().unwrap()]);
 }
