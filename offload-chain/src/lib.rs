@@ -33,4 +33,5 @@
 
 #![forbid(unsafe_code)]
 
+pub mod group;
 pub mod persist;
