@@ -147,6 +147,7 @@ pub mod cq;
 pub mod driver;
 pub mod event;
 pub mod mem;
+pub mod offload;
 pub mod page;
 pub mod planted;
 pub mod srq;

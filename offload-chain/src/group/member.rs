@@ -1,0 +1,656 @@
+//! A member: its memory, and the engine that changes it without a program.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+
+use softrdma::offload::{
+    Alike, Check, Destination, Engine, EngineConfig, EngineEvent, Flaw, LinkError, LinkId,
+    LinkSpec, ProgramError, Refusal,
+};
+use softrdma::{
+    BackingId, Buffer, CloseReason, Config, MemoryRegion, ProtectionDomain, RegionSpec,
+    RegionTable, RegisterError, Rights, SocketState, Stag, TaggedOffset, Time,
+};
+
+use super::block::{BLOCK_BYTES, RESULT_BYTES, UNLIKE};
+use super::node::{Answer, Node, Store};
+use super::program::{ANSWER, HAND_ON, Parts, program};
+use super::shape::{Caller, Denied, GroupShape, ShapeError, Welcome, hello, judge};
+
+/// Callers that may wait until the members behind are there.
+const WAITING_MAX: usize = 64;
+
+/// Where the memory of a group is.
+#[derive(Clone, Debug)]
+pub enum GroupMemory {
+    /// In memory; nothing survives, and durable primitives can not be asked for.
+    Memory(Arc<Buffer>),
+    /// In pages of the member's store: emulated persistent memory, a file.
+    Pages {
+        /// Which object.
+        backing: BackingId,
+        /// First byte of it.
+        offset: u64,
+    },
+}
+
+/// What a member is made of.
+#[derive(Clone, Debug)]
+pub struct MemberConfig {
+    /// The group.
+    pub shape: GroupShape,
+    /// Which member this is.
+    pub member: usize,
+    /// Its memory.
+    pub memory: GroupMemory,
+    /// A protection domain for what peers may touch, and one for what descriptors may. Nobody else's, and of this epoch
+    /// only: the keys of the group's token.
+    pub domains: [ProtectionDomain; 2],
+    /// Settings of links.
+    pub link: Config,
+    /// Tests only: a flaw to plant.
+    pub planted: Option<Flaw>,
+}
+
+/// Why a member could not be made.
+#[derive(Debug, thiserror::Error)]
+pub enum MemberError {
+    /// Such a group can not be.
+    #[error(transparent)]
+    Shape(#[from] ShapeError),
+    /// The number of the member.
+    #[error("the group has no such member")]
+    Number,
+    /// Memory does not persist, and the group says that it does.
+    #[error("a persistent group needs persistent memory: pages")]
+    NotPersistent,
+    /// The memory is smaller than the group's.
+    #[error("the memory of the group: {0}")]
+    Memory(#[from] RegisterError),
+    /// The program: a bug.
+    #[error(transparent)]
+    Program(#[from] ProgramError),
+}
+
+/// What a member tells.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum MemberEvent {
+    /// Everybody it hands on to is there; clients are taken.
+    Ready,
+    /// A client came.
+    ClientJoined(u16),
+    /// A client went.
+    ClientLeft(u16),
+    /// Somebody was not let in.
+    Denied(Denied),
+    /// A message was refused, and its link ended.
+    Refused(Refusal),
+    /// The group is broken at this member: repair is needed. Nothing of it runs any more.
+    Broken(BrokenGroup),
+}
+
+/// Why a group is broken, as a member sees it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BrokenGroup {
+    /// The link to another member ended.
+    #[error("the link to member {member} ended: {reason}")]
+    Link {
+        /// Which.
+        member: usize,
+        /// How.
+        reason: CloseReason,
+    },
+    /// The engine stopped.
+    #[error("{0}")]
+    Engine(softrdma::offload::Broken),
+}
+
+/// Who is at the other end of a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Peer {
+    /// Nobody yet.
+    Unknown,
+    Client {
+        number: u16,
+        lane: usize,
+        staging: Option<Stag>,
+    },
+    Before {
+        staging: Stag,
+    },
+    Next {
+        /// Number of its destination.
+        place: usize,
+        ready: bool,
+    },
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Lane {
+    number: u16,
+    link: LinkId,
+    gone: bool,
+}
+
+/// A member of a group in one epoch. For another epoch [`stop`](Self::stop) it and make another on the same memory.
+#[derive(Debug)]
+pub struct Member<S: Store> {
+    config: MemberConfig,
+    engine: Engine<S>,
+    pages: S,
+    table: Arc<RegionTable>,
+    /// The group's memory for READs.
+    readable: MemoryRegion,
+    staging: Arc<Buffer>,
+    /// Regions to give back at the end.
+    own: Vec<Stag>,
+    peers: HashMap<LinkId, Peer>,
+    lanes: HashMap<usize, Lane>,
+    waiting: VecDeque<(LinkId, Caller)>,
+    ready: bool,
+    events: VecDeque<MemberEvent>,
+    broken: bool,
+}
+
+impl<S: Store> Member<S> {
+    /// A member that waits for its links. Regions are registered in `table`.
+    ///
+    /// # Errors
+    /// If the group can not be, or its memory does not fit.
+    pub fn new(
+        config: MemberConfig,
+        pages: S,
+        table: &Arc<RegionTable>,
+        now: Time,
+    ) -> Result<Self, MemberError> {
+        let shape = config.shape;
+        shape.validate()?;
+        if config.member >= shape.members {
+            return Err(MemberError::Number);
+        }
+        let [wire, within] = config.domains;
+        let all = Rights::REMOTE_READ | Rights::REMOTE_WRITE | Rights::REMOTE_ATOMIC;
+        let memory = |domain, rights| match &config.memory {
+            GroupMemory::Memory(buffer) => RegionSpec {
+                len: shape.size,
+                ..RegionSpec::memory(domain, rights, buffer)
+            },
+            GroupMemory::Pages { backing, offset } => {
+                RegionSpec::pages(domain, rights, *backing, *offset, shape.size)
+            }
+        };
+        let durable = match &config.memory {
+            GroupMemory::Memory(_) if shape.persistent => return Err(MemberError::NotPersistent),
+            GroupMemory::Memory(_) => Rights::empty(),
+            GroupMemory::Pages { .. } => Rights::FLUSH_PERSISTENT,
+        };
+        let staging = Buffer::zeroed(shape.staging_bytes());
+        let kept = Buffer::zeroed(shape.depth as usize * shape.message_bytes());
+        let read = Rights::REMOTE_READ;
+        let write = Rights::REMOTE_WRITE;
+        let mut own = Vec::new();
+        let mut register = |spec| -> Result<MemoryRegion, RegisterError> {
+            let region = table.register(spec)?;
+            own.push(region.stag);
+            Ok(region)
+        };
+        let target = register(memory(within, all | durable))?;
+        let readable = register(memory(wire, read))?;
+        let staged = register(RegionSpec::memory(within, read, &staging))?;
+        let metadata = register(RegionSpec::memory(within, read | write, &kept))?;
+        let parts = Parts {
+            memory: target.stag,
+            staging: staged.stag,
+            metadata: metadata.stag,
+            kept,
+        };
+        let engine = EngineConfig {
+            link: config.link.clone(),
+            wire_domain: wire,
+            local_domain: within,
+            planted: config.planted,
+        };
+        let program = program(&shape, config.member, &parts);
+        let ready = shape.next(config.member).is_empty();
+        Ok(Self {
+            engine: Engine::new(engine, table, program, now)?,
+            pages,
+            table: Arc::clone(table),
+            readable,
+            staging,
+            own,
+            peers: HashMap::new(),
+            lanes: HashMap::new(),
+            waiting: VecDeque::new(),
+            ready,
+            events: ready.then_some(MemberEvent::Ready).into_iter().collect(),
+            broken: false,
+            config,
+        })
+    }
+
+    /// The group.
+    #[must_use]
+    pub fn shape(&self) -> &GroupShape {
+        &self.config.shape
+    }
+
+    /// Which member this is.
+    #[must_use]
+    pub fn number(&self) -> usize {
+        self.config.member
+    }
+
+    /// The engine, to look at.
+    #[must_use]
+    pub fn engine(&self) -> &Engine<S> {
+        &self.engine
+    }
+
+    /// The store.
+    pub fn store(&mut self) -> &mut S {
+        &mut self.pages
+    }
+
+    /// Does it serve?
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        self.ready && !self.broken
+    }
+
+    /// Has it stopped?
+    #[must_use]
+    pub fn is_broken(&self) -> bool {
+        self.broken
+    }
+
+    /// Next event.
+    pub fn poll_event(&mut self) -> Option<MemberEvent> {
+        self.events.pop_front()
+    }
+
+    /// Members that it needs a link to and has none: [`connect`](Self::connect) to each.
+    #[must_use]
+    pub fn missing(&self) -> Vec<usize> {
+        let next = self.config.shape.next(self.config.member);
+        let first = next.start;
+        let has = |member: usize| {
+            let place = member - first;
+            let is_it = |peer: &Peer| matches!(peer, Peer::Next { place: at, .. } if *at == place);
+            self.peers.values().any(is_it)
+        };
+        if self.broken {
+            return Vec::new();
+        }
+        next.filter(|&member| !has(member)).collect()
+    }
+
+    /// A link that somebody makes to this member.
+    ///
+    /// # Errors
+    /// If there are too many, or it has stopped.
+    pub fn listen(&mut self, now: Time) -> Result<LinkId, LinkError> {
+        let link = self.engine.listen(now)?;
+        self.peers.insert(link, Peer::Unknown);
+        Ok(link)
+    }
+
+    /// A link to a member that this one hands on to.
+    ///
+    /// # Errors
+    /// If it has stopped.
+    pub fn connect(&mut self, now: Time, member: usize) -> Result<LinkId, LinkError> {
+        let shape = &self.config.shape;
+        let first = shape.next(self.config.member).start;
+        let greeting = hello(shape, Caller::Member(self.config.member), member);
+        // In a star the others answer on the same link.
+        let fence = Check {
+            at: 4,
+            bytes: shape.fence().to_le_bytes().to_vec(),
+        };
+        let spec = match shape.topology {
+            super::Topology::Chain => LinkSpec::default(),
+            super::Topology::Star => LinkSpec {
+                receive: Some(member),
+                checks: vec![fence],
+                alike: None,
+            },
+        };
+        let link = self.engine.connect(now, &greeting, spec)?;
+        let place = member - first;
+        let ready = false;
+        self.peers.insert(link, Peer::Next { place, ready });
+        Ok(link)
+    }
+
+    /// Ends it: when this has returned, no message, descriptor or STag of this epoch touches the memory any more (I12).
+    /// Returns the store.
+    pub fn stop(mut self) -> S {
+        self.halt();
+        self.pages
+    }
+
+    /// As [`stop`](Self::stop), for a member that is still asked for its events.
+    pub fn halt(&mut self) {
+        self.broken = true;
+        self.engine.stop();
+        for stag in self.own.drain(..) {
+            self.table.deregister(stag);
+        }
+        for peer in self.peers.values_mut() {
+            let lent = match std::mem::replace(peer, Peer::Unknown) {
+                Peer::Client { staging, .. } => staging,
+                Peer::Before { staging } => Some(staging),
+                Peer::Next { .. } | Peer::Unknown => None,
+            };
+            if let Some(stag) = lent {
+                self.table.deregister(stag);
+            }
+        }
+    }
+
+    /// Fetches what the store has done meanwhile.
+    pub fn service(&mut self, now: Time) {
+        let _ = now;
+        self.settle();
+    }
+
+    fn settle(&mut self) {
+        loop {
+            while let Some(answer) = self.pages.poll_answer() {
+                let (engine, pages) = (&mut self.engine, &mut self.pages);
+                match answer {
+                    Answer::Page(ticket, page) => engine.handle_page(pages, ticket, page),
+                    Answer::Put(ticket) => engine.handle_put(pages, ticket),
+                    Answer::Durable(ticket, result) => engine.handle_durable(pages, ticket, result),
+                }
+            }
+            let Some(event) = self.engine.poll_event() else {
+                return;
+            };
+            self.take_event(event);
+        }
+    }
+
+    fn take_event(&mut self, event: EngineEvent) {
+        match event {
+            EngineEvent::Requested { link, private_data } => self.asked(link, &private_data),
+            EngineEvent::Established { link, private_data } => {
+                self.established(link, &private_data);
+            }
+            EngineEvent::Refused { refusal, .. } => {
+                self.events.push_back(MemberEvent::Refused(refusal));
+            }
+            EngineEvent::Closed { link, reason } => self.closed(link, reason),
+            EngineEvent::Broken(broken) => self.fail(BrokenGroup::Engine(broken)),
+        }
+    }
+
+    fn fail(&mut self, broken: BrokenGroup) {
+        if !self.broken {
+            self.halt();
+            self.events.push_back(MemberEvent::Broken(broken));
+        }
+    }
+
+    fn deny(&mut self, link: LinkId, denied: Denied) {
+        self.events.push_back(MemberEvent::Denied(denied));
+        if self.engine.reject(link, &denied.encode()).is_err() {
+            self.engine.abort(link);
+        }
+    }
+
+    fn asked(&mut self, link: LinkId, private_data: &[u8]) {
+        match judge(&self.config.shape, self.config.member, private_data) {
+            Err(denied) => self.deny(link, denied),
+            Ok(_) if self.waiting.len() >= WAITING_MAX => self.deny(link, Denied::Closed),
+            Ok(caller) if self.ready => self.welcome(link, caller),
+            Ok(caller) => self.waiting.push_back((link, caller)),
+        }
+    }
+
+    fn welcome(&mut self, link: LinkId, caller: Caller) {
+        let welcomed = match caller {
+            Caller::Member(_) => self.welcome_member(link),
+            Caller::Client {
+                number,
+                result_stag,
+            } => self.welcome_client(link, number, Stag(result_stag)),
+        };
+        if let Err(denied) = welcomed {
+            self.deny(link, denied);
+        }
+    }
+
+    /// Registers a part of the staging memory for the peer of one link.
+    fn lend(&self, link: LinkId, offset: usize, len: usize) -> Result<Stag, Denied> {
+        let spec = RegionSpec {
+            offset: offset as u64,
+            len: len as u64,
+            base: TaggedOffset(offset as u64),
+            stream: Some(self.engine.stream(link).ok_or(Denied::Closed)?),
+            ..RegionSpec::memory(self.config.domains[0], Rights::REMOTE_WRITE, &self.staging)
+        };
+        let region = self.table.register(spec).map_err(|_| Denied::Closed)?;
+        Ok(region.stag)
+    }
+
+    fn accept(&mut self, link: LinkId, staging: u32, spec: LinkSpec) -> Result<(), Denied> {
+        let welcome = Welcome {
+            memory: self.readable.stag.0,
+            staging,
+        };
+        let accepted = self.engine.accept(link, &welcome.encode(), spec);
+        accepted.map_err(|_| Denied::Closed)
+    }
+
+    fn welcome_member(&mut self, link: LinkId) -> Result<(), Denied> {
+        let has = |peer: &Peer| matches!(peer, Peer::Before { .. });
+        if self.peers.values().any(has) {
+            return Err(Denied::Place);
+        }
+        let shape = self.config.shape;
+        let staging = self.lend(link, 0, shape.staging_bytes())?;
+        self.peers.insert(link, Peer::Before { staging });
+        let fence = Check {
+            at: self.config.member * BLOCK_BYTES + 4,
+            bytes: shape.fence().to_le_bytes().to_vec(),
+        };
+        let spec = LinkSpec {
+            receive: Some(0),
+            checks: vec![fence],
+            alike: None,
+        };
+        self.accept(link, staging.0, spec)?;
+        if shape.topology == super::Topology::Star {
+            self.lead(HAND_ON, 0, link, Stag(0), 0, false);
+        }
+        Ok(())
+    }
+
+    fn welcome_client(&mut self, link: LinkId, number: u16, result: Stag) -> Result<(), Denied> {
+        let shape = self.config.shape;
+        let lane = usize::from(number % shape.lanes);
+        if let Some(last) = self.lanes.get(&lane) {
+            // What an earlier client of this lane has under way must not find another's bytes staged.
+            let busy = !last.gone || self.engine.operations_of(last.link) > 0;
+            if busy || number <= last.number {
+                return Err(Denied::Client);
+            }
+            self.engine.remove(last.link);
+        }
+        let is_head = self.config.member == 0;
+        let staging = if is_head {
+            let bytes = shape.lane_bytes as usize;
+            Some(self.lend(link, lane * bytes, bytes)?)
+        } else {
+            None
+        };
+        let peer = Peer::Client {
+            number,
+            lane,
+            staging,
+        };
+        self.peers.insert(link, peer);
+        let gone = false;
+        self.lanes.insert(lane, Lane { number, link, gone });
+        let spec = if is_head {
+            let identity = [&number.to_le_bytes()[..], &shape.fence().to_le_bytes()].concat();
+            LinkSpec {
+                receive: Some(0),
+                checks: vec![Check {
+                    at: 2,
+                    bytes: identity,
+                }],
+                alike: Some(Alike {
+                    piece: BLOCK_BYTES,
+                    except: UNLIKE.0,
+                    len: UNLIKE.1,
+                }),
+            }
+        } else {
+            LinkSpec::default()
+        };
+        self.accept(link, staging.map_or(0, |stag| stag.0), spec)?;
+        if self.config.member == shape.answerer() {
+            let len = usize::from(shape.slots) * RESULT_BYTES;
+            self.lead(ANSWER, number, link, result, len, true);
+        }
+        self.events.push_back(MemberEvent::ClientJoined(number));
+        Ok(())
+    }
+
+    fn lead(
+        &mut self,
+        queue: usize,
+        number: u16,
+        link: LinkId,
+        stag: Stag,
+        len: usize,
+        detached: bool,
+    ) {
+        let destination = Destination {
+            link,
+            stag,
+            base: TaggedOffset(0),
+            len: len as u64,
+            detached,
+        };
+        self.engine.set_destination(queue, number, destination);
+    }
+
+    fn established(&mut self, link: LinkId, private_data: &[u8]) {
+        let Some(Peer::Next { place, ready }) = self.peers.get_mut(&link) else {
+            return;
+        };
+        let place = *place;
+        let Some(welcome) = Welcome::parse(private_data) else {
+            return self.engine.abort(link);
+        };
+        *ready = true;
+        let len = self.config.shape.staging_bytes();
+        self.lead(
+            HAND_ON,
+            place as u16,
+            link,
+            Stag(welcome.staging),
+            len,
+            false,
+        );
+        let is_ready = |peer: &&Peer| matches!(peer, Peer::Next { ready: true, .. });
+        let count = self.peers.values().filter(is_ready).count();
+        if count == self.config.shape.next(self.config.member).len() {
+            self.ready = true;
+            self.events.push_back(MemberEvent::Ready);
+            for (link, caller) in std::mem::take(&mut self.waiting) {
+                self.welcome(link, caller);
+            }
+        }
+    }
+
+    fn closed(&mut self, link: LinkId, reason: CloseReason) {
+        self.waiting.retain(|(waiting, _)| *waiting != link);
+        let peer = self.peers.remove(&link).unwrap_or(Peer::Unknown);
+        match peer {
+            Peer::Unknown => self.engine.remove(link),
+            Peer::Client {
+                number,
+                lane,
+                staging,
+            } => {
+                if let Some(stag) = staging {
+                    self.table.deregister(stag);
+                }
+                self.engine.remove_destination(ANSWER, number);
+                if let Some(lane) = self.lanes.get_mut(&lane) {
+                    lane.gone = true;
+                }
+                self.events.push_back(MemberEvent::ClientLeft(number));
+            }
+            // It was not there yet, and may be tried again.
+            Peer::Next { ready: false, .. } => {
+                if let CloseReason::Rejected(why) = &reason
+                    && let Some(denied) = Denied::parse(why)
+                {
+                    self.events.push_back(MemberEvent::Denied(denied));
+                }
+                self.engine.remove(link);
+            }
+            Peer::Next { place, .. } => {
+                let member = self.config.shape.next(self.config.member).start + place;
+                self.fail(BrokenGroup::Link { member, reason });
+            }
+            Peer::Before { staging } => {
+                self.table.deregister(staging);
+                let member = self.config.shape.previous(self.config.member).unwrap_or(0);
+                self.fail(BrokenGroup::Link { member, reason });
+            }
+        }
+    }
+}
+
+impl<S: Store> Node for Member<S> {
+    fn links(&self) -> Vec<LinkId> {
+        self.engine.links().collect()
+    }
+
+    fn handle_bytes(&mut self, link: LinkId, now: Time, bytes: &[u8]) -> usize {
+        let taken = self.engine.handle_bytes(link, now, &mut self.pages, bytes);
+        self.settle();
+        taken
+    }
+
+    fn handle_eof(&mut self, link: LinkId, now: Time) {
+        self.engine.handle_eof(link, now, &mut self.pages);
+        self.settle();
+    }
+
+    fn handle_transport_error(&mut self, link: LinkId) {
+        self.engine.handle_transport_error(link, &mut self.pages);
+        self.settle();
+    }
+
+    fn poll_transmit(&mut self, link: LinkId, now: Time, out: &mut Vec<u8>, limit: usize) -> usize {
+        let pages = &mut self.pages;
+        let count = self.engine.poll_transmit(link, now, pages, out, limit);
+        self.settle();
+        count
+    }
+
+    fn wants_input(&self, link: LinkId) -> bool {
+        self.engine.wants_input(link)
+    }
+
+    fn socket_state(&self, link: LinkId) -> SocketState {
+        self.engine.socket_state(link)
+    }
+
+    fn poll_timeout(&self) -> Option<Time> {
+        self.engine.poll_timeout()
+    }
+
+    fn handle_timeout(&mut self, now: Time) {
+        self.engine.handle_timeout(now, &mut self.pages);
+        self.settle();
+    }
+}

@@ -1,0 +1,8 @@
+//! Groups of members over real connections in memory: the primitives, their order, power cuts, hostile bytes, epochs.
+
+#![allow(unreachable_pub)]
+
+mod group {
+    pub mod primitives;
+    pub mod world;
+}

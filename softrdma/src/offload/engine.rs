@@ -1,0 +1,960 @@
+//! The engine: links, local queue pair and queues of one member, and the loop that runs them.
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::Arc;
+
+use super::command::{Command, Destination, Guard, Outbound, Refusal};
+use super::link::{Link, LinkId, LinkSpec, RECEIVE_BIT};
+use super::local::{Finished, LOCAL_TAG, LocalQueuePair};
+use super::planted::Flaw;
+use super::program::{Carrier, Count, Program, ProgramError, ReceiveSpec};
+use super::ring::{Front, Ring};
+use crate::addr::{ProtectionDomain, StreamId, Ticket, Time, WrId};
+use crate::config::Config;
+use crate::connection::{AnswerError, Connection, PrivateDataTooLong, SocketState};
+use crate::cq::Completion;
+use crate::event::{CloseReason, Event};
+use crate::mem::access::Accessor;
+use crate::mem::cache::RegionCache;
+use crate::mem::{Buffer, RegionTable};
+use crate::page::{PageError, PageStore};
+use crate::wqe::{Operation, PostError, Source, WorkRequest};
+
+/// Links that an engine holds at once.
+pub const LINKS_MAX: usize = 1024;
+/// Part of the depth that is armed at once.
+const BATCHES: u64 = 4;
+/// Where the number of the queue stands in the numbers of requests on links.
+const QUEUE_SHIFT: u32 = 48;
+/// Marks requests on links that count as done already.
+const DETACHED_BIT: u64 = 1 << 62;
+
+/// What an engine is made of.
+#[derive(Clone, Debug)]
+pub struct EngineConfig {
+    /// Settings of its links; their tags and domains are set by the engine.
+    pub link: Config,
+    /// Whose regions peers may touch.
+    pub wire_domain: ProtectionDomain,
+    /// Whose regions descriptors may name.
+    pub local_domain: ProtectionDomain,
+    /// Tests only: a flaw to plant.
+    pub planted: Option<Flaw>,
+}
+
+/// What an engine tells its owner.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum EngineEvent {
+    /// A peer wants a link: answer with [`Engine::accept`] or [`Engine::reject`].
+    Requested {
+        /// The link.
+        link: LinkId,
+        /// What the peer says of itself.
+        private_data: Vec<u8>,
+    },
+    /// A link works.
+    Established {
+        /// The link.
+        link: LinkId,
+        /// If it was made by us: the peer's answer.
+        private_data: Vec<u8>,
+    },
+    /// A message was refused; its link is ended.
+    Refused {
+        /// The link.
+        link: LinkId,
+        /// Why.
+        refusal: Refusal,
+    },
+    /// A link has ended.
+    Closed {
+        /// The link.
+        link: LinkId,
+        /// How.
+        reason: CloseReason,
+    },
+    /// The engine has stopped; nothing of it runs any more.
+    Broken(Broken),
+}
+
+/// Why an engine has stopped.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum Broken {
+    /// A granted descriptor must not run.
+    #[error("a descriptor was overwritten: {0}")]
+    Descriptor(Refusal),
+    /// The local queue pair has ended: storage failed, or a region was withdrawn under it.
+    #[error("the local queue pair ended: {0}")]
+    Local(CloseReason),
+    /// Its owner stopped it.
+    #[error("stopped")]
+    Stopped,
+}
+
+/// Why a link could not be had.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
+pub enum LinkError {
+    /// As many as there can be.
+    #[error("the engine holds as many links as it can")]
+    Full,
+    /// No such link.
+    #[error("no such link")]
+    Unknown,
+    /// It does not wait for an answer, or the answer is too long.
+    #[error(transparent)]
+    Answer(#[from] AnswerError),
+    /// Too much private data.
+    #[error(transparent)]
+    PrivateData(#[from] PrivateDataTooLong),
+    /// Its receives could not be posted.
+    #[error(transparent)]
+    Post(#[from] PostError),
+}
+
+/// An engine; see the module's description.
+pub struct Engine<S: PageStore> {
+    config: EngineConfig,
+    table: Arc<RegionTable>,
+    regions: RegionCache,
+    receives: Vec<Receive>,
+    rings: Vec<Ring>,
+    destinations: HashMap<(usize, u16), Destination>,
+    depth: u64,
+    armed: u64,
+    /// Who began the operations that the rings hold, oldest first.
+    origins: VecDeque<LinkId>,
+    finished: u64,
+    local: LocalQueuePair<S>,
+    links: BTreeMap<LinkId, Link<S>>,
+    next_link: u32,
+    now: Time,
+    events: VecDeque<EngineEvent>,
+    broken: Option<Broken>,
+    dry: u64,
+    // Reused, so that nothing is allocated per operation.
+    message: Vec<u8>,
+    done: Vec<Finished>,
+}
+
+#[derive(Debug)]
+struct Receive {
+    spec: ReceiveSpec,
+    taken: u64,
+    /// Link that was served last.
+    last: LinkId,
+}
+
+impl<S: PageStore> Engine<S> {
+    /// An engine that runs `program` on the regions of `table`.
+    ///
+    /// # Errors
+    /// If the program makes no sense.
+    pub fn new(
+        config: EngineConfig,
+        table: &Arc<RegionTable>,
+        program: Program,
+        now: Time,
+    ) -> Result<Self, ProgramError> {
+        program.validate()?;
+        let flaw = config.planted;
+        let depth = program.depth;
+        let rings = program.queues.into_iter();
+        let local = LocalQueuePair::new(table, config.local_domain, now);
+        let mut engine = Self {
+            regions: RegionCache::new(table),
+            table: Arc::clone(table),
+            receives: program
+                .receives
+                .into_iter()
+                .map(|spec| Receive {
+                    spec,
+                    taken: 0,
+                    last: LinkId(0),
+                })
+                .collect(),
+            rings: rings.map(|spec| Ring::new(spec, depth, flaw)).collect(),
+            destinations: HashMap::new(),
+            depth,
+            armed: 0,
+            origins: VecDeque::new(),
+            finished: 0,
+            local: local.map_err(|_| ProgramError::Size)?,
+            links: BTreeMap::new(),
+            next_link: 1,
+            now,
+            events: VecDeque::new(),
+            broken: None,
+            dry: 0,
+            message: Vec::new(),
+            done: Vec::new(),
+            config,
+        };
+        engine.arm_until(depth);
+        Ok(engine)
+    }
+
+    /// Ring memory of a queue. Whoever may write it gets no more than by messages: see the module's description.
+    #[must_use]
+    pub fn ring_memory(&self, queue: usize) -> &Arc<Buffer> {
+        self.rings[queue].memory()
+    }
+
+    /// How often a request of a queue ran, by opcode.
+    #[must_use]
+    pub fn executed(&self, queue: usize, request: usize) -> [u64; 8] {
+        self.rings[queue].executed(request)
+    }
+
+    /// Operations begun, and those of them that are finished here.
+    #[must_use]
+    pub fn operations(&self) -> (u64, u64) {
+        (self.receives[0].taken, self.finished)
+    }
+
+    /// How often a message had to wait because no slot was armed.
+    #[must_use]
+    pub fn times_dry(&self) -> u64 {
+        self.dry
+    }
+
+    /// Why it has stopped, if it has.
+    #[must_use]
+    pub fn broken(&self) -> Option<&Broken> {
+        self.broken.as_ref()
+    }
+
+    /// Says where a number in descriptors of a queue of links leads.
+    pub fn set_destination(&mut self, queue: usize, number: u16, destination: Destination) {
+        self.destinations.insert((queue, number), destination);
+    }
+
+    /// Requests for this number come to nothing from now on.
+    pub fn remove_destination(&mut self, queue: usize, number: u16) {
+        self.destinations.remove(&(queue, number));
+    }
+
+    fn link_config(&self, id: LinkId) -> Config {
+        Config {
+            protection_domain: self.config.wire_domain,
+            tag: id.0,
+            ..self.config.link.clone()
+        }
+    }
+
+    fn new_link(&mut self) -> Result<LinkId, LinkError> {
+        if self.links.len() >= LINKS_MAX || self.next_link == LOCAL_TAG || self.broken.is_some() {
+            return Err(LinkError::Full);
+        }
+        let id = LinkId(self.next_link);
+        self.next_link += 1;
+        Ok(id)
+    }
+
+    /// A link that a peer makes.
+    ///
+    /// # Errors
+    /// If there are too many.
+    pub fn listen(&mut self, now: Time) -> Result<LinkId, LinkError> {
+        let id = self.new_link()?;
+        let connection = Connection::responder(self.link_config(id), &self.table, now);
+        self.links.insert(id, Link::new(connection));
+        Ok(id)
+    }
+
+    /// A link that we make.
+    ///
+    /// # Errors
+    /// If there are too many, or the private data is too long.
+    pub fn connect(
+        &mut self,
+        now: Time,
+        private_data: &[u8],
+        spec: LinkSpec,
+    ) -> Result<LinkId, LinkError> {
+        let id = self.new_link()?;
+        let config = self.link_config(id);
+        let connection = Connection::initiator(config, &self.table, private_data, now)?;
+        let mut link = Link::new(connection);
+        let specs: Vec<_> = self
+            .receives
+            .iter()
+            .map(|queue| queue.spec.clone())
+            .collect();
+        link.attach(spec, &specs)?;
+        self.links.insert(id, link);
+        Ok(id)
+    }
+
+    /// Takes a peer.
+    ///
+    /// # Errors
+    /// If nobody waits there.
+    pub fn accept(
+        &mut self,
+        link: LinkId,
+        private_data: &[u8],
+        spec: LinkSpec,
+    ) -> Result<(), LinkError> {
+        let specs: Vec<_> = self
+            .receives
+            .iter()
+            .map(|queue| queue.spec.clone())
+            .collect();
+        let link = self.links.get_mut(&link).ok_or(LinkError::Unknown)?;
+        link.attach(spec, &specs)?;
+        Ok(link.connection.accept(private_data)?)
+    }
+
+    /// Refuses a peer.
+    ///
+    /// # Errors
+    /// If nobody waits there.
+    pub fn reject(&mut self, link: LinkId, private_data: &[u8]) -> Result<(), LinkError> {
+        let link = self.links.get_mut(&link).ok_or(LinkError::Unknown)?;
+        Ok(link.connection.reject(private_data)?)
+    }
+
+    /// Ends a link at once.
+    pub fn abort(&mut self, link: LinkId) {
+        if let Some(link) = self.links.get_mut(&link) {
+            link.connection.abort();
+        }
+        self.collect();
+    }
+
+    /// The links, to move their bytes.
+    pub fn links(&self) -> impl Iterator<Item = LinkId> + '_ {
+        self.links.keys().copied()
+    }
+
+    /// Identity of a link, for regions that are lent to its peer alone.
+    #[must_use]
+    pub fn stream(&self, link: LinkId) -> Option<StreamId> {
+        self.links.get(&link).map(|link| link.connection.stream())
+    }
+
+    /// Operations that a link began and that are not finished here.
+    #[must_use]
+    pub fn operations_of(&self, link: LinkId) -> u64 {
+        self.links.get(&link).map_or(0, |link| link.operations)
+    }
+
+    /// Forgets a link that has ended and of which nothing is under way.
+    pub fn remove(&mut self, link: LinkId) {
+        if self.links.get(&link).is_some_and(|link| link.closed) {
+            self.links.remove(&link);
+        }
+    }
+
+    /// Stops everything: no region is touched any more when this has returned (I12).
+    pub fn stop(&mut self) {
+        self.fail(Broken::Stopped);
+        self.collect();
+    }
+
+    fn fail(&mut self, broken: Broken) {
+        if self.broken.is_some() {
+            return;
+        }
+        self.local.abort();
+        for link in self.links.values_mut() {
+            link.connection.abort();
+            link.inbox.clear();
+        }
+        self.events.push_back(EngineEvent::Broken(broken.clone()));
+        self.broken = Some(broken);
+    }
+
+    /// Next event.
+    pub fn poll_event(&mut self) -> Option<EngineEvent> {
+        self.events.pop_front()
+    }
+
+    /// Bytes that arrived on a link. Returns how many were taken: the rest is to be offered again when
+    /// [`wants_input`](Self::wants_input) says so.
+    pub fn handle_bytes(&mut self, link: LinkId, now: Time, pages: &mut S, bytes: &[u8]) -> usize {
+        self.now = now;
+        let mut at = 0;
+        while at < bytes.len() {
+            let Some(found) = self.links.get_mut(&link) else {
+                return bytes.len();
+            };
+            let end = at + found.appetite().min(bytes.len() - at);
+            let taken = match end - at {
+                0 => 0,
+                _ => found.connection.handle_bytes(now, pages, &bytes[at..end]),
+            };
+            at += taken;
+            self.collect();
+            let moved = self.advance(pages);
+            if taken == 0 && !moved {
+                break;
+            }
+        }
+        at
+    }
+
+    /// Should the driver receive on a link?
+    #[must_use]
+    pub fn wants_input(&self, link: LinkId) -> bool {
+        self.links
+            .get(&link)
+            .is_some_and(|link| link.connection.wants_input() && link.appetite() > 0)
+    }
+
+    /// The peer sent FIN.
+    pub fn handle_eof(&mut self, link: LinkId, now: Time, pages: &mut S) {
+        self.now = now;
+        if let Some(link) = self.links.get_mut(&link) {
+            link.connection.handle_eof(now);
+        }
+        self.collect();
+        self.advance(pages);
+    }
+
+    /// The socket failed.
+    pub fn handle_transport_error(&mut self, link: LinkId, pages: &mut S) {
+        if let Some(link) = self.links.get_mut(&link) {
+            link.connection.handle_transport_error();
+        }
+        self.collect();
+        self.advance(pages);
+    }
+
+    /// Appends bytes to send on a link, up to about `limit`. Returns how many.
+    pub fn poll_transmit(
+        &mut self,
+        link: LinkId,
+        now: Time,
+        pages: &mut S,
+        out: &mut Vec<u8>,
+        limit: usize,
+    ) -> usize {
+        self.now = now;
+        let Some(found) = self.links.get_mut(&link) else {
+            return 0;
+        };
+        let count = found.connection.poll_transmit(now, pages, out, limit);
+        self.collect();
+        if count > 0 {
+            self.advance(pages);
+        }
+        count
+    }
+
+    /// What to do with the socket of a link when all bytes are sent.
+    #[must_use]
+    pub fn socket_state(&self, link: LinkId) -> SocketState {
+        match self.links.get(&link) {
+            Some(link) => link.connection.socket_state(),
+            None => SocketState::Close,
+        }
+    }
+
+    /// When [`handle_timeout`](Self::handle_timeout) is due.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Time> {
+        let links = self.links.values();
+        links
+            .filter_map(|link| link.connection.poll_timeout())
+            .min()
+    }
+
+    /// Time passed.
+    pub fn handle_timeout(&mut self, now: Time, pages: &mut S) {
+        self.now = now;
+        for link in self.links.values_mut() {
+            link.connection.handle_timeout(now);
+        }
+        self.collect();
+        self.advance(pages);
+    }
+
+    /// Answers a pending [`PageStore::get`].
+    pub fn handle_page(&mut self, pages: &mut S, ticket: Ticket, page: Result<S::Page, PageError>) {
+        match self.links.get_mut(&LinkId(ticket.tag())) {
+            _ if ticket.tag() == LOCAL_TAG => self.local.handle_page(pages, ticket, page),
+            Some(link) => link.connection.handle_page(pages, ticket, page),
+            None => drop(page),
+        }
+        self.collect();
+        self.advance(pages);
+    }
+
+    /// Answers a pending [`PageStore::put`].
+    pub fn handle_put(&mut self, pages: &mut S, ticket: Ticket) {
+        match self.links.get_mut(&LinkId(ticket.tag())) {
+            _ if ticket.tag() == LOCAL_TAG => self.local.handle_put(pages, ticket),
+            Some(link) => link.connection.handle_put(pages, ticket),
+            None => {}
+        }
+        self.collect();
+        self.advance(pages);
+    }
+
+    /// Answers a [`PageStore::sync`].
+    pub fn handle_durable(&mut self, pages: &mut S, ticket: Ticket, result: Result<(), PageError>) {
+        match self.links.get_mut(&LinkId(ticket.tag())) {
+            _ if ticket.tag() == LOCAL_TAG => self.local.handle_durable(pages, ticket, result),
+            Some(link) => link.connection.handle_durable(pages, ticket, result),
+            None => {}
+        }
+        self.collect();
+        self.advance(pages);
+    }
+
+    /// Takes events and completions of the links.
+    fn collect(&mut self) {
+        let Self {
+            links,
+            rings,
+            events,
+            ..
+        } = self;
+        for (&id, link) in links {
+            while let Some(completion) = link.connection.poll_completion() {
+                note_completion(link, rings, &completion);
+            }
+            while let Some(event) = link.connection.poll_event() {
+                let link_id = id;
+                events.extend(match event {
+                    Event::ConnectRequest(request) => Some(EngineEvent::Requested {
+                        link: link_id,
+                        private_data: request.private_data,
+                    }),
+                    Event::Established(established) => Some(EngineEvent::Established {
+                        link: link_id,
+                        private_data: established.private_data,
+                    }),
+                    Event::Closed(reason) => {
+                        link.closed = true;
+                        Some(EngineEvent::Closed {
+                            link: link_id,
+                            reason,
+                        })
+                    }
+                    Event::PeerFinished | Event::SharedReceivesLow => None,
+                });
+            }
+        }
+    }
+
+    /// Runs everything that can run. True if anything happened.
+    fn advance(&mut self, pages: &mut S) -> bool {
+        let mut any = false;
+        while self.broken.is_none() {
+            let mut moved = self.take_messages();
+            moved |= self.run_queues();
+            moved |= self.pump(pages);
+            if moved {
+                any = true;
+            } else if !self.refill() {
+                break;
+            }
+        }
+        any
+    }
+
+    fn pump(&mut self, pages: &mut S) -> bool {
+        let mut done = std::mem::take(&mut self.done);
+        let moved = self.local.pump(self.now, pages, &mut done);
+        for finished in done.drain(..) {
+            self.complete_local(finished.index);
+        }
+        self.done = done;
+        if let Some(reason) = self.local.ended() {
+            let reason = reason.clone();
+            self.fail(Broken::Local(reason));
+            self.collect();
+        }
+        moved
+    }
+
+    fn complete_local(&mut self, index: u64) {
+        let queue = (index >> QUEUE_SHIFT) as usize;
+        self.rings[queue].complete(index & ((1 << QUEUE_SHIFT) - 1));
+    }
+
+    /// Takes a message for each receive queue, if there is one and its slot is armed.
+    fn take_messages(&mut self) -> bool {
+        let mut moved = false;
+        for queue in 0..self.receives.len() {
+            while self.take_message(queue) {
+                moved = true;
+            }
+        }
+        moved
+    }
+
+    fn take_message(&mut self, queue: usize) -> bool {
+        let operation = self.receives[queue].taken;
+        let last = self.receives[queue].last;
+        let waits = |(_, link): &(&LinkId, &mut Link<S>)| {
+            link.spec.receive == Some(queue) && !link.inbox.is_empty() && !link.closed
+        };
+        // In turn: the links behind the last one first.
+        let found = {
+            let behind = self
+                .links
+                .range_mut((std::ops::Bound::Excluded(last), std::ops::Bound::Unbounded));
+            behind.into_iter().find(waits).map(|(&id, _)| id)
+        };
+        let found = found.or_else(|| self.links.iter_mut().find(waits).map(|(&id, _)| id));
+        let Some(id) = found else { return false };
+        if !self.may_take(queue, operation) {
+            return false;
+        }
+        self.receives[queue].last = id;
+        let Some(link) = self.links.get_mut(&id) else {
+            return false;
+        };
+        let mut message = std::mem::take(&mut self.message);
+        let taken = link.take(&mut message).unwrap_or(Err(Refusal::Length));
+        let unfenced = self.config.planted == Some(Flaw::FenceUnchecked);
+        let checked = taken.and_then(|()| match link.spec.check(&message) {
+            Err(Refusal::Check) if unfenced => Ok(()),
+            checked => checked,
+        });
+        let result = checked.and_then(|()| self.scatter(queue, operation, &message));
+        self.message = message;
+        match result {
+            Ok(()) => {
+                self.receives[queue].taken += 1;
+                if queue == 0 {
+                    self.origins.push_back(id);
+                    if let Some(link) = self.links.get_mut(&id) {
+                        link.operations += 1;
+                    }
+                }
+            }
+            Err(refusal) => {
+                let link = id;
+                self.events
+                    .push_back(EngineEvent::Refused { link, refusal });
+                self.abort(id);
+            }
+        }
+        true
+    }
+
+    /// Is there a slot for the next message of a queue?
+    fn may_take(&mut self, queue: usize, operation: u64) -> bool {
+        if queue > 0 {
+            return operation < self.receives[0].taken;
+        }
+        if operation < self.armed || self.config.planted == Some(Flaw::DryRingTaken) {
+            return true;
+        }
+        let refilled = self.refill_when_dry();
+        self.dry += u64::from(!refilled);
+        refilled
+    }
+
+    /// Puts the bytes of a message where they belong, and judges every descriptor that they touched. If one is bad, the
+    /// slot is as if no message had come.
+    fn scatter(&mut self, queue: usize, operation: u64, message: &[u8]) -> Result<(), Refusal> {
+        let Self {
+            receives,
+            rings,
+            regions,
+            destinations,
+            local,
+            config,
+            depth,
+            ..
+        } = self;
+        let spec = &receives[queue].spec;
+        let kind = message[spec.kind_at];
+        let format = spec.formats.iter().find(|format| format.kind == kind);
+        let format = format.ok_or(Refusal::Kind)?;
+        for step in &format.moves {
+            let bytes = &message[step.from..step.from + step.len];
+            rings[step.queue].patch(operation, step.request, step.at, bytes);
+        }
+        let mut guard = Guard {
+            regions,
+            who: accessor(local, config),
+            flaw: config.planted,
+        };
+        for (at, step) in format.moves.iter().enumerate() {
+            let next = format.moves.get(at + 1);
+            if next.is_some_and(|next| (next.queue, next.request) == (step.queue, step.request)) {
+                continue;
+            }
+            let ring = &rings[step.queue];
+            let judged = ring
+                .look(operation, step.request)
+                .and_then(|(opcode, raw)| {
+                    let destination = |number| destinations.get(&(step.queue, number)).copied();
+                    guard.command(ring.carrier, opcode, &raw, destination)
+                });
+            if let Err(refusal) = judged {
+                if queue == 0 {
+                    rings.iter_mut().for_each(|ring| ring.arm(operation));
+                }
+                return Err(refusal);
+            }
+        }
+        if let Some(keep) = &spec.keep {
+            let at = keep.offset + (operation % *depth) as usize * keep.stride;
+            keep.memory.write(at, message);
+        }
+        Ok(())
+    }
+
+    fn run_queues(&mut self) -> bool {
+        let mut moved = false;
+        for queue in 0..self.rings.len() {
+            while self.broken.is_none() && self.run_front(queue) {
+                moved = true;
+            }
+        }
+        moved
+    }
+
+    /// Runs the request at the front of a queue, if it may.
+    fn run_front(&mut self, queue: usize) -> bool {
+        if self.rings[queue].carrier == Carrier::Local && !self.local.is_ready() {
+            return false;
+        }
+        match self.rings[queue].front() {
+            Front::Idle => false,
+            Front::Wait {
+                on,
+                mut needed,
+                queue: granted,
+                releases,
+            } => {
+                if self.config.planted == Some(Flaw::WaitEarly) && matches!(on, Count::Queue(_)) {
+                    needed -= 1;
+                }
+                let counted = match on {
+                    Count::Receive(queue) => self.receives[queue].taken,
+                    Count::Queue(queue) => self.rings[queue].counted(),
+                };
+                if counted < needed {
+                    return false;
+                }
+                let index = self.rings[queue].advance(super::Opcode::Wait);
+                self.rings[queue].complete(index);
+                self.rings[granted].grant(releases);
+                true
+            }
+            Front::Bad(refusal) => {
+                self.fail(Broken::Descriptor(refusal));
+                self.collect();
+                false
+            }
+            Front::Run(opcode, raw) => {
+                let Self {
+                    rings,
+                    regions,
+                    destinations,
+                    local,
+                    config,
+                    ..
+                } = self;
+                let mut guard = Guard {
+                    regions,
+                    who: accessor(local, config),
+                    flaw: config.planted,
+                };
+                let carrier = rings[queue].carrier;
+                let destination = |number| destinations.get(&(queue, number)).copied();
+                match guard.command(carrier, opcode, &raw, destination) {
+                    Ok(command) => self.run(queue, opcode, command),
+                    Err(refusal) => {
+                        self.fail(Broken::Descriptor(refusal));
+                        self.collect();
+                        false
+                    }
+                }
+            }
+        }
+    }
+
+    /// Hands a command to who carries it out. False if it has to wait.
+    fn run(&mut self, queue: usize, opcode: super::Opcode, command: Command) -> bool {
+        let skipped = matches!(command, Command::Flush { .. })
+            && self.config.planted == Some(Flaw::FlushSkipped);
+        match command {
+            Command::Nop => {
+                let index = self.rings[queue].advance(opcode);
+                self.rings[queue].complete(index);
+                true
+            }
+            Command::Link { destination, what } => {
+                self.run_on_link(queue, opcode, destination, what)
+            }
+            _ if skipped => {
+                let index = self.rings[queue].advance(opcode);
+                self.rings[queue].complete(index);
+                true
+            }
+            command => {
+                let index = self.rings[queue].advance(opcode);
+                self.local
+                    .submit(index | (queue as u64) << QUEUE_SHIFT, command);
+                true
+            }
+        }
+    }
+
+    fn run_on_link(
+        &mut self,
+        queue: usize,
+        opcode: super::Opcode,
+        number: u16,
+        what: Outbound,
+    ) -> bool {
+        let known = self.destinations.get(&(queue, number)).copied();
+        let link = known.and_then(|known| Some((known, self.links.get_mut(&known.link)?)));
+        let ring = &mut self.rings[queue];
+        let Some((known, link)) = link.filter(|(_, link)| !link.closed) else {
+            let index = ring.advance(opcode);
+            ring.complete(index);
+            return true;
+        };
+        let detached = if known.detached { DETACHED_BIT } else { 0 };
+        let wr_id = WrId(ring.next_index() | (queue as u64) << QUEUE_SHIFT | detached);
+        let request = WorkRequest {
+            signaled: !known.detached,
+            ..WorkRequest::new(wr_id, operation(known, what))
+        };
+        match link.connection.post_send(request) {
+            Ok(()) => {
+                let index = ring.advance(opcode);
+                if known.detached {
+                    ring.complete(index);
+                }
+                true
+            }
+            Err(PostError::QueueFull) if !known.detached => false,
+            Err(error) => {
+                let index = ring.advance(opcode);
+                ring.complete(index);
+                // It does not take its answers: its own loss.
+                if error == PostError::QueueFull {
+                    self.abort(known.link);
+                }
+                true
+            }
+        }
+    }
+
+    /// Operations of which every request has completed.
+    fn note_finished(&mut self) {
+        let finished = self.rings.iter().map(Ring::finished).min().unwrap_or(0);
+        let finished = finished.min(self.receives[0].taken);
+        while self.finished < finished {
+            self.finished += 1;
+            if let Some(origin) = self.origins.pop_front()
+                && let Some(link) = self.links.get_mut(&origin)
+            {
+                link.operations -= 1;
+            }
+        }
+    }
+
+    /// Arms slots that are free, a batch at a time. True if any was.
+    fn refill(&mut self) -> bool {
+        self.note_finished();
+        let target = self.finished + self.depth;
+        let batch = (self.depth / BATCHES).max(1);
+        if target - self.armed < batch {
+            return false;
+        }
+        self.arm_until(target);
+        // Only worth another turn if somebody waits for it.
+        self.links.values().any(|link| !link.inbox.is_empty())
+    }
+
+    /// Arms whatever is free. True if anything was.
+    fn refill_when_dry(&mut self) -> bool {
+        self.note_finished();
+        let target = self.finished + self.depth;
+        let any = target > self.armed;
+        self.arm_until(target);
+        any
+    }
+
+    fn arm_until(&mut self, target: u64) {
+        for operation in self.armed..target {
+            self.rings.iter_mut().for_each(|ring| ring.arm(operation));
+        }
+        self.armed = self.armed.max(target);
+    }
+}
+
+fn accessor<S: PageStore>(local: &LocalQueuePair<S>, config: &EngineConfig) -> Accessor {
+    Accessor {
+        stream: local.stream(),
+        domain: config.local_domain,
+        planted: None,
+    }
+}
+
+fn note_completion<S: PageStore>(link: &mut Link<S>, rings: &mut [Ring], completion: &Completion) {
+    let number = completion.wr_id.0;
+    if number & RECEIVE_BIT != 0 {
+        if completion.status.is_success() && completion.immediate.is_none() {
+            link.received((number & !RECEIVE_BIT) as usize, completion.bytes);
+        } else {
+            // Immediate data are for clients; a message that is none uses up its buffer.
+            link.lost_receive();
+        }
+        return;
+    }
+    if number & DETACHED_BIT != 0 {
+        return;
+    }
+    if let Some(ring) = rings.get_mut((number >> QUEUE_SHIFT) as usize) {
+        ring.complete(number & ((1 << QUEUE_SHIFT) - 1));
+    }
+}
+
+fn operation(known: Destination, what: Outbound) -> Operation {
+    let source = |slice: crate::wqe::LocalSlice| {
+        if known.detached {
+            Source::Bytes(slice.buffer.to_vec(slice.offset, slice.len))
+        } else {
+            Source::Local(slice)
+        }
+    };
+    let remote = |to| crate::addr::RemoteAddr {
+        stag: known.stag,
+        to,
+    };
+    match what {
+        Outbound::Write { source: from, to } => Operation::Write {
+            source: source(from),
+            remote: remote(to),
+        },
+        Outbound::WriteImmediate {
+            source: from,
+            to,
+            immediate,
+        } => Operation::WriteImmediate {
+            source: source(from),
+            remote: remote(to),
+            immediate,
+            solicited: true,
+        },
+        Outbound::Send { source: from } => Operation::Send {
+            source: source(from),
+            solicited: false,
+            invalidate: None,
+        },
+    }
+}
+
+impl<S: PageStore> std::fmt::Debug for Engine<S> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Engine")
+            .field("begun", &self.receives[0].taken)
+            .field("finished", &self.finished)
+            .field("links", &self.links.len())
+            .field("broken", &self.broken)
+            .finish_non_exhaustive()
+    }
+}
