@@ -1,9 +1,9 @@
 //! Replication chains, and what has to happen on another machine until data there are durable.
 //!
-//! Today: remote persistence. [`persist`] knows, for every kind of responder and every kind of peer, the cheapest
-//! sequence of operations after which a requester may say "durable"; carries it out over `softrdma`; and proves it on an
-//! emulated responder by cutting the power between any two steps. The group primitives over pre-posted work queues will
-//! stand on it: their "durable on every member" is this crate's "durable", link by link.
+//! [`persist`] knows, for every kind of responder and every kind of peer, the cheapest sequence of operations after which a
+//! requester may say "durable"; carries it out over `softrdma`; and proves it on an emulated responder by cutting the power
+//! between any two steps. [`group`] has members that hold the same bytes, and the primitives that change them all: gWRITE,
+//! gCAS, gMEMCPY, gFLUSH, carried out by the members' engines while their applications may be stopped.
 //!
 //! # Invariants
 //! - P1. When [`persist::run`] returns, the changes survive a loss of power of the responder, if the recipe is one that
@@ -25,7 +25,14 @@
 //! FLUSH, ATOMIC WRITE: start after everything before them. **Cell**: one of 72 scenarios, which is twelve responders
 //! times three operations times two kinds of update.
 //!
+//! **Member**: memory and engine of one machine of a group; **head** the first, **tail** the last. **Block**: the metadata
+//! of a primitive for one member. **Lane**: staging memory of one client. **Epoch**: one configuration of a group.
+//!
 //! # Modules
+//! [`group`]: `primitives` what can be asked, `client` and `member` the two sides, `shape` what they agree on,
+//! [`group::block`] and [`group::program`] what goes over the wire and what engines run, [`group::network`] and
+//! [`group::tcp`] what moves the bytes, [`group::file`] memory in a file. The argument is in `docs/group.md`.
+//!
 //! [`persist`]: `scenario` the axes, `recipe` and `catalogue` what can be done, `peer` and `plan` what is right; `model`
 //! the emulated responder, `search` all its states, `prove` a cell; `run` and `endpoint` the requester, `serve` and
 //! `program` the responder, [`persist::message`] what they say to each other, [`persist::pm`] memory to try it on. The

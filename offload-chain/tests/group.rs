@@ -3,6 +3,11 @@
 #![allow(unreachable_pub)]
 
 mod group {
+    pub mod bounds;
+    pub mod hostile;
+    pub mod model;
+    pub mod planted;
+    pub mod power;
     pub mod primitives;
     pub mod world;
 }

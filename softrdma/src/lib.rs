@@ -136,7 +136,8 @@
 //!
 //! [`wire`] formats; [`mem`] regions and the access check; [`page`] the seam to page owners; [`connection`] the engine
 //! ([`wqe`] what is asked of it, [`srq`] buffers that several share, [`cq`] and [`event`] what it tells, [`config`] its
-//! limits); [`driver`] loopback and a blocking TCP client. [`planted`] has bugs for the conformance suite to notice.
+//! limits); [`offload`] queues of requests that messages complete and the endpoint runs by itself; [`driver`] loopback and a
+//! blocking TCP client. [`planted`] has bugs for the conformance suite to notice.
 
 #![deny(unsafe_code)]
 

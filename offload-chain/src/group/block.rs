@@ -1,7 +1,7 @@
 //! Metadata of a primitive: one block of 32 bytes per member, in the message that runs down the group.
 //!
 //! A client writes a block for each member; each member's receive scatters its own block into descriptors and hands the
-//! whole message on. Little-endian. What all kinds have in front is [`RawBlock`]'s first eight bytes; the slot and the
+//! whole message on. Little-endian. What all kinds have in front is [`RawCommon`]; the
 //! switches between *posted* and NOP are opcodes of [`softrdma::offload::Opcode`].
 
 use zerocopy::little_endian::{U16, U32, U64};
@@ -83,7 +83,7 @@ pub struct RawWrite {
     pub put: u8,
     /// FLUSH or NOP.
     pub flush: u8,
-    /// Slot of the result, twice.
+    /// Slot of the result ([`slot_byte`]).
     pub slot: u8,
     /// 0.
     pub reserved: u8,
@@ -109,7 +109,7 @@ pub struct RawCas {
     pub common: RawCommon,
     /// Where the eight bytes are: 48 bits.
     pub offset: [u8; 6],
-    /// Slot of the result, twice.
+    /// Slot of the result ([`slot_byte`]).
     pub slot: u8,
     /// FLUSH or NOP.
     pub flush: u8,
@@ -147,7 +147,7 @@ pub struct RawMemcpy {
     pub copy: u8,
     /// FLUSH or NOP.
     pub flush: u8,
-    /// Slot of the result, twice.
+    /// Slot of the result ([`slot_byte`]).
     pub slot: u8,
     /// 0.
     pub reserved: u8,
@@ -181,7 +181,7 @@ pub struct RawFlush {
     pub reserved_too: u8,
     /// FLUSH or NOP.
     pub flush: u8,
-    /// Slot of the result, twice.
+    /// Slot of the result ([`slot_byte`]).
     pub slot: u8,
     /// 0.
     pub reserved_end: u8,
@@ -195,7 +195,7 @@ const _: () = assert!(size_of::<RawFlush>() == BLOCK_BYTES);
 
 /// First byte that may differ from member to member, and how many.
 pub const UNLIKE: (usize, usize) = (1, 1);
-/// From one slot of results to the next. Slots are counted in halves of it, so that a byte of the address says which.
+/// From one slot of results to the next: a message of the largest group. The second byte of its address says which.
 pub const RESULT_BYTES: usize = 512;
 /// Most slots a client can have.
 pub const SLOTS_MAX: usize = 128;

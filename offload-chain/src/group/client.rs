@@ -71,7 +71,6 @@ struct Line {
     connection: Connection<NoPages>,
     welcome: Option<Welcome>,
     reads: VecDeque<Read>,
-    gone: bool,
 }
 
 /// A client. One object, several may exist; drive it as a [`Node`], whose link number is that of the member.
@@ -140,7 +139,6 @@ impl Client {
                 connection,
                 welcome: None,
                 reads: VecDeque::new(),
-                gone: false,
             });
         }
         let lane = u64::from(number % shape.lanes) * u64::from(shape.lane_bytes);
@@ -194,6 +192,19 @@ impl Client {
     /// Ends the links; what is under way is answered with [`PrimitiveError::Broken`].
     pub fn stop(&mut self) {
         self.break_with("stopped by its program".to_owned());
+    }
+
+    /// Posts a request of any kind on the link to a member: for tests of what members make of it.
+    ///
+    /// # Errors
+    /// See [`PostError`](softrdma::PostError).
+    #[doc(hidden)]
+    pub fn raw_post(
+        &mut self,
+        member: usize,
+        request: WorkRequest,
+    ) -> Result<(), softrdma::PostError> {
+        self.lines[member].connection.post_send(request)
     }
 
     fn break_with(&mut self, why: String) {
@@ -514,7 +525,6 @@ impl Client {
     }
 
     fn closed(&mut self, member: usize, reason: &CloseReason) {
-        self.lines[member].gone = true;
         let why = match reason {
             CloseReason::Rejected(why) => match Denied::parse(why) {
                 Some(denied) => denied.to_string(),
@@ -657,11 +667,6 @@ impl Client {
 }
 
 impl Node for Client {
-    fn links(&self) -> Vec<LinkId> {
-        let alive = self.lines.iter().enumerate().filter(|(_, line)| !line.gone);
-        alive.map(|(member, _)| LinkId(member as u32)).collect()
-    }
-
     fn handle_bytes(&mut self, link: LinkId, now: Time, bytes: &[u8]) -> usize {
         let taken = match self.line(link) {
             Some(line) => line.connection.handle_bytes(now, &mut NoPages, bytes),

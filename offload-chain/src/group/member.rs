@@ -181,8 +181,9 @@ impl<S: Store> Member<S> {
         };
         let durable = match &config.memory {
             GroupMemory::Memory(_) if shape.persistent => return Err(MemberError::NotPersistent),
-            GroupMemory::Memory(_) => Rights::empty(),
-            GroupMemory::Pages { .. } => Rights::FLUSH_PERSISTENT,
+            // Alike on all members, so that the head refuses what another would.
+            _ if !shape.persistent => Rights::empty(),
+            _ => Rights::FLUSH_PERSISTENT,
         };
         let staging = Buffer::zeroed(shape.staging_bytes());
         let kept = Buffer::zeroed(shape.depth as usize * shape.message_bytes());
@@ -610,10 +611,6 @@ impl<S: Store> Member<S> {
 }
 
 impl<S: Store> Node for Member<S> {
-    fn links(&self) -> Vec<LinkId> {
-        self.engine.links().collect()
-    }
-
     fn handle_bytes(&mut self, link: LinkId, now: Time, bytes: &[u8]) -> usize {
         let taken = self.engine.handle_bytes(link, now, &mut self.pages, bytes);
         self.settle();

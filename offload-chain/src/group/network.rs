@@ -4,7 +4,7 @@
 //! how much is drawn. Wires can be held (a partition, or a half of one), lost (both ends hear of it, or one), parties
 //! paused and killed. The same seed and calls give the same run.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use rand::rngs::StdRng;
@@ -68,8 +68,9 @@ struct Wire {
 pub struct Network<S: Store> {
     parties: Vec<Option<Party<S>>>,
     paused: Vec<bool>,
+    /// Something happened to it: it may have bytes to send.
+    stirred: Vec<bool>,
     wires: Vec<Wire>,
-    by_end: HashMap<End, (usize, usize)>,
     now: Time,
     random: StdRng,
     /// Largest piece that is delivered at once.
@@ -86,8 +87,8 @@ impl<S: Store> Network<S> {
         Self {
             parties: Vec::new(),
             paused: Vec::new(),
+            stirred: Vec::new(),
             wires: Vec::new(),
-            by_end: HashMap::new(),
             now: Time(0),
             random: StdRng::seed_from_u64(seed),
             piece: PIECE,
@@ -133,6 +134,7 @@ impl<S: Store> Network<S> {
     fn add(&mut self, party: Party<S>) -> PartyId {
         self.parties.push(Some(party));
         self.paused.push(false);
+        self.stirred.push(true);
         PartyId(self.parties.len() - 1)
     }
 
@@ -167,9 +169,6 @@ impl<S: Store> Network<S> {
     }
 
     fn join(&mut self, a: End, b: End) {
-        let wire = self.wires.len();
-        self.by_end.insert(a, (wire, 0));
-        self.by_end.insert(b, (wire, 1));
         self.wires.push(Wire {
             ends: [a, b],
             ways: Default::default(),
@@ -179,6 +178,7 @@ impl<S: Store> Network<S> {
 
     /// A party, unless it was killed.
     pub fn party(&mut self, id: PartyId) -> Option<&mut Party<S>> {
+        *self.stirred.get_mut(id.0)? = true;
         self.parties.get_mut(id.0)?.as_mut()
     }
 
@@ -261,6 +261,7 @@ impl<S: Store> Network<S> {
     pub fn advance(&mut self, by: Duration) {
         self.now = self.now + by;
         let now = self.now;
+        self.stirred.fill(true);
         for (party, &paused) in self.parties.iter_mut().zip(&self.paused) {
             if let Some(party) = party.as_mut().filter(|_| !paused) {
                 party.node().handle_timeout(now);
@@ -270,20 +271,22 @@ impl<S: Store> Network<S> {
 
     /// Takes what a party has to send onto its wires.
     fn transmit(&mut self, id: PartyId) {
-        if self.paused[id.0] {
+        if self.paused[id.0] || !self.stirred[id.0] {
             return;
         }
+        // Asked again when nothing is left, or when its wire has room.
+        self.stirred[id.0] = false;
         let now = self.now;
         let Some(party) = self.parties[id.0].as_mut() else {
             return;
         };
-        for link in party.node().links() {
-            let Some(&(wire, way)) = self.by_end.get(&(id, link)) else {
-                continue;
-            };
-            let wire = &mut self.wires[wire];
+        let ends = |wire: &Wire| wire.ends.map(|end| end.0 == id);
+        let wires = self.wires.iter_mut().filter(|wire| !wire.lost);
+        for wire in wires.filter(|wire| ends(wire) != [false, false]) {
+            let way = usize::from(ends(wire) == [false, true]);
+            let link = wire.ends[way].1;
             let way = &mut wire.ways[way];
-            if wire.lost || way.fin.is_some() || way.bytes.len() >= WINDOW {
+            if way.fin.is_some() || way.bytes.len() >= WINDOW {
                 continue;
             }
             self.scratch.clear();
@@ -291,6 +294,7 @@ impl<S: Store> Network<S> {
                 .node()
                 .poll_transmit(link, now, &mut self.scratch, PIECE);
             way.bytes.extend(self.scratch.iter());
+            self.stirred[id.0] |= !self.scratch.is_empty();
             let state = party.node().socket_state(link);
             way.fin = (state != SocketState::Open).then_some(state);
         }
@@ -314,6 +318,7 @@ impl<S: Store> Network<S> {
         let (number, way) = (way / 2, way % 2);
         let now = self.now;
         let wire = &mut self.wires[number];
+        let (from, _) = wire.ends[way];
         let (to, link) = wire.ends[1 - way];
         let path = &mut wire.ways[way];
         let open = !wire.lost && !path.held && !self.paused[to.0] && !path.fin_delivered;
@@ -324,6 +329,7 @@ impl<S: Store> Network<S> {
         if path.bytes.is_empty() {
             let Some(state) = path.fin else { return false };
             path.fin_delivered = true;
+            self.stirred[to.0] = true;
             match state {
                 SocketState::ShutdownWrite => node.handle_eof(link, now),
                 _ => node.handle_transport_error(link),
@@ -339,6 +345,8 @@ impl<S: Store> Network<S> {
         self.scratch.extend(path.bytes.iter().take(piece));
         let taken = node.handle_bytes(link, now, &self.scratch);
         path.bytes.drain(..taken);
+        self.stirred[to.0] = true;
+        self.stirred[from.0] = true;
         self.now = self.now + Duration::from_nanos(1000);
         self.note([number as u64, way as u64, taken as u64]);
         taken > 0
@@ -352,6 +360,7 @@ impl<S: Store> Network<S> {
     /// Members fetch what their stores have done.
     pub fn service(&mut self) {
         let now = self.now;
+        self.stirred.fill(true);
         for (party, &paused) in self.parties.iter_mut().zip(&self.paused) {
             if let Some(Party::Member(member)) = party.as_mut().filter(|_| !paused) {
                 member.service(now);

@@ -8,9 +8,6 @@ use crate::persist::EmulatedPm;
 /// Something with links. It does no I/O and reads no clock; the calls are those of a
 /// [`Connection`](softrdma::Connection), with the name of the link.
 pub trait Node {
-    /// Links that exist.
-    fn links(&self) -> Vec<LinkId>;
-
     /// Bytes arrived; returns how many were taken.
     fn handle_bytes(&mut self, link: LinkId, now: Time, bytes: &[u8]) -> usize;
 
@@ -26,7 +23,7 @@ pub trait Node {
     /// Should it be received from?
     fn wants_input(&self, link: LinkId) -> bool;
 
-    /// What to do with the socket when all is sent.
+    /// What to do with the socket when all is sent; of a link that is forgotten, to close it.
     fn socket_state(&self, link: LinkId) -> SocketState;
 
     /// When [`handle_timeout`](Self::handle_timeout) is due.

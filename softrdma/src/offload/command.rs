@@ -81,6 +81,8 @@ pub(super) enum Outbound {
     Send {
         source: LocalSlice,
     },
+    /// Beyond what a detached destination has: its own loss.
+    Astray,
 }
 
 /// What to do. Ranges are checked.
@@ -241,8 +243,16 @@ impl Guard<'_> {
             let end = to.checked_add(u64::from(len));
             let inside =
                 to >= known.base && end.is_some_and(|end| end.0 - known.base.0 <= known.len);
-            if !inside && self.flaw != Some(Flaw::RangeUnchecked) {
-                return Err(Refusal::Bounds);
+            match inside || self.flaw == Some(Flaw::RangeUnchecked) {
+                true => {}
+                // Where an answer goes is the word of who gets it.
+                false if known.detached => {
+                    return Ok(Command::Link {
+                        destination: number,
+                        what: Outbound::Astray,
+                    });
+                }
+                false => return Err(Refusal::Bounds),
             }
         }
         let immediate = Immediate(raw.immediate);

@@ -817,9 +817,18 @@ impl<S: PageStore> Engine<S> {
         };
         let detached = if known.detached { DETACHED_BIT } else { 0 };
         let wr_id = WrId(ring.next_index() | (queue as u64) << QUEUE_SHIFT | detached);
+        let Some(op) = operation(known, what) else {
+            let index = ring.advance(opcode);
+            ring.complete(index);
+            let (link, refusal) = (known.link, Refusal::Bounds);
+            self.events
+                .push_back(EngineEvent::Refused { link, refusal });
+            self.abort(link);
+            return true;
+        };
         let request = WorkRequest {
             signaled: !known.detached,
-            ..WorkRequest::new(wr_id, operation(known, what))
+            ..WorkRequest::new(wr_id, op)
         };
         match link.connection.post_send(request) {
             Ok(()) => {
@@ -913,7 +922,8 @@ fn note_completion<S: PageStore>(link: &mut Link<S>, rings: &mut [Ring], complet
     }
 }
 
-fn operation(known: Destination, what: Outbound) -> Operation {
+/// None for what is not to be sent.
+fn operation(known: Destination, what: Outbound) -> Option<Operation> {
     let source = |slice: crate::wqe::LocalSlice| {
         if known.detached {
             Source::Bytes(slice.buffer.to_vec(slice.offset, slice.len))
@@ -925,7 +935,7 @@ fn operation(known: Destination, what: Outbound) -> Operation {
         stag: known.stag,
         to,
     };
-    match what {
+    Some(match what {
         Outbound::Write { source: from, to } => Operation::Write {
             source: source(from),
             remote: remote(to),
@@ -945,7 +955,8 @@ fn operation(known: Destination, what: Outbound) -> Operation {
             solicited: false,
             invalidate: None,
         },
-    }
+        Outbound::Astray => return None,
+    })
 }
 
 impl<S: PageStore> std::fmt::Debug for Engine<S> {

@@ -25,6 +25,8 @@
 mod command;
 mod descriptor;
 mod engine;
+#[cfg(test)]
+mod fuzz;
 mod link;
 mod local;
 mod planted;

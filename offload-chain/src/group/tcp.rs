@@ -1,0 +1,487 @@
+//! Members and clients over TCP: the loop that stands for the NIC.
+//!
+//! A [`MemberServer`] owns a member with its engine and runs in a thread or process of its own; nothing of the member's
+//! application is in it, so that may be stopped. A [`TcpClient`] owns a client and moves bytes while it waits. Sockets are
+//! non-blocking; the loop sleeps in the kernel unless told to [spin](MemberServer::spin) for a while after each message.
+
+use std::collections::HashMap;
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{Shutdown, SocketAddr};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use mio::net::{TcpListener, TcpStream};
+use mio::{Events, Interest, Poll, Token, Waker};
+use softrdma::offload::LinkId;
+use softrdma::{Config, SocketState, Time};
+
+use super::client::{Client, ClientError};
+use super::member::Member;
+use super::node::{Node, Store};
+use super::primitives::{Flight, Outcome, Primitive, PrimitiveError, Primitives};
+use super::shape::GroupShape;
+
+/// Bytes received or sent by one system call.
+const IO_BYTES: usize = 256 << 10;
+/// Between attempts to reach a member that is not there yet.
+const RETRY: Duration = Duration::from_millis(20);
+/// Longest sleep.
+const SLEEP: Duration = Duration::from_millis(100);
+const LISTENER: Token = Token(usize::MAX);
+const WAKER: Token = Token(usize::MAX - 1);
+
+#[derive(Debug)]
+struct Socket {
+    stream: TcpStream,
+    link: LinkId,
+    output: Vec<u8>,
+    sent: usize,
+    /// Received, and not taken yet.
+    input: Vec<u8>,
+    readable: bool,
+    writable: bool,
+    fin_sent: bool,
+    eof: bool,
+}
+
+/// A node and the sockets of its links.
+#[derive(Debug)]
+struct Loop<N: Node> {
+    node: N,
+    poll: Poll,
+    events: Events,
+    sockets: HashMap<Token, Socket>,
+    next: usize,
+    started: Instant,
+    scratch: Vec<u8>,
+    spin: Duration,
+    active: Instant,
+    /// The listener has somebody.
+    calls: bool,
+}
+
+impl<N: Node> Loop<N> {
+    fn new(node: N) -> io::Result<Self> {
+        let now = Instant::now();
+        Ok(Self {
+            node,
+            poll: Poll::new()?,
+            events: Events::with_capacity(256),
+            sockets: HashMap::new(),
+            next: 0,
+            started: now,
+            scratch: vec![0; IO_BYTES],
+            spin: Duration::ZERO,
+            active: now,
+            calls: false,
+        })
+    }
+
+    fn now(&self) -> Time {
+        Time(0) + self.started.elapsed()
+    }
+
+    fn add(&mut self, mut stream: TcpStream, link: LinkId) -> io::Result<()> {
+        let token = Token(self.next);
+        self.next += 1;
+        // Without it small messages wait for each other; a socket that refuses it works all the same.
+        let _ = stream.set_nodelay(true);
+        let both = Interest::READABLE | Interest::WRITABLE;
+        self.poll.registry().register(&mut stream, token, both)?;
+        let socket = Socket {
+            stream,
+            link,
+            output: Vec::new(),
+            sent: 0,
+            input: Vec::new(),
+            readable: false,
+            writable: false,
+            fin_sent: false,
+            eof: false,
+        };
+        self.sockets.insert(token, socket);
+        Ok(())
+    }
+
+    /// Waits for something to happen, at most so long, and lets the node act on it.
+    fn turn(&mut self, wait: Duration) -> io::Result<()> {
+        self.transmit();
+        let now = self.now();
+        let due = self.node.poll_timeout();
+        let due = due.map_or(wait, |at| Duration::from_nanos(at.0.saturating_sub(now.0)));
+        let mut wait = wait.min(due);
+        if self.active.elapsed() < self.spin || self.has_input() {
+            wait = Duration::ZERO;
+        }
+        match self.poll.poll(&mut self.events, Some(wait)) {
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            result => result?,
+        }
+        for event in &self.events {
+            match event.token() {
+                LISTENER => self.calls = true,
+                WAKER => {}
+                token => {
+                    if let Some(socket) = self.sockets.get_mut(&token) {
+                        socket.readable |= event.is_readable() || event.is_read_closed();
+                        socket.writable |= event.is_writable() || event.is_write_closed();
+                    }
+                }
+            }
+        }
+        self.receive();
+        let now = self.now();
+        if self.node.poll_timeout().is_some_and(|at| at <= now) {
+            self.node.handle_timeout(now);
+        }
+        self.transmit();
+        Ok(())
+    }
+
+    /// Is there input that the node would take now?
+    fn has_input(&self) -> bool {
+        let waits = |socket: &Socket| (socket.readable && !socket.eof) || !socket.input.is_empty();
+        let mut sockets = self.sockets.values();
+        sockets.any(|socket| waits(socket) && self.node.wants_input(socket.link))
+    }
+
+    fn receive(&mut self) {
+        let now = Time(0) + self.started.elapsed();
+        for socket in self.sockets.values_mut() {
+            while self.node.wants_input(socket.link) {
+                if !socket.input.is_empty() {
+                    let taken = self.node.handle_bytes(socket.link, now, &socket.input);
+                    socket.input.drain(..taken);
+                    if !socket.input.is_empty() {
+                        break;
+                    }
+                }
+                if !socket.readable || socket.eof {
+                    break;
+                }
+                match socket.stream.read(&mut self.scratch) {
+                    Ok(0) => {
+                        socket.eof = true;
+                        self.node.handle_eof(socket.link, now);
+                    }
+                    Ok(count) => {
+                        self.active = Instant::now();
+                        let bytes = &self.scratch[..count];
+                        let taken = self.node.handle_bytes(socket.link, now, bytes);
+                        socket.input.extend_from_slice(&bytes[taken..]);
+                    }
+                    Err(error) if error.kind() == ErrorKind::WouldBlock => socket.readable = false,
+                    Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                    Err(_) => {
+                        socket.eof = true;
+                        self.node.handle_transport_error(socket.link);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Sends what there is, on all links: what came on one leaves on another.
+    fn transmit(&mut self) {
+        let now = Time(0) + self.started.elapsed();
+        let mut ended = Vec::new();
+        for (&token, socket) in &mut self.sockets {
+            while socket.writable {
+                if socket.sent == socket.output.len() {
+                    socket.output.clear();
+                    socket.sent = 0;
+                    let out = &mut socket.output;
+                    self.node.poll_transmit(socket.link, now, out, IO_BYTES);
+                    if socket.output.is_empty() {
+                        break;
+                    }
+                }
+                match socket.stream.write(&socket.output[socket.sent..]) {
+                    Ok(count) => socket.sent += count,
+                    Err(error) if error.kind() == ErrorKind::WouldBlock => socket.writable = false,
+                    Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                    Err(_) => {
+                        socket.writable = false;
+                        socket.output.clear();
+                        socket.sent = 0;
+                        self.node.handle_transport_error(socket.link);
+                    }
+                }
+            }
+            if socket.sent < socket.output.len() {
+                continue;
+            }
+            match self.node.socket_state(socket.link) {
+                SocketState::Open => {}
+                SocketState::ShutdownWrite if socket.fin_sent => {}
+                SocketState::ShutdownWrite => {
+                    socket.fin_sent = true;
+                    // It fails only if the connection is gone, which receiving finds.
+                    let _ = socket.stream.shutdown(Shutdown::Write);
+                }
+                SocketState::Close => ended.push(token),
+            }
+        }
+        for token in ended {
+            if let Some(mut socket) = self.sockets.remove(&token) {
+                let _ = self.poll.registry().deregister(&mut socket.stream);
+            }
+        }
+    }
+}
+
+/// Serves a member.
+#[derive(Debug)]
+pub struct MemberServer<S: Store> {
+    inner: Loop<Member<S>>,
+    listener: TcpListener,
+    /// Of all members.
+    addresses: Vec<SocketAddr>,
+    tried: Instant,
+}
+
+impl<S: Store> MemberServer<S> {
+    /// A server on a listening socket. `addresses` are those of all members, in order.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn new(
+        member: Member<S>,
+        listener: std::net::TcpListener,
+        addresses: Vec<SocketAddr>,
+    ) -> io::Result<Self> {
+        listener.set_nonblocking(true)?;
+        let mut listener = TcpListener::from_std(listener);
+        let inner = Loop::new(member)?;
+        let registry = inner.poll.registry();
+        registry.register(&mut listener, LISTENER, Interest::READABLE)?;
+        Ok(Self {
+            tried: Instant::now() - RETRY,
+            inner,
+            listener,
+            addresses,
+        })
+    }
+
+    /// The member.
+    pub fn member(&mut self) -> &mut Member<S> {
+        &mut self.inner.node
+    }
+
+    /// Something that makes [`turn`](Self::turn) return, from another thread: for a store that has done something. One
+    /// at most for a server.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn waker(&self) -> io::Result<Arc<Waker>> {
+        Ok(Arc::new(Waker::new(self.inner.poll.registry(), WAKER)?))
+    }
+
+    /// Looks at the sockets without sleeping for so long after the last message (DESIGN D4).
+    pub fn spin(&mut self, spin: Duration) {
+        self.inner.spin = spin;
+    }
+
+    /// One turn of the loop; sleeps at most a tenth of a second.
+    ///
+    /// # Errors
+    /// If polling fails: the loop can not go on.
+    pub fn turn(&mut self) -> io::Result<()> {
+        self.connect();
+        let missing = !self.inner.node.missing().is_empty();
+        self.inner.turn(if missing { RETRY } else { SLEEP })?;
+        if std::mem::take(&mut self.inner.calls) {
+            self.accept();
+        }
+        let now = self.inner.now();
+        self.inner.node.service(now);
+        Ok(())
+    }
+
+    /// Runs until told to end, or until the group is broken at this member.
+    ///
+    /// # Errors
+    /// As [`turn`](Self::turn).
+    pub fn run(&mut self, end: &AtomicBool) -> io::Result<()> {
+        while !end.load(Ordering::Acquire) && !self.inner.node.is_broken() {
+            self.turn()?;
+        }
+        // Last words.
+        self.inner.transmit();
+        Ok(())
+    }
+
+    /// Ends the member (I12) and gives back its store.
+    pub fn stop(self) -> S {
+        self.inner.node.stop()
+    }
+
+    fn connect(&mut self) {
+        if self.tried.elapsed() < RETRY {
+            return;
+        }
+        self.tried = Instant::now();
+        for number in self.inner.node.missing() {
+            let stream = self.addresses.get(number).map(|&at| TcpStream::connect(at));
+            let Some(Ok(stream)) = stream else { continue };
+            let now = self.inner.now();
+            let Ok(link) = self.inner.node.connect(now, number) else {
+                continue;
+            };
+            if self.inner.add(stream, link).is_err() {
+                self.inner.node.handle_transport_error(link);
+            }
+        }
+    }
+
+    fn accept(&mut self) {
+        loop {
+            match self.listener.accept() {
+                Ok((stream, _)) => {
+                    let now = self.inner.now();
+                    // With too many links the caller finds the socket closed.
+                    let Ok(link) = self.inner.node.listen(now) else {
+                        continue;
+                    };
+                    if self.inner.add(stream, link).is_err() {
+                        self.inner.node.handle_transport_error(link);
+                    }
+                }
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                // Nobody more; or out of descriptors, and the next event tries again.
+                Err(_) => return,
+            }
+        }
+    }
+}
+
+/// Why a client over TCP could not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The client.
+    #[error(transparent)]
+    Client(#[from] ClientError),
+    /// A member can not be reached.
+    #[error("member {member} at {address}: {source}")]
+    Connect {
+        /// Which.
+        member: usize,
+        /// Where.
+        address: SocketAddr,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The sockets.
+    #[error("sockets: {0}")]
+    Io(#[from] io::Error),
+    /// The group does not take it.
+    #[error("{0}")]
+    Broken(String),
+    /// Nothing happened for too long.
+    #[error("the group was not ready within {0:?}")]
+    TimedOut(Duration),
+}
+
+/// A client over TCP.
+#[derive(Debug)]
+pub struct TcpClient {
+    inner: Loop<Client>,
+}
+
+impl TcpClient {
+    /// Connects to all members and waits until the group is ready.
+    ///
+    /// # Errors
+    /// See [`StartError`].
+    pub fn connect(
+        shape: GroupShape,
+        number: u16,
+        addresses: &[SocketAddr],
+        link: &Config,
+        seed: [u8; 32],
+        timeout: Duration,
+    ) -> Result<Self, StartError> {
+        let client = Client::new(shape, number, link, seed, Time(0))?;
+        let mut inner = Loop::new(client)?;
+        for (member, &address) in addresses.iter().enumerate() {
+            let failed = |source| StartError::Connect {
+                member,
+                address,
+                source,
+            };
+            let stream = std::net::TcpStream::connect_timeout(&address, timeout).map_err(failed)?;
+            stream.set_nonblocking(true)?;
+            inner.add(TcpStream::from_std(stream), LinkId(member as u32))?;
+        }
+        let deadline = Instant::now() + timeout;
+        while !inner.node.is_ready() {
+            if let Some(why) = inner.node.broken() {
+                return Err(StartError::Broken(why.to_owned()));
+            }
+            if Instant::now() >= deadline {
+                return Err(StartError::TimedOut(timeout));
+            }
+            inner.turn(RETRY)?;
+        }
+        Ok(Self { inner })
+    }
+
+    /// Looks at the sockets without sleeping for so long after the last message.
+    pub fn spin(&mut self, spin: Duration) {
+        self.inner.spin = spin;
+    }
+
+    /// Moves bytes, waiting at most so long for something to happen.
+    ///
+    /// # Errors
+    /// If polling fails.
+    pub fn turn(&mut self, wait: Duration) -> io::Result<()> {
+        self.inner.turn(wait)
+    }
+
+    /// The next outcome, waiting at most so long for it; none if there is none by then.
+    ///
+    /// # Errors
+    /// If polling fails.
+    pub fn wait(
+        &mut self,
+        timeout: Duration,
+    ) -> io::Result<Option<(Flight, Result<Outcome, PrimitiveError>)>> {
+        let deadline = Instant::now() + timeout;
+        loop {
+            if let Some(outcome) = self.poll() {
+                return Ok(Some(outcome));
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(None);
+            }
+            self.inner.turn(left.min(SLEEP))?;
+        }
+    }
+
+    /// The client.
+    #[must_use]
+    pub fn client(&self) -> &Client {
+        &self.inner.node
+    }
+}
+
+impl Primitives for TcpClient {
+    fn members(&self) -> usize {
+        self.inner.node.members()
+    }
+
+    fn size(&self) -> u64 {
+        self.inner.node.size()
+    }
+
+    fn post(&mut self, primitive: Primitive) -> Result<Flight, PrimitiveError> {
+        self.inner.node.post(primitive)
+    }
+
+    fn poll(&mut self) -> Option<(Flight, Result<Outcome, PrimitiveError>)> {
+        self.inner.node.poll()
+    }
+}
