@@ -245,8 +245,10 @@ impl Client {
         Flight(self.flights)
     }
 
+    /// Outcomes that were not taken count, or they would pile up.
     fn has_room(&self) -> bool {
-        self.is_ready() && self.under_way.len() < usize::from(self.shape.slots)
+        let used = self.under_way.len() + self.outcomes.len();
+        self.is_ready() && used < usize::from(self.shape.slots)
     }
 
     fn slot(&self) -> usize {
@@ -470,7 +472,8 @@ impl Client {
         if member >= self.shape.members {
             return Err(PrimitiveError::Invalid("there is no such member"));
         }
-        if !self.is_ready() || self.lines[member].reads.len() >= READS_MAX {
+        let used = self.lines[member].reads.len() + self.outcomes.len();
+        if !self.is_ready() || used >= READS_MAX {
             return Err(PrimitiveError::Full);
         }
         let flight = self.next_flight();

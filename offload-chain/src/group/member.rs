@@ -19,6 +19,8 @@ use super::shape::{Caller, Denied, GroupShape, ShapeError, Welcome, hello, judge
 
 /// Callers that may wait until the members behind are there.
 const WAITING_MAX: usize = 64;
+/// Events that nobody has taken; what comes then is left out, but for the end.
+const EVENTS_MAX: usize = 1024;
 
 /// Where the memory of a group is.
 #[derive(Clone, Debug)]
@@ -380,22 +382,29 @@ impl<S: Store> Member<S> {
                 self.established(link, &private_data);
             }
             EngineEvent::Refused { refusal, .. } => {
-                self.events.push_back(MemberEvent::Refused(refusal));
+                self.note(MemberEvent::Refused(refusal));
             }
             EngineEvent::Closed { link, reason } => self.closed(link, reason),
             EngineEvent::Broken(broken) => self.fail(BrokenGroup::Engine(broken)),
         }
     }
 
+    fn note(&mut self, event: MemberEvent) {
+        let is_end = matches!(event, MemberEvent::Broken(_));
+        if self.events.len() < EVENTS_MAX || is_end {
+            self.events.push_back(event);
+        }
+    }
+
     fn fail(&mut self, broken: BrokenGroup) {
         if !self.broken {
             self.halt();
-            self.events.push_back(MemberEvent::Broken(broken));
+            self.note(MemberEvent::Broken(broken));
         }
     }
 
     fn deny(&mut self, link: LinkId, denied: Denied) {
-        self.events.push_back(MemberEvent::Denied(denied));
+        self.note(MemberEvent::Denied(denied));
         if self.engine.reject(link, &denied.encode()).is_err() {
             self.engine.abort(link);
         }
@@ -517,7 +526,7 @@ impl<S: Store> Member<S> {
             let len = usize::from(shape.slots) * RESULT_BYTES;
             self.lead(ANSWER, number, link, result, len, true);
         }
-        self.events.push_back(MemberEvent::ClientJoined(number));
+        self.note(MemberEvent::ClientJoined(number));
         Ok(())
     }
 
@@ -562,7 +571,7 @@ impl<S: Store> Member<S> {
         let count = self.peers.values().filter(is_ready).count();
         if count == self.config.shape.next(self.config.member).len() {
             self.ready = true;
-            self.events.push_back(MemberEvent::Ready);
+            self.note(MemberEvent::Ready);
             for (link, caller) in std::mem::take(&mut self.waiting) {
                 self.welcome(link, caller);
             }
@@ -586,14 +595,14 @@ impl<S: Store> Member<S> {
                 if let Some(lane) = self.lanes.get_mut(&lane) {
                     lane.gone = true;
                 }
-                self.events.push_back(MemberEvent::ClientLeft(number));
+                self.note(MemberEvent::ClientLeft(number));
             }
             // It was not there yet, and may be tried again.
             Peer::Next { ready: false, .. } => {
                 if let CloseReason::Rejected(why) = &reason
                     && let Some(denied) = Denied::parse(why)
                 {
-                    self.events.push_back(MemberEvent::Denied(denied));
+                    self.note(MemberEvent::Denied(denied));
                 }
                 self.engine.remove(link);
             }

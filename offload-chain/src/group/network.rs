@@ -4,7 +4,7 @@
 //! how much is drawn. Wires can be held (a partition, or a half of one), lost (both ends hear of it, or one), parties
 //! paused and killed. The same seed and calls give the same run.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::time::Duration;
 
 use rand::rngs::StdRng;
@@ -52,7 +52,6 @@ struct Direction {
     /// FIN follows the bytes; or the socket was closed.
     fin: Option<SocketState>,
     fin_delivered: bool,
-    held: bool,
 }
 
 #[derive(Debug)]
@@ -68,6 +67,8 @@ struct Wire {
 pub struct Network<S: Store> {
     parties: Vec<Option<Party<S>>>,
     paused: Vec<bool>,
+    /// What the first sends does not reach the second.
+    held: HashSet<(PartyId, PartyId)>,
     /// Something happened to it: it may have bytes to send.
     stirred: Vec<bool>,
     wires: Vec<Wire>,
@@ -87,6 +88,7 @@ impl<S: Store> Network<S> {
         Self {
             parties: Vec::new(),
             paused: Vec::new(),
+            held: HashSet::new(),
             stirred: Vec::new(),
             wires: Vec::new(),
             now: Time(0),
@@ -214,14 +216,12 @@ impl<S: Store> Network<S> {
         self.paused[id.0] = paused;
     }
 
-    /// Holds what `from` sends to `to`, or lets it go on.
+    /// Holds what `from` sends to `to`, on wires that are and on those that come; or lets it go on.
     pub fn hold(&mut self, from: PartyId, to: PartyId, held: bool) {
-        for wire in &mut self.wires {
-            for way in 0..2 {
-                if (wire.ends[way].0, wire.ends[1 - way].0) == (from, to) {
-                    wire.ways[way].held = held;
-                }
-            }
+        if held {
+            self.held.insert((from, to));
+        } else {
+            self.held.remove(&(from, to));
         }
     }
 
@@ -321,7 +321,10 @@ impl<S: Store> Network<S> {
         let (from, _) = wire.ends[way];
         let (to, link) = wire.ends[1 - way];
         let path = &mut wire.ways[way];
-        let open = !wire.lost && !path.held && !self.paused[to.0] && !path.fin_delivered;
+        let open = !wire.lost
+            && !self.held.contains(&(from, to))
+            && !self.paused[to.0]
+            && !path.fin_delivered;
         let Some(party) = self.parties[to.0].as_mut().filter(|_| open) else {
             return false;
         };

@@ -36,6 +36,20 @@ fn a_client_with_all_slots_in_use_is_told_so() {
     assert!(world.client(0).post(read).is_ok());
 }
 
+/// Outcomes that nobody takes do not pile up: they hold their slots (I16).
+#[test]
+fn outcomes_that_are_not_taken_hold_their_slots() {
+    let mut world = World::new(shape(2), Kind::Memory, 1, 1, None);
+    let slots = u64::from(world.shape.slots);
+    for turn in 0..slots {
+        world.client(0).post(write(turn)).unwrap();
+    }
+    world.run();
+    assert_eq!(world.client(0).post(write(9)), Err(PrimitiveError::Full));
+    assert!(world.client(0).poll().is_some());
+    assert!(world.client(0).post(write(9)).is_ok());
+}
+
 /// The lane is a bound too: two of the longest WRITEs are under way at most.
 #[test]
 fn a_full_lane_is_back_pressure() {

@@ -2,8 +2,8 @@
 
 use offload_chain::group::block::{BLOCK_BYTES, Kind as BlockKind};
 use offload_chain::group::{
-    BrokenGroup, Client, Denied, Durability, GroupShape, MemberEvent, Outcome, Primitive,
-    PrimitiveError, Primitives,
+    BrokenGroup, Client, Denied, Durability, GroupShape, MemberEvent, MemberMap, Outcome,
+    Primitive, PrimitiveError, Primitives,
 };
 use softrdma::offload::{Flaw, Refusal};
 use softrdma::{Operation, Source, WorkRequest, WrId};
@@ -227,6 +227,58 @@ fn the_loss_of_a_member_breaks_the_group() {
             );
         }
     }
+}
+
+/// A partition in one direction or both holds primitives up; when it ends they are done, once.
+#[test]
+fn a_partition_delays_and_nothing_else() {
+    for (from, to) in [(0, 1), (1, 0), (1, 2), (2, 1)] {
+        let mut world = World::new(shape(3), Kind::Pm { late: 20 }, 1, 5, None);
+        let ends = (world.members[from], world.members[to]);
+        world.net.hold(ends.0, ends.1, true);
+        for turn in 0..8 {
+            let cas = Primitive::Cas {
+                offset: 0,
+                old: turn,
+                new: turn + 1,
+                execute: MemberMap::first(3),
+                durability: Durability::Visible,
+            };
+            world.client(0).post(cas).unwrap();
+        }
+        world.run();
+        let passed = world.outcomes(0).len();
+        // Members hand on and do not listen for answers: only one direction matters.
+        assert_eq!(passed, if from < to { 0 } else { 8 }, "{from} to {to}");
+        world.net.hold(ends.0, ends.1, false);
+        world.run();
+        assert_eq!(passed + world.outcomes(0).len(), 8);
+        for member in 0..3 {
+            assert_eq!(world.bytes(member, 0, 8), 8_u64.to_le_bytes());
+        }
+    }
+}
+
+/// A connection of which only one end knows that it is gone: that end breaks, the other when it is told.
+#[test]
+fn a_half_open_link_breaks_who_notices() {
+    let mut world = World::new(shape(3), Kind::Memory, 1, 5, None);
+    let (head, middle) = (world.members[0], world.members[1]);
+    world.net.lose(head, middle, [false, true]);
+    let flight = world.client(0).post(write(0, b"lost"));
+    world.run();
+    // The middle and the tail ended the client's links.
+    let outcomes = world.outcomes(0);
+    assert_eq!(outcomes.len(), 1);
+    assert_eq!(Ok(outcomes[0].0), flight);
+    assert!(matches!(outcomes[0].1, Err(PrimitiveError::Broken(_))));
+    let is_broken = |world: &mut World, number: usize| {
+        let id = world.members[number];
+        world.net.member(id).unwrap().is_broken()
+    };
+    assert!(!is_broken(&mut world, 0) && is_broken(&mut world, 1) && is_broken(&mut world, 2));
+    world.net.lose(head, middle, [true, true]);
+    assert!(is_broken(&mut world, 0));
 }
 
 /// After `stop` nothing of the epoch touches the memory: not what was under way, not a client's WRITE or READ (I12, I11).
