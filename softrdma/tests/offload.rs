@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
 use softrdma::offload::{
     Broken, Carrier, Check, Count, DESCRIPTOR_BYTES, Destination, Engine, EngineConfig,
     EngineEvent, Format, Keep, LinkId, LinkSpec, Mask, Move, Opcode, Post, Program, ProgramError,
@@ -495,6 +497,54 @@ fn refusals() {
         assert!(events.first().and_then(refusal).is_some(), "{events:?}");
         world.assert_confined();
     }
+}
+
+/// Messages with any numbers in them, thousands of them: some are carried out, none leaves its memory, and only their sender's
+/// link is ever at stake.
+#[test]
+fn hostile_messages_stay_inside() {
+    let mut random = StdRng::seed_from_u64(11);
+    let mut world = World::new(8);
+    let (mut done, mut refused) = (0, 0);
+    for _ in 0..20_000 {
+        let edge = |random: &mut StdRng| match random.random_range(0..4) {
+            0 => random.random(),
+            1 => (2 * QUARTER as u64).wrapping_add_signed(random.random_range(-64..64)),
+            _ => random.random_range(0..2 * QUARTER as u64) & !7,
+        };
+        let (from, to) = (edge(&mut random), edge(&mut random));
+        let len = random.random_range(0..3000) >> random.random_range(0..12);
+        let mut message = match random.random() {
+            true => copy(from, to, len),
+            false => cas(to, 0, edge(&mut random)),
+        };
+        if random.random_range(0..8) == 0 {
+            let at = random.random_range(0..MESSAGE);
+            message[at] = random.random();
+        }
+        world.send(&message);
+        world.run();
+        assert!(world.engine.broken().is_none());
+        match seen().first() {
+            None => done += 1,
+            Some(EngineEvent::Refused { .. }) => {
+                refused += 1;
+                world.assert_confined();
+                world = World::new(8);
+            }
+            Some(other) => panic!("{other:?}"),
+        }
+        // Receives of the peer are used up.
+        if world.answers() > 0 {
+            world
+                .peer
+                .connection
+                .post_recv(WrId(0), RecvBuffer::Vec(64))
+                .unwrap();
+        }
+    }
+    world.assert_confined();
+    assert!(done > 2000 && refused > 2000, "{done} {refused}");
 }
 
 /// A region that is withdrawn is not touched, and after `stop` nothing is (I11, O6).

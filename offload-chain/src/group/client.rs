@@ -50,7 +50,8 @@ pub enum ClientError {
 /// A primitive under way.
 #[derive(Debug)]
 struct UnderWay {
-    flight: Flight,
+    /// None: the first of all, which the program does not know of.
+    flight: Option<Flight>,
     slot: usize,
     common: RawCommon,
     /// gCAS: who executes it.
@@ -91,7 +92,19 @@ pub struct Client {
     changed: Option<(u64, u64)>,
     outcomes: VecDeque<(Flight, Result<Outcome, PrimitiveError>)>,
     broken: Option<String>,
-    started: bool,
+    state: State,
+}
+
+/// How far a client is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// Not all members have let it in.
+    Meeting,
+    /// A primitive that does nothing is under way. When it is answered, every member has carried out whatever an earlier
+    /// client of this lane had begun, and its staging memory is free.
+    Clearing,
+    /// Primitives are taken.
+    Ready,
 }
 
 impl Client {
@@ -155,7 +168,7 @@ impl Client {
             changed: None,
             outcomes: VecDeque::new(),
             broken: None,
-            started: false,
+            state: State::Meeting,
         })
     }
 
@@ -177,10 +190,10 @@ impl Client {
         &self.table
     }
 
-    /// Are all members there? Until then nothing can be posted.
+    /// Are all members there, and the lane clear? Until then nothing can be posted.
     #[must_use]
     pub fn is_ready(&self) -> bool {
-        self.started && self.broken.is_none()
+        self.state == State::Ready && self.broken.is_none()
     }
 
     /// Why it ended, if it did.
@@ -216,7 +229,11 @@ impl Client {
             line.connection.abort();
         }
         let error = || Err(PrimitiveError::Broken(why.clone()));
-        let mut flights: Vec<_> = self.under_way.drain(..).map(|one| one.flight).collect();
+        let mut flights: Vec<_> = self
+            .under_way
+            .drain(..)
+            .filter_map(|one| one.flight)
+            .collect();
         for line in &mut self.lines {
             flights.extend(line.reads.drain(..).map(|read| read.flight));
         }
@@ -292,7 +309,7 @@ impl Client {
         self.request(0, send);
         let flight = self.next_flight();
         self.under_way.push_back(UnderWay {
-            flight,
+            flight: Some(flight),
             slot: self.slot(),
             common,
             execute,
@@ -524,7 +541,26 @@ impl Client {
             Some(welcome) => self.lines[member].welcome = Some(welcome),
             None => self.break_with(format!("member {member} is none")),
         }
-        self.started = self.lines.iter().all(|line| line.welcome.is_some());
+        let met = self.lines.iter().all(|line| line.welcome.is_some());
+        if met && self.state == State::Meeting {
+            self.clear();
+        }
+    }
+
+    /// Sends a gFLUSH of nothing.
+    fn clear(&mut self) {
+        self.state = State::Clearing;
+        let common = self.common(Kind::Flush);
+        let block = RawFlush {
+            common,
+            slot: slot_byte(self.slot()),
+            ..RawFlush::default()
+        };
+        let blocks = self.repeated(block.as_bytes());
+        self.send(blocks, common, None);
+        if let Some(first) = self.under_way.back_mut() {
+            first.flight = None;
+        }
     }
 
     fn closed(&mut self, member: usize, reason: &CloseReason) {
@@ -582,16 +618,19 @@ impl Client {
             expected.execute = Opcode::CompareSwap as u8;
         }
         if immediate != expected.as_bytes() {
-            let flight = one.flight;
             self.under_way.push_front(one);
-            return self.break_with(format!("an answer to something else than {flight:?}"));
+            return self
+                .break_with("an answer to something else than the oldest primitive".to_owned());
         }
         self.staging.give_back(one.staged_until);
         let outcome = match one.execute {
             None => Outcome::Done,
             Some(map) => Outcome::Cas(self.had(one.slot, map)),
         };
-        self.outcomes.push_back((one.flight, Ok(outcome)));
+        match one.flight {
+            Some(flight) => self.outcomes.push_back((flight, Ok(outcome))),
+            None => self.state = State::Ready,
+        }
     }
 
     /// What the members had, by the message that came back.

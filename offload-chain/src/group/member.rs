@@ -482,7 +482,7 @@ impl<S: Store> Member<S> {
         let shape = self.config.shape;
         let lane = usize::from(number % shape.lanes);
         if let Some(last) = self.lanes.get(&lane) {
-            // What an earlier client of this lane has under way must not find another's bytes staged.
+            // The engine still counts what it began.
             let busy = !last.gone || self.engine.operations_of(last.link) > 0;
             if busy || number <= last.number {
                 return Err(Denied::Client);

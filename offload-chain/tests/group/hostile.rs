@@ -187,6 +187,37 @@ fn a_client_comes_back_with_another_number() {
     }
 }
 
+/// What a client that is gone had staged is still to be put at a member further down; the next client of its lane does not
+/// write over it (I15).
+#[test]
+fn a_lane_is_clear_before_it_is_used_again() {
+    let mut world = World::new(shape(3), Kind::Pm { late: 100 }, 1, 1, None);
+    world.patient = false;
+    world.client(0).post(write(0, &[1; 64])).unwrap();
+    world.run();
+    let (head, middle) = (world.members[0], world.members[1]);
+    // The page of the head comes, those of the others do not.
+    world.net.member(head).unwrap().store().due = 1;
+    world.net.service();
+    world.run();
+    assert_eq!(world.bytes(0, 0, 64), [1; 64]);
+    assert_eq!(world.net.member(middle).unwrap().store().waits(), 1);
+    let first = world.clients[0];
+    world.net.kill(first);
+    world.run();
+    let next = world.add_client(4);
+    world.run();
+    let early = world.net.client(next).unwrap().post(write(4096, &[2; 64]));
+    assert_eq!(early, Err(PrimitiveError::Full), "the lane is not clear");
+    world.patient = true;
+    world.run();
+    assert_eq!(world.call(1, write(4096, &[2; 64])), Ok(Outcome::Done));
+    for member in 0..3 {
+        assert_eq!(world.bytes(member, 0, 64), [1; 64]);
+        assert_eq!(world.bytes(member, 4096, 64), [2; 64]);
+    }
+}
+
 /// When a member is lost, everything under way is answered once, with Broken, and the others stop (I18).
 #[test]
 fn the_loss_of_a_member_breaks_the_group() {
