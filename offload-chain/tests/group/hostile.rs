@@ -3,7 +3,7 @@
 use offload_chain::group::block::{BLOCK_BYTES, Kind as BlockKind};
 use offload_chain::group::{
     BrokenGroup, Client, Denied, Durability, GroupShape, MemberEvent, MemberMap, Outcome,
-    Primitive, PrimitiveError, Primitives,
+    Primitive, PrimitiveError, Primitives, Topology,
 };
 use softrdma::offload::{Flaw, Refusal};
 use softrdma::{Operation, Source, WorkRequest, WrId};
@@ -50,8 +50,12 @@ fn refusals(world: &mut World) -> Vec<Refusal> {
 }
 
 /// Sends one message; what the head thinks of it. Another client works on before and after.
-fn one(change: impl FnOnce(&mut Vec<u8>), flaw: Option<Flaw>) -> Vec<Refusal> {
-    let mut world = World::new(shape(3), Kind::Memory, 2, 1, flaw);
+fn one(topology: Topology, change: impl FnOnce(&mut Vec<u8>), flaw: Option<Flaw>) -> Vec<Refusal> {
+    let shape = GroupShape {
+        topology,
+        ..shape(3)
+    };
+    let mut world = World::new(shape, Kind::Memory, 2, 1, flaw);
     let mut message = honest(&world.shape, 0);
     change(&mut message);
     world.call(1, write(128, b"before")).unwrap();
@@ -77,12 +81,13 @@ fn one(change: impl FnOnce(&mut Vec<u8>), flaw: Option<Flaw>) -> Vec<Refusal> {
     refusals
 }
 
-pub fn messages(flaw: Option<Flaw>) {
+pub fn messages(topology: Topology, flaw: Option<Flaw>) {
+    let one = |change: &dyn Fn(&mut Vec<u8>), flaw| one(topology, change, flaw);
     let refused = |change: fn(&mut Vec<u8>)| {
-        let refusals = one(change, flaw);
+        let refusals = one(&change, flaw);
         *refusals.first().expect("it was let through")
     };
-    assert!(one(|_| {}, flaw).is_empty(), "an honest message is done");
+    assert!(one(&|_| {}, flaw).is_empty(), "an honest message is done");
     // The fence of an old epoch, a younger one, and another client's number.
     assert_eq!(refused(|bytes| bytes[4] = 0), Refusal::Check);
     assert_eq!(refused(|bytes| bytes[7] = 1), Refusal::Check);
@@ -97,7 +102,7 @@ pub fn messages(flaw: Option<Flaw>) {
             .for_each(|block| block[at] = value);
     };
     let refused_all = |at, value| {
-        let refusals = one(|bytes| all(bytes, at, value), flaw);
+        let refusals = one(&|bytes| all(bytes, at, value), flaw);
         *refusals.first().expect("it was let through")
     };
     // A kind that is none, opcodes that were not posted, addresses beyond the memory and not aligned.
@@ -110,8 +115,12 @@ pub fn messages(flaw: Option<Flaw>) {
     assert_eq!(refused_all(15, 4), Refusal::Opcode);
     // FLUSH on memory that does not persist.
     assert!(matches!(refused_all(15, 6), Refusal::Access(_)));
-    // A slot beyond the results of the client: who answers ends its link, and the group goes on.
-    assert!(one(|bytes| all(bytes, 14, 255), flaw).is_empty());
+    // A slot beyond the results of the client: who answers ends its link. Where that is the head, before anything is done.
+    let refusals = one(&|bytes| all(bytes, 14, 255), flaw);
+    match topology {
+        Topology::Chain => assert_eq!(refusals, []),
+        Topology::Star => assert_eq!(refusals, [Refusal::Bounds]),
+    }
     // Length.
     assert_eq!(refused(|bytes| bytes.truncate(64)), Refusal::Length);
     assert_eq!(refused(Vec::clear), Refusal::Length);
@@ -119,7 +128,8 @@ pub fn messages(flaw: Option<Flaw>) {
 
 #[test]
 fn messages_that_lie_cost_their_sender_the_link_and_nothing_else() {
-    messages(None);
+    messages(Topology::Chain, None);
+    messages(Topology::Star, None);
 }
 
 /// A longer message finds its buffer too small: the connection ends with a Terminate.

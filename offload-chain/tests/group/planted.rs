@@ -11,7 +11,9 @@ use super::{bounds, hostile, model, power};
 type Test = (&'static str, fn(Option<Flaw>));
 
 const TESTS: [Test; 4] = [
-    ("messages that lie", hostile::messages),
+    ("messages that lie", |flaw| {
+        hostile::messages(Topology::Chain, flaw);
+    }),
     ("power cuts", |flaw| {
         (0..40).for_each(|seed| power::run(3, Topology::Chain, seed, flaw));
     }),

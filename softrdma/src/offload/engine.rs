@@ -615,7 +615,7 @@ impl<S: PageStore> Engine<S> {
             Err(Refusal::Check) if unfenced => Ok(()),
             checked => checked,
         });
-        let result = checked.and_then(|()| self.scatter(queue, operation, &message));
+        let result = checked.and_then(|()| self.scatter(id, queue, operation, &message));
         self.message = message;
         match result {
             Ok(()) => {
@@ -652,7 +652,13 @@ impl<S: PageStore> Engine<S> {
 
     /// Puts the bytes of a message where they belong, and judges every descriptor that they touched. If one is bad, the
     /// slot is as if no message had come.
-    fn scatter(&mut self, queue: usize, operation: u64, message: &[u8]) -> Result<(), Refusal> {
+    fn scatter(
+        &mut self,
+        from: LinkId,
+        queue: usize,
+        operation: u64,
+        message: &[u8],
+    ) -> Result<(), Refusal> {
         let Self {
             receives,
             rings,
@@ -686,7 +692,16 @@ impl<S: PageStore> Engine<S> {
                 .look(operation, step.request)
                 .and_then(|(opcode, raw)| {
                     let destination = |number| destinations.get(&(step.queue, number)).copied();
-                    guard.command(ring.carrier, opcode, &raw, destination)
+                    let command = guard.command(ring.carrier, opcode, &raw, destination)?;
+                    // Who asks and who is answered are one here: it hears now.
+                    let own = destination(raw.destination.get()).is_some_and(|to| to.link == from);
+                    match command {
+                        Command::Link {
+                            what: Outbound::Astray,
+                            ..
+                        } if own => Err(Refusal::Bounds),
+                        _ => Ok(()),
+                    }
                 });
             if let Err(refusal) = judged {
                 if queue == 0 {
