@@ -41,4 +41,5 @@
 #![forbid(unsafe_code)]
 
 pub mod group;
+pub mod naive;
 pub mod persist;

@@ -25,11 +25,11 @@ use super::shape::GroupShape;
 /// Bytes received or sent by one system call.
 const IO_BYTES: usize = 256 << 10;
 /// Between attempts to reach a member that is not there yet.
-const RETRY: Duration = Duration::from_millis(20);
+pub(crate) const RETRY: Duration = Duration::from_millis(20);
 /// Longest sleep.
-const SLEEP: Duration = Duration::from_millis(100);
-const LISTENER: Token = Token(usize::MAX);
-const WAKER: Token = Token(usize::MAX - 1);
+pub(crate) const SLEEP: Duration = Duration::from_millis(100);
+pub(crate) const LISTENER: Token = Token(usize::MAX);
+pub(crate) const WAKER: Token = Token(usize::MAX - 1);
 
 #[derive(Debug)]
 struct Socket {
@@ -47,22 +47,22 @@ struct Socket {
 
 /// A node and the sockets of its links.
 #[derive(Debug)]
-struct Loop<N: Node> {
-    node: N,
-    poll: Poll,
+pub(crate) struct Loop<N: Node> {
+    pub(crate) node: N,
+    pub(crate) poll: Poll,
     events: Events,
     sockets: HashMap<Token, Socket>,
     next: usize,
     started: Instant,
     scratch: Vec<u8>,
-    spin: Duration,
+    pub(crate) spin: Duration,
     active: Instant,
     /// The listener has somebody.
-    calls: bool,
+    pub(crate) calls: bool,
 }
 
 impl<N: Node> Loop<N> {
-    fn new(node: N) -> io::Result<Self> {
+    pub(crate) fn new(node: N) -> io::Result<Self> {
         let now = Instant::now();
         Ok(Self {
             node,
@@ -78,11 +78,11 @@ impl<N: Node> Loop<N> {
         })
     }
 
-    fn now(&self) -> Time {
+    pub(crate) fn now(&self) -> Time {
         Time(0) + self.started.elapsed()
     }
 
-    fn add(&mut self, mut stream: TcpStream, link: LinkId) -> io::Result<()> {
+    pub(crate) fn add(&mut self, mut stream: TcpStream, link: LinkId) -> io::Result<()> {
         let token = Token(self.next);
         self.next += 1;
         // Without it small messages wait for each other; a socket that refuses it works all the same.
@@ -105,7 +105,7 @@ impl<N: Node> Loop<N> {
     }
 
     /// Waits for something to happen, at most so long, and lets the node act on it.
-    fn turn(&mut self, wait: Duration) -> io::Result<()> {
+    pub(crate) fn turn(&mut self, wait: Duration) -> io::Result<()> {
         self.transmit();
         let now = self.now();
         let due = self.node.poll_timeout();

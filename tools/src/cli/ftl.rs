@@ -7,6 +7,7 @@ use clap::{Args, Subcommand};
 use ftl::GcPolicy;
 
 use super::fs::BenchFs;
+use super::hyperloop::BenchHyperloop;
 use super::remotelog::BenchRemotelog;
 
 /// The translation layer alone.
@@ -83,6 +84,11 @@ pub enum BenchCommand {
         after_help = "Example: flashnet bench remotelog --prove\n         flashnet bench remotelog --prove --traces --records 0"
     )]
     Remotelog(BenchRemotelog),
+    /// Group primitives beside chains of applications: latency, throughput, processor time, quiet and among tenants.
+    #[command(
+        after_help = "Example: flashnet bench hyperloop --plots .\n         flashnet bench hyperloop --only gwrite --brief"
+    )]
+    Hyperloop(BenchHyperloop),
 }
 
 /// Options of `bench wa`.

@@ -3,6 +3,7 @@
 pub mod device;
 pub mod fs;
 pub mod ftl;
+pub mod hyperloop;
 mod litmus;
 pub mod mount;
 pub mod peer;
@@ -498,6 +499,9 @@ pub struct PerfServer {
     /// Look for work all the time instead of sleeping.
     #[arg(long)]
     pub poll: bool,
+    /// Keep a processor busy until standard input ends, and serve nothing.
+    #[arg(long)]
+    pub tenant: bool,
     /// Bytes of a bare request.
     #[arg(long, default_value_t = 52)]
     pub request: usize,

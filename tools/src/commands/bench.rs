@@ -5,6 +5,7 @@
 //! true update rates reaches in a model without headers, reserve and durability.
 
 mod fs;
+mod hyperloop;
 mod remotelog;
 mod sides;
 
@@ -86,6 +87,7 @@ pub(super) fn run(command: &BenchCommand, json: bool) -> Result<()> {
         BenchCommand::Wa(options) => wa(options, json),
         BenchCommand::Fs(options) => fs::run(options, json),
         BenchCommand::Remotelog(options) => remotelog::run(options, json),
+        BenchCommand::Hyperloop(options) => hyperloop::run(options, json),
     }
 }
 

@@ -24,7 +24,7 @@ use crate::descriptors;
 use crate::perf::figures::Figures;
 use crate::perf::rdma::{self, Victim};
 use crate::perf::shape::{Direction, Pattern, Shape};
-use crate::perf::{disk, lat, null, raw, socket};
+use crate::perf::{disk, hyperloop, lat, null, raw, socket};
 use crate::target::{DRAM_PATH, POOL_PER_CONNECTION};
 
 const FILE: &str = "/perf.data";
@@ -237,6 +237,10 @@ impl Subject {
 
 /// Runs the hidden server side of a comparison.
 pub(super) fn serve(options: &cli::PerfServer) -> Result<()> {
+    if options.tenant {
+        hyperloop::spin();
+        return Ok(());
+    }
     let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     if let Some(dir) = &options.null_mount {
         let threads = contigfs::fuse::MountOptions::default().threads;

@@ -5,6 +5,7 @@ pub mod disk;
 pub mod figures;
 pub mod files;
 pub mod flash;
+pub mod hyperloop;
 pub mod lat;
 pub mod null;
 pub mod raw;
