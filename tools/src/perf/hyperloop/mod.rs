@@ -4,7 +4,7 @@
 //! What stands for the NIC of a member is its endpoint's thread, at real-time priority where the system allows it, on both
 //! sides of the comparison; what stands for the member's processor is a thread at ordinary priority, which a group does not
 //! need. The client is at real-time priority, too, as if it were on a machine of its own. All of them share the processors of
-//! this machine, so a group pays for every hop of the network with processor time that a NIC would not take.
+//! this machine (`offload-chain/docs/experiments.md` says what stands for what), so a group pays for every hop of the network with processor time that a NIC would not take.
 
 mod chain;
 mod priority;
