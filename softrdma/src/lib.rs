@@ -137,7 +137,7 @@
 //! [`wire`] formats; [`mem`] regions and the access check; [`page`] the seam to page owners; [`connection`] the engine
 //! ([`wqe`] what is asked of it, [`srq`] buffers that several share, [`cq`] and [`event`] what it tells, [`config`] its
 //! limits); [`offload`] queues of requests that messages complete and the endpoint runs by itself; [`driver`] loopback and a
-//! blocking TCP client. [`planted`] has bugs for the conformance suite to notice.
+//! blocking TCP client; [`verbs`] for programs. [`planted`] has bugs for the conformance suite to notice.
 
 #![deny(unsafe_code)]
 
@@ -153,6 +153,7 @@ pub mod page;
 pub mod planted;
 pub mod srq;
 mod stream;
+pub mod verbs;
 pub mod wire;
 pub mod wqe;
 

@@ -1,0 +1,88 @@
+//! Completion queues: where the results of work requests are taken.
+//!
+//! The completions themselves stay with their connections, which refuse to take more work than they have room to report
+//! on. This queue only knows which of them to ask, so it cannot overflow, and has no size to choose.
+
+use std::collections::VecDeque;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::shared::Shared;
+use crate::addr::StreamId;
+use crate::cq::Completion;
+
+/// What `ibv_poll_cq` tells.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WorkCompletion {
+    /// Whose request it was; [`QueuePair::number`](super::QueuePair::number).
+    pub queue_pair: StreamId,
+    /// How it ended.
+    pub result: Completion,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    /// Queue pairs that may have completions, each once.
+    ready: Mutex<VecDeque<Arc<Shared>>>,
+    more: Condvar,
+}
+
+/// A completion queue, shared by any number of queue pairs and threads. A handle: copies are the same queue.
+#[derive(Clone, Debug, Default)]
+pub struct CompletionQueue {
+    inner: Arc<Inner>,
+}
+
+impl CompletionQueue {
+    /// `ibv_create_cq`.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The next completion that is there. Those of one queue pair come in order, and the queue pairs in turn.
+    #[must_use]
+    pub fn poll(&self) -> Option<WorkCompletion> {
+        loop {
+            let shared = self.ready().pop_front()?;
+            // Before the look: what completes behind it is announced anew.
+            shared.queued.store(false, Ordering::Release);
+            let completion = shared.connection().poll_completion();
+            if let Some(result) = completion {
+                shared.note_completions();
+                let queue_pair = shared.number();
+                return Some(WorkCompletion { queue_pair, result });
+            }
+        }
+    }
+
+    /// The next completion, waiting for it; none when the time is over. Somebody else has to move the bytes meanwhile.
+    #[must_use]
+    pub fn wait(&self, patience: Duration) -> Option<WorkCompletion> {
+        let start = Instant::now();
+        loop {
+            if let Some(completion) = self.poll() {
+                return Some(completion);
+            }
+            let left = patience.checked_sub(start.elapsed())?;
+            let ready = self.ready();
+            if ready.is_empty() {
+                let waited = self.inner.more.wait_timeout(ready, left);
+                drop(waited.unwrap_or_else(PoisonError::into_inner));
+            }
+        }
+    }
+
+    pub(super) fn note(&self, shared: Arc<Shared>) {
+        self.ready().push_back(shared);
+        self.inner.more.notify_one();
+    }
+
+    fn ready(&self) -> MutexGuard<'_, VecDeque<Arc<Shared>>> {
+        self.inner
+            .ready
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+}
