@@ -15,14 +15,15 @@
 
 pub mod called;
 pub mod cli;
-pub mod client;
 pub mod commands;
-pub mod control;
 pub mod credentials;
 pub mod descriptors;
 pub mod devices;
 pub mod perf;
-pub mod reactor;
 pub mod replay;
 pub mod siw;
 pub mod target;
+
+pub use flashnet_client as client;
+pub use flashnet_client::control;
+pub use flashnet_reactor as reactor;

@@ -9,12 +9,10 @@ use softrdma::ProtectionDomain;
 use super::denial::Denial;
 use super::greeting::{Greeting, SessionBlock};
 use super::planted::Bug;
-use super::token::{Claims, Key, TenantName};
+use super::token::{Claims, Key, ONCE_SECONDS_MAX, TenantName};
 
 /// The domain of peers without a token, where they are let in.
 pub const ANONYMOUS: ProtectionDomain = ProtectionDomain(1);
-/// Longest life of a token that is taken once, in seconds: so long it is remembered.
-pub const ONCE_SECONDS_MAX: u64 = 300;
 /// Tokens of one tenant that are remembered.
 const ONCE_MAX: usize = 16_384;
 

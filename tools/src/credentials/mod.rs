@@ -21,29 +21,18 @@
 //! - C5. The lock of the registry is taken inside of those of the file system: under it only the store and the tables of
 //!   regions are called.
 
-pub mod denial;
 pub mod door;
-pub mod greeting;
 mod media;
 pub mod planted;
 pub mod record;
 pub mod registry;
 mod slots;
-pub mod token;
 
-pub use denial::Denial;
 pub use door::{ANONYMOUS, Admission, Door, Tenant};
-pub use greeting::{Greeting, SessionBlock};
+pub use flashnet_client::credentials::{
+    Claims, Denial, Greeting, Key, SessionBlock, TenantName, Unverified, denial, greeting, token,
+    unix_now,
+};
 pub use registry::{Grant, Hooks, Registry, Standing, file_rights};
-pub use token::{Claims, Key, TenantName, Unverified};
-
-use std::time::{SystemTime, UNIX_EPOCH};
-
 /// Directory of the target's own files on the volume, which remote clients cannot reach.
 pub const SYSTEM_DIRECTORY: &str = "/.flashnet";
-
-/// Unix time in seconds.
-pub fn unix_now() -> u64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    since.map_or(0, |since| since.as_secs())
-}

@@ -20,8 +20,7 @@ use crate::devices::{self, are_blocks};
 /// How long a registration lives that nobody uses.
 const CREDENTIAL_LIFETIME: Duration = Duration::from_secs(24 * 3600);
 
-/// Port of the target, in the range that nobody owns.
-pub const PORT: u16 = 7174;
+pub use crate::control::PORT;
 
 /// The TOML file: everything is optional, and the command line wins.
 #[derive(Clone, Debug, Default, Deserialize)]

@@ -3,13 +3,15 @@
 
 mod backoff;
 mod channel;
+pub mod control;
+pub mod credentials;
 mod error;
 mod identity;
+mod remote_path;
 mod session;
-mod target;
 
 pub use channel::{Acknowledged, Channel, ChannelOptions, FileNo, OpId, WINDOW_MAX};
 pub use error::ClientError;
-pub use identity::Identity;
+pub use identity::{Identity, TokenFileError};
+pub use remote_path::RemotePath;
 pub use session::{RemoteFile, Session, SessionOptions};
-pub use target::RemotePath;

@@ -12,10 +12,10 @@ use softrdma::{
     Time, WorkRequest, WrId,
 };
 
-use super::error::ClientError;
 use crate::control::{MESSAGE_BYTES_MAX, OUTSTANDING_MAX, Reply, Request};
 use crate::credentials::Denial;
-use crate::reactor::{LinkTag, Net, Notice, Ring, Tag};
+use crate::error::ClientError;
+use flashnet_reactor::{LinkTag, Net, Notice, Ring, Tag};
 
 /// Longest wait for anything from the target.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -56,7 +56,7 @@ pub struct RemoteFile {
 
 impl RemoteFile {
     /// What a reply to an open says.
-    pub(super) fn of(reply: &Reply) -> Self {
+    pub(crate) fn of(reply: &Reply) -> Self {
         let stag_sync = match reply.stag_sync {
             0 => reply.stag,
             stag => stag,

@@ -29,7 +29,7 @@ pub enum Denial {
     /// It is good for a single connection, and lives longer than the target remembers that.
     #[error(
         "a token for one connection may not live longer than {} s",
-        super::door::ONCE_SECONDS_MAX
+        super::token::ONCE_SECONDS_MAX
     )]
     TooLong,
     /// A later connection of the same session has come first.

@@ -1,15 +1,38 @@
 //! Who a client says it is: nobody in particular, the bearer of a token, or a holder of the secret.
 
-use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::{fs, io};
 
-use anyhow::{Context, Result};
+use thiserror::Error;
 
-use crate::credentials::token::from_text;
+use crate::credentials::token::{MalformedToken, from_text};
 use crate::credentials::{Claims, Key, TenantName, unix_now};
 
 /// Life of a token that is made for one connection, in seconds: what clocks may differ by.
 const ONCE_SECONDS: u64 = 120;
+
+/// Why there is no token in a file.
+#[derive(Debug, Error)]
+pub enum TokenFileError {
+    /// It cannot be read.
+    #[error("cannot read the token file {}", path.display())]
+    Read {
+        /// Which.
+        path: PathBuf,
+        /// Why not.
+        #[source]
+        cause: io::Error,
+    },
+    /// It holds something else.
+    #[error("token file {}", path.display())]
+    Malformed {
+        /// Which.
+        path: PathBuf,
+        /// What is wrong.
+        #[source]
+        cause: MalformedToken,
+    },
+}
 
 /// Who a client says it is.
 #[derive(Clone, Debug, Default)]
@@ -32,14 +55,19 @@ pub enum Identity {
 
 impl Identity {
     /// The bearer of the token in a file, if one is named.
-    pub fn of_file(path: Option<&Path>) -> Result<Self> {
+    pub fn of_file(path: Option<&Path>) -> Result<Self, TokenFileError> {
         let Some(path) = path else {
             return Ok(Self::Stranger);
         };
-        let name = path.display();
-        let text = fs::read_to_string(path)
-            .with_context(|| format!("cannot read the token file {name}"))?;
-        let token = from_text(&text).with_context(|| format!("token file {name}"))?;
+        let path_of = || path.to_path_buf();
+        let text = fs::read_to_string(path).map_err(|cause| TokenFileError::Read {
+            path: path_of(),
+            cause,
+        })?;
+        let token = from_text(&text).map_err(|cause| TokenFileError::Malformed {
+            path: path_of(),
+            cause,
+        })?;
         Ok(Self::Token(token))
     }
 

@@ -8,6 +8,8 @@ use thiserror::Error;
 use zerocopy::byteorder::big_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
+/// Port of a target, in the range that nobody owns.
+pub const PORT: u16 = 7174;
 /// Largest message in either direction, header included: the size of the receives that both sides post.
 pub const MESSAGE_BYTES_MAX: usize = 4096;
 /// Receives that both sides keep posted, hence requests that a client may have outstanding.

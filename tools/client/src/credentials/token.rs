@@ -18,6 +18,8 @@ pub const TOKEN_MAGIC: [u8; 4] = *b"FNT1";
 const FLAG_ONCE: u8 = 1;
 /// Longest name of a tenant.
 pub const TENANT_BYTES_MAX: usize = 32;
+/// Longest life of a token that is taken once, in seconds: so long targets remember it.
+pub const ONCE_SECONDS_MAX: u64 = 300;
 /// Bytes of a MAC.
 const MAC_BYTES: usize = 32;
 /// Longest token.

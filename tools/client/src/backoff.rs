@@ -13,11 +13,11 @@ const LONGEST: Duration = Duration::from_millis(500);
 
 /// The pauses of one loss of connection.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Backoff(Duration);
+pub(crate) struct Backoff(Duration);
 
 impl Backoff {
     /// The next pause.
-    pub(super) fn next(&mut self, rng: &mut SmallRng) -> Duration {
+    pub(crate) fn next(&mut self, rng: &mut SmallRng) -> Duration {
         let pause = self.0;
         self.0 = (pause * 2).clamp(FIRST, LONGEST);
         pause.mul_f64(rng.random_range(0.5..=1.0))

@@ -4,8 +4,8 @@ use std::fmt;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::str::FromStr;
 
-use super::error::ClientError;
-use crate::target::PORT;
+use crate::control::PORT;
+use crate::error::ClientError;
 
 /// A path on a target.
 #[derive(Clone, Debug, PartialEq, Eq)]

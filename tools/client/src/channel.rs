@@ -26,12 +26,12 @@ use rand::SeedableRng;
 use rand::rngs::SmallRng;
 use softrdma::{Buffer, CloseReason, LocalSlice, Operation, Source, WorkRequest, WrId};
 
-use super::backoff::Backoff;
-use super::error::ClientError;
-use super::identity::Identity;
-use super::session::{RemoteFile, Session, SessionOptions};
+use crate::backoff::Backoff;
 use crate::control::{FLAG_PERSISTENT, Op, Reply, Request};
 use crate::credentials::SessionBlock;
+use crate::error::ClientError;
+use crate::identity::Identity;
+use crate::session::{RemoteFile, Session, SessionOptions};
 
 /// Operations that are not acknowledged, or not taken yet.
 pub const WINDOW_MAX: usize = 64;
