@@ -137,11 +137,12 @@
 //! [`wire`] formats; [`mem`] regions and the access check; [`page`] the seam to page owners; [`connection`] the engine
 //! ([`wqe`] what is asked of it, [`srq`] buffers that several share, [`cq`] and [`event`] what it tells, [`config`] its
 //! limits); [`offload`] queues of requests that messages complete and the endpoint runs by itself; [`driver`] loopback and a
-//! blocking TCP client; [`verbs`] for programs. [`planted`] has bugs for the conformance suite to notice.
+//! blocking TCP client; [`verbs`] and the connection manager [`cm`] for programs. [`planted`] has bugs for the conformance suite to notice.
 
 #![deny(unsafe_code)]
 
 pub mod addr;
+pub mod cm;
 pub mod config;
 pub mod connection;
 pub mod cq;

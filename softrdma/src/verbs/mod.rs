@@ -4,7 +4,7 @@
 //! and states, no protocol and no I/O. A [`ProtectionDomain`] owns [`MemoryRegion`]s and [`MemoryWindow`]s, which end
 //! when they are dropped. A [`QueuePair`] belongs to one, and reports to a [`CompletionQueue`], which several may share.
 //! Work requests are built by [`request`]'s types. A [`Transport`] is the other side of a queue pair, for who moves its
-//! bytes: a [`Cable`] in memory, or a loop of your own.
+//! bytes: the [connection manager](crate::cm) over TCP, a [`Cable`] in memory, or a loop of your own.
 //!
 //! For servers with page-backed regions and thousands of connections, use `Connection` itself.
 //!

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::shared::Shared;
 use crate::addr::{StreamId, Time};
 use crate::connection::SocketState;
+use crate::event::Event;
 use crate::page::NoPages;
 
 /// A queue pair as the driver sees it: the calls of the [driver's loop](crate#the-drivers-loop), from any thread. A handle.
@@ -88,5 +89,10 @@ impl Transport {
     #[must_use]
     pub fn number(&self) -> StreamId {
         self.shared.number()
+    }
+
+    /// Next event of the connection, for a driver that tells its program itself.
+    pub(crate) fn poll_event(&self) -> Option<Event> {
+        self.shared.connection().poll_event()
     }
 }
