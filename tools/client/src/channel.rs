@@ -13,18 +13,25 @@
 //!
 //! # Invariants
 //! - At most [`WINDOW_MAX`] operations are not taken; what is acknowledged is never posted again.
-//! - Operations are READs and WRITEs, which do no harm if they are executed twice by one who writes his own bytes. One that
-//!   does needs a target that answers (tenant, session, [`OpId`]) a second time without executing it: [`Work`] is where it
-//!   would be, and the session block names the session to the target.
+//! - What is posted again are READs, WRITEs and FLUSHes, which do no harm if they are executed twice by one who writes his own
+//!   bytes. An atomic operation that was posted on a connection that is lost is not posted again: its outcome is unknown, and
+//!   is reported in its turn. It takes effect once or not at all: before the next connection is let in, the target has ended
+//!   the lost one, so who then reads the word knows.
+//! - A FLUSH speaks for what was acknowledged on its own connection: [`Acknowledged::connection`] says which that was. What was
+//!   acknowledged on an earlier one may have been lost with the target's memory.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use flashnet_reactor::Waker;
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
-use softrdma::{Buffer, CloseReason, LocalSlice, Operation, Source, WorkRequest, WrId};
+use softrdma::{
+    Atomic, Buffer, CloseReason, Completion, LocalSlice, Operation, Placement, Selectivity, Source,
+    WorkRequest, WrId,
+};
 
 use crate::backoff::Backoff;
 use crate::control::{FLAG_PERSISTENT, Op, Reply, Request};
@@ -67,12 +74,17 @@ impl Default for ChannelOptions {
     }
 }
 
-/// What an operation does. All of it may be done twice.
+/// What an operation does.
 #[derive(Clone, Debug)]
 enum Work {
     /// Through the sync STag or not.
     Write(Arc<Buffer>, bool),
     Read(Arc<Buffer>),
+    /// All of the region.
+    Flush,
+    Atomic(Atomic),
+    /// An atomic operation that was posted on a connection that is lost.
+    Unknown,
 }
 
 #[derive(Clone, Debug)]
@@ -90,6 +102,10 @@ pub struct Acknowledged {
     pub id: OpId,
     /// What was read.
     pub bytes: Option<Arc<Buffer>>,
+    /// Atomic operation: what the word was; none if it is unknown whether it was executed.
+    pub original: Option<u64>,
+    /// The connection, by its number among those that were made.
+    pub connection: u64,
 }
 
 /// A session that outlives its connections. It belongs to the thread that made it, as the rings of its connections do.
@@ -99,7 +115,8 @@ pub struct Channel {
     options: ChannelOptions,
     block: SessionBlock,
     session: Option<Session>,
-    files: Vec<RemoteFile>,
+    /// None: closed, the place is free.
+    files: Vec<Option<RemoteFile>>,
     /// Not acknowledged, in order.
     window: VecDeque<Pending>,
     next: u64,
@@ -110,6 +127,8 @@ pub struct Channel {
     fatal: u32,
     /// When the first connection was lost since then.
     lost: Option<Instant>,
+    /// Of the thread's queue, if it has one.
+    waker: Option<Waker>,
 }
 
 impl Channel {
@@ -130,6 +149,7 @@ impl Channel {
             made: 0,
             fatal: 0,
             lost: None,
+            waker: None,
         };
         channel.session()?;
         Ok(channel)
@@ -160,20 +180,64 @@ impl Channel {
     pub fn open(&mut self, mut request: Request) -> Result<FileNo, ClientError> {
         request.flags |= FLAG_PERSISTENT;
         let reply = self.call(&request)?;
-        self.files.push(RemoteFile::of(&reply));
-        Ok(FileNo(self.files.len() - 1))
+        Ok(self.add(RemoteFile::of(&reply)))
     }
 
     /// Goes on with a region that an earlier channel, also of another process, has opened.
     pub fn attach(&mut self, file: RemoteFile) -> Result<FileNo, ClientError> {
         self.call(&attach_request(&file))?;
-        self.files.push(file);
-        Ok(FileNo(self.files.len() - 1))
+        Ok(self.add(file))
     }
 
     /// What the target said of a file.
+    ///
+    /// # Panics
+    /// If it has been closed.
     pub fn file(&self, file: FileNo) -> &RemoteFile {
-        &self.files[file.0]
+        self.files[file.0].as_ref().expect("the file is open")
+    }
+
+    fn add(&mut self, file: RemoteFile) -> FileNo {
+        let free = self.files.iter().position(Option::is_none);
+        let at = free.unwrap_or_else(|| {
+            self.files.push(None);
+            self.files.len() - 1
+        });
+        self.files[at] = Some(file);
+        FileNo(at)
+    }
+
+    /// Lets go of a file, when all operations on it have been acknowledged. The region stays with the volume, until it
+    /// expires.
+    pub fn close_file(&mut self, file: FileNo) -> Result<(), ClientError> {
+        let Some(closed) = self.files[file.0].take() else {
+            return Ok(());
+        };
+        // Without a connection the target has let go of it already.
+        let Some(session) = &mut self.session else {
+            return Ok(());
+        };
+        let request = Request {
+            handle: closed.handle,
+            ..Request::new(Op::Close, "")
+        };
+        match session.call(request).map(drop) {
+            Err(error) if self.passes(&error) => self.lose(&error),
+            result => result,
+        }
+    }
+
+    /// From now on [`acknowledged_or_wake`](Self::acknowledged_or_wake) returns when `waker` is used.
+    pub(crate) fn set_waker(&mut self, waker: &Waker) {
+        self.waker = Some(waker.clone());
+        if let Some(session) = &mut self.session {
+            session.set_waker(waker.clone());
+        }
+    }
+
+    /// Whether there is a connection.
+    pub(crate) fn is_connected(&self) -> bool {
+        self.session.is_some()
     }
 
     /// Writes bytes to a file. Acknowledged, they are visible, and durable if `sync`.
@@ -187,9 +251,40 @@ impl Channel {
         self.submit(file, offset, Work::Write(Buffer::from_bytes(bytes), sync))
     }
 
+    /// The same, from a buffer that stays as it is until then.
+    pub(crate) fn write_from(
+        &mut self,
+        file: FileNo,
+        offset: u64,
+        bytes: Arc<Buffer>,
+        sync: bool,
+    ) -> Result<OpId, ClientError> {
+        self.submit(file, offset, Work::Write(bytes, sync))
+    }
+
+    /// Reads as many bytes as the buffer has.
+    pub(crate) fn read_into(
+        &mut self,
+        file: FileNo,
+        offset: u64,
+        buffer: Arc<Buffer>,
+    ) -> Result<OpId, ClientError> {
+        self.submit(file, offset, Work::Read(buffer))
+    }
+
     /// Reads bytes of a file.
     pub fn read(&mut self, file: FileNo, offset: u64, len: usize) -> Result<OpId, ClientError> {
         self.submit(file, offset, Work::Read(Buffer::zeroed(len)))
+    }
+
+    /// Makes everything durable that was acknowledged on this connection, or will have been before this is.
+    pub fn flush(&mut self, file: FileNo) -> Result<OpId, ClientError> {
+        self.submit(file, 0, Work::Flush)
+    }
+
+    /// An atomic operation on the eight bytes at `offset`, a multiple of eight. It takes effect once at most.
+    pub fn atomic(&mut self, file: FileNo, offset: u64, op: Atomic) -> Result<OpId, ClientError> {
+        self.submit(file, offset, Work::Atomic(op))
     }
 
     fn submit(&mut self, file: FileNo, offset: u64, work: Work) -> Result<OpId, ClientError> {
@@ -205,7 +300,10 @@ impl Channel {
         };
         // Who has no connection posts everything when there is one.
         let posted = match &mut self.session {
-            Some(session) => post(session, &self.files[file.0], &pending),
+            Some(session) => match &self.files[file.0] {
+                Some(file) => post(session, file, &pending),
+                None => return Err(ClientError::FileClosed),
+            },
             None => Ok(()),
         };
         self.window.push_back(pending);
@@ -218,24 +316,82 @@ impl Channel {
     /// Waits for the acknowledgement of the oldest operation that is not acknowledged; none if all are.
     pub fn acknowledged(&mut self) -> Result<Option<Acknowledged>, ClientError> {
         while !self.window.is_empty() {
-            match self.session()?.success("operation") {
-                Ok(done) => {
-                    let pending = self.window.pop_front().expect("it is not empty");
-                    assert_eq!(done.wr_id.0, pending.id.0, "acknowledged in order");
-                    (self.fatal, self.lost) = (0, None);
-                    let bytes = match pending.work {
-                        Work::Read(buffer) => Some(buffer),
-                        Work::Write(..) => None,
-                    };
-                    return Ok(Some(Acknowledged {
-                        id: pending.id,
-                        bytes,
-                    }));
-                }
+            if let Some(unknown) = self.take_unknown() {
+                return Ok(Some(unknown));
+            }
+            let done = match self.session() {
+                Ok(session) => session.success("operation"),
+                Err(error) => return Err(error),
+            };
+            match done {
+                Ok(done) => return Ok(Some(self.acknowledge(&done))),
                 Err(error) => self.lose(&error)?,
             }
         }
         Ok(None)
+    }
+
+    /// The same, but none also when the waker was used; it waits for that when there is nothing to acknowledge. Needs a
+    /// connection, or something to acknowledge.
+    pub(crate) fn acknowledged_or_wake(&mut self) -> Result<Option<Acknowledged>, ClientError> {
+        loop {
+            if let Some(unknown) = self.take_unknown() {
+                return Ok(Some(unknown));
+            }
+            let is_idle = self.window.is_empty();
+            let done = match self.session()?.completion_or_wake() {
+                Ok(None) => return Ok(None),
+                Ok(Some(done)) => {
+                    let session = self.session()?;
+                    session.succeeded(done, "operation")
+                }
+                // Who waits for nothing has all the time.
+                Err(ClientError::TimedOut { .. }) if is_idle => return Ok(None),
+                Err(error) => Err(error),
+            };
+            match done {
+                Ok(done) => return Ok(Some(self.acknowledge(&done))),
+                Err(error) if is_idle => {
+                    self.session = None;
+                    return match self.passes(&error) {
+                        true => Ok(None),
+                        false => Err(error),
+                    };
+                }
+                Err(error) => self.lose(&error)?,
+            }
+        }
+    }
+
+    /// The oldest operation, which has been executed.
+    fn acknowledge(&mut self, done: &Completion) -> Acknowledged {
+        let pending = self.window.pop_front().expect("it is not empty");
+        assert_eq!(done.wr_id.0, pending.id.0, "acknowledged in order");
+        (self.fatal, self.lost) = (0, None);
+        let (mut bytes, mut original) = (None, None);
+        match pending.work {
+            Work::Read(buffer) => bytes = Some(buffer),
+            Work::Atomic(_) => original = Some(done.original),
+            Work::Write(..) | Work::Flush | Work::Unknown => {}
+        }
+        Acknowledged {
+            id: pending.id,
+            bytes,
+            original,
+            connection: self.made,
+        }
+    }
+
+    /// The oldest operation, if nobody will ever know what became of it.
+    fn take_unknown(&mut self) -> Option<Acknowledged> {
+        let unknown = |pending: &mut Pending| matches!(pending.work, Work::Unknown);
+        let pending = self.window.pop_front_if(unknown)?;
+        Some(Acknowledged {
+            id: pending.id,
+            bytes: None,
+            original: None,
+            connection: self.made,
+        })
     }
 
     /// Ends in order; what is not acknowledged may or may not have happened.
@@ -247,7 +403,14 @@ impl Channel {
 
     /// The connection is lost, or not the connection: then that is the end.
     fn lose(&mut self, error: &ClientError) -> Result<(), ClientError> {
-        self.session = None;
+        if self.session.take().is_some() {
+            // They have been posted, all of them.
+            for pending in &mut self.window {
+                if matches!(pending.work, Work::Atomic(_)) {
+                    pending.work = Work::Unknown;
+                }
+            }
+        }
         self.lost.get_or_insert_with(Instant::now);
         if let ClientError::Closed { reason, .. } = error
             && matches!(reason, CloseReason::TerminateReceived(_))
@@ -304,13 +467,18 @@ impl Channel {
         private_data.extend(self.block.emit());
         let mut session =
             Session::connect_as(&self.addresses, self.options.session, &private_data)?;
-        for file in &mut self.files {
+        for file in self.files.iter_mut().flatten() {
             let reply = session.call(attach_request(file))?;
             // What the caller knows of the file stays true; only its handle is of the connection.
             file.handle = reply.handle;
         }
         for pending in &self.window {
-            post(&mut session, &self.files[pending.file.0], pending)?;
+            if let Some(file) = &self.files[pending.file.0] {
+                post(&mut session, file, pending)?;
+            }
+        }
+        if let Some(waker) = &self.waker {
+            session.set_waker(waker.clone());
         }
         Ok(session)
     }
@@ -323,10 +491,10 @@ fn attach_request(file: &RemoteFile) -> Request {
     }
 }
 
-/// Posts an operation so that it has exactly one completion, a READ's, which acknowledges it.
+/// Posts an operation so that it has exactly one completion, which acknowledges it: a WRITE's is that of a READ.
 fn post(session: &mut Session, file: &RemoteFile, pending: &Pending) -> Result<(), ClientError> {
     let id = WrId(pending.id.0);
-    let read = match &pending.work {
+    let answered = match &pending.work {
         Work::Read(buffer) => Operation::Read {
             sink: LocalSlice::whole(buffer),
             remote: file.at(pending.offset),
@@ -346,6 +514,16 @@ fn post(session: &mut Session, file: &RemoteFile, pending: &Pending) -> Result<(
                 remote: file.at(0),
             }
         }
+        Work::Flush => Operation::Flush {
+            remote: file.at(0),
+            selectivity: Selectivity::Region,
+            placement: Placement::Persistent,
+        },
+        Work::Atomic(op) => Operation::Atomic {
+            remote: file.at(pending.offset),
+            op: *op,
+        },
+        Work::Unknown => return Ok(()),
     };
-    session.post(WorkRequest::new(id, read))
+    session.post(WorkRequest::new(id, answered))
 }

@@ -55,6 +55,40 @@ pub enum ClientError {
         /// What happened last.
         cause: String,
     },
+    /// The file has been closed.
+    #[error("the file has been closed")]
+    FileClosed,
+    /// An atomic operation was under way when its connection was lost.
+    #[error(
+        "the connection was lost before the answer came: the operation took effect once, or not at all (read the word)"
+    )]
+    Unknown,
+    /// A flush, on another connection than what it was to make durable.
+    #[error(
+        "the connection was lost after writes had been acknowledged that were not durable: they may be gone, write them again"
+    )]
+    WritesLost,
+    /// Not inside the region.
+    #[error(
+        "{length} bytes at {offset} do not lie inside the {region} bytes of the region; one does not grow, open another"
+    )]
+    OutOfBounds {
+        /// First byte.
+        offset: u64,
+        /// Bytes.
+        length: u64,
+        /// Bytes of the region.
+        region: u64,
+    },
+    /// An atomic operation on what is no word.
+    #[error("atomic operations work on eight bytes at a multiple of eight, not at {0}")]
+    Misaligned(u64),
+    /// The file was opened for reading only.
+    #[error("the file was not opened for writing")]
+    ReadOnly,
+    /// The thread that moves the bytes has ended.
+    #[error("the client has ended: {0}")]
+    Ended(String),
     /// A channel has as many operations under way as it may.
     #[error("too many operations are not acknowledged yet")]
     WindowFull,

@@ -1,17 +1,67 @@
-//! The client side, for the commands and for programs: [`Session`] is one connection to a target, [`Channel`] outlives its
-//! connections.
+//! Client of flashnet targets: files on another machine, read and written by one-sided operations.
+//!
+//! ```no_run
+//! use flashnet_client::{Atomic, Client};
+//!
+//! let client = Client::connect("localhost")?;
+//! let file = client.options().write(true).create(true).truncate(1 << 20).open("/log")?;
+//! file.write_at(b"hello", 100)?; // visible to everybody
+//! file.flush()?; // and durable
+//!
+//! let mut bytes = [0; 5];
+//! file.read_at(&mut bytes, 100)?;
+//! let (mut head, mut tail) = ([0; 16], [0; 16]);
+//! file.read_at_many(&mut [(0, &mut head), (1024, &mut tail)])?; // together
+//! let tickets = file.atomic(8, Atomic::FetchAdd { add: 1, mask: 0 })?;
+//! # Ok::<(), flashnet_client::ClientError>(())
+//! ```
+//!
+//! `tools/examples/remote_file.rs` is a whole program, and `tools/examples/remote_tasks.rs` its asynchronous sister.
+//!
+//! | level | what | for |
+//! |---|---|---|
+//! | [`Client`], [`File`]; [`aio`] | files; a thread of their own moves the bytes | programs |
+//! | [`Channel`] | a session that outlives its connections, on the caller's thread | programs that have a loop |
+//! | [`Session`] | one connection: control requests and work requests | commands, tests |
+//! | [`control`], [`credentials`] | the messages themselves | other endpoints |
+//!
+//! # What is guaranteed
+//!
+//! * Operations of one client take effect in the order of the calls, and each result is told once.
+//! * A client outlives the loss of its connection, and a restart of the target: it connects again, with pauses that grow, and
+//!   repeats what was not acknowledged, in order. Bytes that somebody else writes meanwhile may be overwritten by such a
+//!   repetition: several writers of the same bytes have to agree by other means, as with any file.
+//! * A write that has returned is visible; when [`File::flush`] has returned, it is durable. A flush does not claim so of writes
+//!   that were acknowledged on a connection that has been lost since: it fails, once, and they are to be written again. Files
+//!   opened with [`OpenOptions::sync`] need no flush.
+//! * Atomic operations take effect once at most. One that was under way when the connection was lost is not repeated; its
+//!   outcome is [`ClientError::Unknown`], and reading the word tells.
+//!
+//! # Limits
+//!
+//! A file is a region: the bytes that were there when it was opened. Each open file is a persistent region of the target, which
+//! expires a day after its last use and counts for the limit of its tenant; opening the same range again is the same region.
 
+pub mod aio;
 mod backoff;
 mod channel;
+mod client;
 pub mod control;
 pub mod credentials;
+mod engine;
 mod error;
+mod file;
 mod identity;
+mod promise;
 mod remote_path;
 mod session;
 
 pub use channel::{Acknowledged, Channel, ChannelOptions, FileNo, OpId, WINDOW_MAX};
+pub use client::{Attributes, Client, ClientBuilder};
 pub use error::ClientError;
+pub use file::{File, OpenOptions};
 pub use identity::{Identity, TokenFileError};
+pub use promise::Pending;
 pub use remote_path::RemotePath;
 pub use session::{RemoteFile, Session, SessionOptions};
+pub use softrdma::Atomic;

@@ -15,7 +15,7 @@ use softrdma::{
 use crate::control::{MESSAGE_BYTES_MAX, OUTSTANDING_MAX, Reply, Request};
 use crate::credentials::Denial;
 use crate::error::ClientError;
-use flashnet_reactor::{LinkTag, Net, Notice, Ring, Tag};
+use flashnet_reactor::{LinkTag, Net, Notice, Ring, Tag, Waker};
 
 /// Longest wait for anything from the target.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -100,6 +100,9 @@ pub struct Session {
     closed: Option<CloseReason>,
     established: bool,
     next_id: u64,
+    /// Of the thread's queue, and whether it has been woken since it last looked.
+    waker: Option<Waker>,
+    woken: bool,
 }
 
 impl Session {
@@ -151,6 +154,7 @@ impl Session {
         let config = Config {
             // Beyond loopback a checksum of TCP alone is not enough.
             crc: options.crc || !address.ip().is_loopback(),
+            private_profile: true,
             ..Config::default()
         };
         let table = RegionTable::new(rand::random());
@@ -171,6 +175,8 @@ impl Session {
             closed: None,
             established: false,
             next_id: 0,
+            waker: None,
+            woken: false,
         };
         for _ in 0..OUTSTANDING_MAX {
             session.post_recv()?;
@@ -248,9 +254,33 @@ impl Session {
             .expect("waited until there is one"))
     }
 
+    /// From now on [`completion_or_wake`](Self::completion_or_wake) returns when `waker` is used.
+    pub(crate) fn set_waker(&mut self, waker: Waker) {
+        self.net.ring.poll_wake(waker.fd());
+        self.waker = Some(waker);
+        // Whatever was queued before.
+        self.woken = true;
+    }
+
+    /// Waits for a completion, or until the waker is used: then there is none.
+    pub(crate) fn completion_or_wake(&mut self) -> Result<Option<Completion>, ClientError> {
+        self.run_until(|session| !session.completions.is_empty() || session.woken)?;
+        self.woken = false;
+        Ok(self.completions.pop_front())
+    }
+
     /// Waits for the next completion and its success.
     pub fn success(&mut self, what: &'static str) -> Result<Completion, ClientError> {
         let done = self.completion()?;
+        self.succeeded(done, what)
+    }
+
+    /// A completion that succeeded, or why it did not.
+    pub(crate) fn succeeded(
+        &mut self,
+        done: Completion,
+        what: &'static str,
+    ) -> Result<Completion, ClientError> {
         if done.status.is_success() {
             return Ok(done);
         }
@@ -417,8 +447,15 @@ impl Session {
                 .enter(Some(timer.max(Duration::from_micros(1)).min(PATIENCE)))?;
             let now = self.now();
             while let Some(done) = self.net.ring.next_done() {
-                if matches!(done.tag, Tag::Recv(_) | Tag::Send(_)) {
-                    self.net.handle(now, &mut NoPages, done);
+                match done.tag {
+                    Tag::Recv(_) | Tag::Send(_) => self.net.handle(now, &mut NoPages, done),
+                    Tag::Wake => {
+                        self.woken = true;
+                        if let Some(waker) = self.waker.as_ref().filter(|_| !done.more) {
+                            self.net.ring.poll_wake(waker.fd());
+                        }
+                    }
+                    _ => {}
                 }
             }
         }

@@ -1,0 +1,189 @@
+//! The same client for tasks of any runtime: nothing here needs one, the bytes move on a thread of the client's own.
+//!
+//! An operation begins when its method is called, whether or not the future is polled; dropping the future forgets its result
+//! and does not take it back. While more operations wait than the client takes, calls wait for room (some thousands).
+
+use std::fmt;
+use std::future::Future;
+use std::sync::Arc;
+
+use softrdma::{Atomic, Buffer};
+
+use crate::client::{self, Attributes, ClientBuilder, list_request};
+use crate::control::{Entry, Op, Request};
+use crate::error::ClientError;
+use crate::file;
+use crate::promise::Pending;
+
+/// An asynchronous [`client::Client`](crate::Client).
+#[derive(Clone, Debug)]
+pub struct Client(client::Client);
+
+impl From<client::Client> for Client {
+    fn from(client: client::Client) -> Self {
+        Self(client)
+    }
+}
+
+impl ClientBuilder {
+    /// As [`connect`](Self::connect), for tasks. The name is looked up before this returns.
+    pub fn connect_async(
+        self,
+        address: impl fmt::Display,
+    ) -> impl Future<Output = Result<Client, ClientError>> + Send {
+        let started = self.start(&address);
+        async move {
+            let (client, connected) = started?;
+            connected.await?;
+            Ok(Client(client))
+        }
+    }
+}
+
+impl Client {
+    /// Connects to `HOST[:PORT]`, as nobody in particular. The name is looked up before this returns.
+    pub fn connect(
+        address: impl fmt::Display,
+    ) -> impl Future<Output = Result<Self, ClientError>> + Send {
+        ClientBuilder::default().connect_async(address)
+    }
+
+    /// Opens a file for reading.
+    pub async fn open(&self, path: impl AsRef<str>) -> Result<File, ClientError> {
+        self.open_with(&self.options(), path).await
+    }
+
+    /// How to open a file in another way, with [`open_with`](Self::open_with).
+    #[must_use]
+    pub fn options(&self) -> file::OpenOptions {
+        self.0.options()
+    }
+
+    /// Opens a file.
+    pub async fn open_with(
+        &self,
+        options: &file::OpenOptions,
+        path: impl AsRef<str>,
+    ) -> Result<File, ClientError> {
+        let opened = options.ask(path.as_ref()).await?;
+        Ok(File(options.opened(opened)))
+    }
+
+    /// Attributes of a path.
+    pub async fn stat(&self, path: impl AsRef<str>) -> Result<Attributes, ClientError> {
+        let request = Request::new(Op::Stat, path.as_ref());
+        self.0.call(request).await.map(Attributes::from)
+    }
+
+    /// Entries of a directory, in the order of the target.
+    pub async fn list(&self, path: impl AsRef<str>) -> Result<Vec<Entry>, ClientError> {
+        let mut entries = Vec::new();
+        let mut cookie = 0;
+        loop {
+            let reply = self.0.call(list_request(path.as_ref(), cookie)).await?;
+            entries.extend(reply.entries);
+            cookie = reply.cookie;
+            if cookie == 0 {
+                return Ok(entries);
+            }
+        }
+    }
+}
+
+/// An asynchronous [`file::File`](crate::File), with the same guarantees.
+#[derive(Clone, Debug)]
+pub struct File(file::File);
+
+impl From<file::File> for File {
+    fn from(file: file::File) -> Self {
+        Self(file)
+    }
+}
+
+impl File {
+    /// The same file, for threads: its length, its credentials.
+    #[must_use]
+    pub fn blocking(&self) -> &file::File {
+        &self.0
+    }
+
+    /// Reads `len` bytes from `offset` on; fewer at the end of the file only.
+    pub fn read_at(
+        &self,
+        offset: u64,
+        len: usize,
+    ) -> impl Future<Output = Result<Vec<u8>, ClientError>> + Send + use<> {
+        let len = self.0.clip(offset, len);
+        gather(self.0.start_read(offset, len), len)
+    }
+
+    /// Reads several ranges, each as offset and length, all under way together; each has to be inside the file.
+    pub fn read_at_many(
+        &self,
+        ranges: &[(u64, usize)],
+    ) -> impl Future<Output = Result<Vec<Vec<u8>>, ClientError>> + Send + use<> {
+        let checked: Result<(), ClientError> = ranges
+            .iter()
+            .try_for_each(|&(offset, len)| self.0.check(offset, len));
+        let reads: Vec<_> = match checked {
+            Ok(()) => ranges
+                .iter()
+                .map(|&(offset, len)| (self.0.start_read(offset, len), len))
+                .collect(),
+            Err(_) => Vec::new(),
+        };
+        async move {
+            checked?;
+            let mut all = Vec::with_capacity(reads.len());
+            for (read, len) in reads {
+                all.push(gather(read, len).await?);
+            }
+            Ok(all)
+        }
+    }
+
+    /// Writes all of `bytes` at `offset`; they are copied before this returns.
+    pub fn write_at(
+        &self,
+        bytes: &[u8],
+        offset: u64,
+    ) -> impl Future<Output = Result<(), ClientError>> + Send + use<> {
+        let started = self.0.start_write(bytes, offset);
+        async move {
+            for chunk in started? {
+                chunk.await?;
+            }
+            Ok(())
+        }
+    }
+
+    /// Makes durable what has been written; see [`file::File::flush`](crate::File::flush).
+    pub fn flush(&self) -> impl Future<Output = Result<(), ClientError>> + Send + use<> {
+        let flush = self.0.start_flush();
+        async move {
+            match flush {
+                Some(flush) => flush.await,
+                None => Ok(()),
+            }
+        }
+    }
+
+    /// An atomic operation; see [`file::File::atomic`](crate::File::atomic).
+    pub fn atomic(
+        &self,
+        offset: u64,
+        op: Atomic,
+    ) -> impl Future<Output = Result<u64, ClientError>> + Send + use<> {
+        let started = self.0.start_atomic(offset, op);
+        async move { started?.await }
+    }
+}
+
+async fn gather(chunks: Vec<Pending<Arc<Buffer>>>, len: usize) -> Result<Vec<u8>, ClientError> {
+    let mut bytes = Vec::with_capacity(len);
+    for chunk in chunks {
+        let chunk = chunk.await?;
+        chunk.append_to(0, chunk.len(), &mut bytes);
+    }
+    Ok(bytes)
+}

@@ -1,0 +1,145 @@
+//! Clients: the way to the files of a target.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::channel::ChannelOptions;
+use crate::control::{Entry, Op, Reply, Request};
+use crate::engine::{Command, Engine};
+use crate::error::ClientError;
+use crate::file::{File, OpenOptions};
+use crate::identity::Identity;
+use crate::promise::Pending;
+use crate::remote_path::RemotePath;
+
+/// A client of one target. It outlives its connections; a handle: copies are the same client.
+#[derive(Clone, Debug)]
+pub struct Client {
+    pub(crate) engine: Arc<Engine>,
+}
+
+/// How a client is made.
+#[derive(Clone, Debug, Default)]
+pub struct ClientBuilder {
+    options: ChannelOptions,
+}
+
+impl ClientBuilder {
+    /// Says who the client is; nobody in particular, unless set.
+    #[must_use]
+    pub fn identity(mut self, identity: Identity) -> Self {
+        self.options.identity = identity;
+        self
+    }
+
+    /// How long the target may be away before operations fail [default: a minute].
+    #[must_use]
+    pub fn patience(mut self, patience: Duration) -> Self {
+        self.options.patience = patience;
+        self
+    }
+
+    /// Asks for CRCs on the wire also on loopback. Beyond it they are always on.
+    #[must_use]
+    pub fn crc(mut self, crc: bool) -> Self {
+        self.options.session.crc = crc;
+        self
+    }
+
+    /// Connects to `HOST[:PORT]`.
+    pub fn connect(self, address: impl fmt::Display) -> Result<Client, ClientError> {
+        let (client, connected) = self.start(&address)?;
+        connected.wait()?;
+        Ok(client)
+    }
+
+    /// The same, for a task. The name is looked up before this returns.
+    pub(crate) fn start(
+        self,
+        address: &dyn fmt::Display,
+    ) -> Result<(Client, Pending<()>), ClientError> {
+        let remote: RemotePath = address.to_string().parse()?;
+        let (engine, connected) = Engine::start(remote.resolve()?, self.options)?;
+        let engine = Arc::new(engine);
+        Ok((Client { engine }, connected))
+    }
+}
+
+/// Attributes of a path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Attributes {
+    /// Bytes.
+    pub size: u64,
+    /// `st_mode`.
+    pub mode: u32,
+    /// Last modification, Unix time in nanoseconds.
+    pub mtime_ns: u64,
+}
+
+impl From<Reply> for Attributes {
+    fn from(reply: Reply) -> Self {
+        Self {
+            size: reply.size,
+            mode: reply.mode,
+            mtime_ns: reply.mtime_ns,
+        }
+    }
+}
+
+impl Client {
+    /// Connects to `HOST[:PORT]`, as nobody in particular.
+    pub fn connect(address: impl fmt::Display) -> Result<Self, ClientError> {
+        Self::builder().connect(address)
+    }
+
+    /// Says more about how it is to connect.
+    #[must_use]
+    pub fn builder() -> ClientBuilder {
+        ClientBuilder::default()
+    }
+
+    /// Opens a file for reading.
+    pub fn open(&self, path: impl AsRef<str>) -> Result<File, ClientError> {
+        self.options().open(path)
+    }
+
+    /// Opens a file in another way.
+    #[must_use]
+    pub fn options(&self) -> OpenOptions {
+        OpenOptions::new(self)
+    }
+
+    /// Attributes of a path.
+    pub fn stat(&self, path: impl AsRef<str>) -> Result<Attributes, ClientError> {
+        let request = Request::new(Op::Stat, path.as_ref());
+        self.call(request).wait().map(Attributes::from)
+    }
+
+    /// Entries of a directory, in the order of the target.
+    pub fn list(&self, path: impl AsRef<str>) -> Result<Vec<Entry>, ClientError> {
+        let mut entries = Vec::new();
+        let mut cookie = 0;
+        loop {
+            let reply = self.call(list_request(path.as_ref(), cookie)).wait()?;
+            entries.extend(reply.entries);
+            cookie = reply.cookie;
+            if cookie == 0 {
+                return Ok(entries);
+            }
+        }
+    }
+
+    pub(crate) fn call(&self, request: Request) -> Pending<Reply> {
+        let (promise, pending) = Pending::new();
+        self.engine.ask(Command::Call(request, promise));
+        pending
+    }
+}
+
+pub(crate) fn list_request(path: &str, cookie: u64) -> Request {
+    Request {
+        offset: cookie,
+        ..Request::new(Op::List, path)
+    }
+}

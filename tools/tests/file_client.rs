@@ -1,0 +1,318 @@
+//! The file client against a target: what it promises, over connections that are lost at the worst moments.
+
+mod common;
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+
+use common::{FLASHNET, Image, can_serve, pattern, skip};
+use tools::client::{Atomic, Client, ClientError, File};
+
+fn create(client: &Client, path: &str, length: u64) -> File {
+    let options = client.options().write(true).create(true).truncate(length);
+    options.open(path).unwrap()
+}
+
+fn add(n: u64) -> Atomic {
+    Atomic::FetchAdd { add: n, mask: 0 }
+}
+
+/// Everything between a client and a target, to lose connections at chosen moments.
+struct Wire {
+    address: SocketAddr,
+    /// What the target says is lost.
+    deaf: Arc<AtomicBool>,
+    sockets: Arc<Mutex<Vec<TcpStream>>>,
+}
+
+impl Wire {
+    fn to(target: SocketAddr) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let wire = Self {
+            address: listener.local_addr().unwrap(),
+            deaf: Arc::default(),
+            sockets: Arc::default(),
+        };
+        let (deaf, sockets) = (Arc::clone(&wire.deaf), Arc::clone(&wire.sockets));
+        thread::spawn(move || {
+            for client in listener.incoming() {
+                let (Ok(client), Ok(target)) = (client, TcpStream::connect(target)) else {
+                    continue;
+                };
+                let copies = [client.try_clone().unwrap(), target.try_clone().unwrap()];
+                sockets.lock().unwrap().extend(copies);
+                let (up, down) = (client.try_clone().unwrap(), target.try_clone().unwrap());
+                let deaf = Arc::clone(&deaf);
+                thread::spawn(move || pass(up, target, &AtomicBool::new(false)));
+                thread::spawn(move || pass(down, client, &deaf));
+            }
+        });
+        wire
+    }
+
+    /// Ends all connections; those that come are whole again.
+    fn cut(&self) {
+        for socket in self.sockets.lock().unwrap().drain(..) {
+            let _ = socket.shutdown(Shutdown::Both);
+        }
+        self.deaf.store(false, Ordering::SeqCst);
+    }
+}
+
+fn pass(mut from: TcpStream, mut to: TcpStream, deaf: &AtomicBool) {
+    let mut bytes = [0; 65536];
+    while let Ok(count @ 1..) = from.read(&mut bytes) {
+        if !deaf.load(Ordering::SeqCst) && to.write_all(&bytes[..count]).is_err() {
+            break;
+        }
+    }
+    let _ = to.shutdown(Shutdown::Both);
+}
+
+/// Bytes arrive where they belong, whatever the size; what cannot be done is said, and ends nothing.
+#[test]
+fn files_as_one_expects() {
+    if !can_serve() {
+        return;
+    }
+    let image = Image::new("128MiB");
+    let target = image.serve(&[]);
+    let client = Client::connect(target.address).unwrap();
+    let file = create(&client, "/file", 5_000_003);
+    let content = pattern(5_000_003, 1);
+    file.write_at(&content, 0).unwrap();
+    file.flush().unwrap();
+
+    let reader = client.open("/file").unwrap();
+    assert_eq!(reader.len(), 5_000_003);
+    let mut found = vec![0; 6_000_000];
+    assert_eq!(reader.read_at(&mut found, 0).unwrap(), 5_000_003);
+    assert!(found[..5_000_003] == content);
+    assert_eq!(reader.read_at(&mut found, 5_000_000).unwrap(), 3);
+    assert_eq!(reader.read_at(&mut found, u64::MAX).unwrap(), 0);
+    let mut parts = vec![vec![0; 1000]; 200];
+    let places: Vec<u64> = (0..200).map(|n| n * 24_001 + 7).collect();
+    let mut ranges: Vec<(u64, &mut [u8])> = places
+        .iter()
+        .copied()
+        .zip(parts.iter_mut().map(Vec::as_mut_slice))
+        .collect();
+    reader.read_at_many(&mut ranges).unwrap();
+    for (place, part) in places.iter().zip(&parts) {
+        let place = *place as usize;
+        assert!(part[..] == content[place..place + 1000]);
+    }
+
+    let refused = |error: ClientError| match error {
+        ClientError::Refused { status, .. } => status,
+        other => panic!("{other}"),
+    };
+    assert_eq!(refused(client.open("/nothing").unwrap_err()), libc::ENOENT);
+    let exclusive = client.options().create_new(true).open("/file");
+    assert_eq!(refused(exclusive.unwrap_err()), libc::EEXIST);
+    let outside = file.write_at(&[0; 4], 5_000_000).unwrap_err();
+    assert!(matches!(outside, ClientError::OutOfBounds { .. }));
+    let outside = file.write_at(&[0; 4], u64::MAX - 1).unwrap_err();
+    assert!(matches!(outside, ClientError::OutOfBounds { .. }));
+    let read_only = reader.write_at(&[0], 0).unwrap_err();
+    assert!(matches!(read_only, ClientError::ReadOnly));
+    let read_only = reader.atomic(0, add(1)).unwrap_err();
+    assert!(matches!(read_only, ClientError::ReadOnly));
+    let misaligned = file.atomic(12, add(1)).unwrap_err();
+    assert!(matches!(misaligned, ClientError::Misaligned(12)));
+    reader.flush().unwrap();
+
+    let counter = create(&client, "/counter", 8);
+    for before in 0..10 {
+        assert_eq!(counter.atomic(0, add(1)).unwrap(), before);
+    }
+    let part = client.options().range(4096, 8192).open("/file").unwrap();
+    let mut found = [0; 8192];
+    part.read_at(&mut found, 0).unwrap();
+    assert!(found[..] == content[4096..4096 + 8192]);
+
+    assert_eq!(client.stat("/file").unwrap().size, 5_000_003);
+    let mut names: Vec<_> = client
+        .list("/")
+        .unwrap()
+        .into_iter()
+        .map(|e| e.name)
+        .collect();
+    names.sort();
+    assert_eq!(names, [b"counter".to_vec(), b"file".to_vec()]);
+    assert!(target.stop().success());
+}
+
+/// I1, I8: a flush says nothing of writes that were acknowledged on a connection that has been lost, because their target may
+/// be gone; it says so once. Writes of a file opened with *sync* are not concerned. Reads and writes go on.
+#[test]
+fn a_flush_speaks_for_its_own_connection() {
+    if !can_serve() {
+        return;
+    }
+    let image = Image::new("128MiB");
+    let target = image.serve(&[]);
+    let wire = Wire::to(target.address);
+    let client = Client::connect(wire.address).unwrap();
+    let file = create(&client, "/file", 100_000);
+    let sync = client
+        .options()
+        .write(true)
+        .sync(true)
+        .open("/file")
+        .unwrap();
+
+    file.write_at(b"one", 0).unwrap();
+    file.flush().unwrap();
+    wire.cut();
+    // Nothing was written in between.
+    file.flush().unwrap();
+
+    file.write_at(b"two", 100).unwrap();
+    wire.cut();
+    let lost = file.flush();
+    assert!(matches!(lost, Err(ClientError::WritesLost)), "{lost:?}");
+    file.write_at(b"two", 100).unwrap();
+    file.flush().unwrap();
+
+    sync.write_at(b"three", 200).unwrap();
+    wire.cut();
+    sync.flush().unwrap();
+    let mut found = [0; 5];
+    sync.read_at(&mut found, 200).unwrap();
+    assert_eq!(&found, b"three");
+    assert!(target.stop().success());
+}
+
+/// I13: an atomic operation whose answer is lost has taken effect once, is not repeated, and its outcome is said to be
+/// unknown; what was asked for before and after it is carried out as if nothing had happened.
+#[test]
+fn an_atomic_operation_is_not_repeated() {
+    if !can_serve() {
+        return;
+    }
+    let image = Image::new("128MiB");
+    let target = image.serve(&[]);
+    let wire = Wire::to(target.address);
+    let client = Client::connect(wire.address).unwrap();
+    let file = create(&client, "/word", 4096);
+    assert_eq!(file.atomic(0, add(1)).unwrap(), 0);
+    let witness = Client::connect(target.address).unwrap();
+    let seen = witness.open("/word").unwrap();
+    let word = |at: u64| {
+        let mut bytes = [0; 8];
+        seen.read_at(&mut bytes, at).unwrap();
+        u64::from_le_bytes(bytes)
+    };
+
+    wire.deaf.store(true, Ordering::SeqCst);
+    let working = file.clone();
+    let worker = thread::spawn(move || {
+        let written = working.write_at(&7_u64.to_le_bytes(), 64);
+        (written, working.atomic(0, add(1)))
+    });
+    // The answer to the write is lost too: only then can the atomic operation be under way.
+    while word(64) != 7 {
+        thread::yield_now();
+    }
+    wire.cut();
+    let (written, counted) = worker.join().unwrap();
+    written.unwrap();
+    assert_eq!(
+        counted.unwrap(),
+        1,
+        "it was asked for on the next connection"
+    );
+
+    let tasks = tools::client::aio::File::from(file.clone());
+    wire.deaf.store(true, Ordering::SeqCst);
+    let (before, atomic) = (tasks.write_at(b"before", 128), tasks.atomic(0, add(1)));
+    let after = tasks.write_at(b"after", 256);
+    while word(0) != 3 {
+        thread::yield_now();
+    }
+    wire.cut();
+    wait(before).unwrap();
+    let unknown = wait(atomic);
+    assert!(matches!(unknown, Err(ClientError::Unknown)), "{unknown:?}");
+    wait(after).unwrap();
+    assert_eq!(word(0), 3);
+    assert_eq!(file.atomic(0, add(1)).unwrap(), 3);
+    let mut found = [0; 6];
+    file.read_at(&mut found, 128).unwrap();
+    assert_eq!(&found, b"before");
+    assert!(target.stop().success());
+}
+
+/// Waits for a future on this thread.
+fn wait<F: Future>(future: F) -> F::Output {
+    struct Unpark(thread::Thread);
+    impl std::task::Wake for Unpark {
+        fn wake(self: Arc<Self>) {
+            self.0.unpark();
+        }
+    }
+    let waker = Arc::new(Unpark(thread::current())).into();
+    let mut future = std::pin::pin!(future);
+    loop {
+        let mut context = std::task::Context::from_waker(&waker);
+        match future.as_mut().poll(&mut context) {
+            std::task::Poll::Ready(output) => return output,
+            std::task::Poll::Pending => thread::park(),
+        }
+    }
+}
+
+/// A client of a target that has ended for good says so, to everybody who waits and to who comes later (I18).
+#[test]
+fn a_target_that_does_not_come_back() {
+    if !can_serve() {
+        return;
+    }
+    let image = Image::new("128MiB");
+    let target = image.serve(&[]);
+    let patience = std::time::Duration::from_millis(10);
+    let client = Client::builder()
+        .patience(patience)
+        .connect(target.address)
+        .unwrap();
+    let file = create(&client, "/file", 4096);
+    target.kill();
+    for _ in 0..3 {
+        assert!(file.write_at(b"x", 0).is_err());
+    }
+    assert!(client.stat("/file").is_err());
+    assert!(Client::connect("localhost:x").is_err());
+}
+
+/// The examples do what they say.
+#[test]
+fn the_examples_run() {
+    if !can_serve() {
+        return;
+    }
+    let examples = Path::new(FLASHNET).with_file_name("examples");
+    if !examples.join("remote_tasks").is_file() {
+        skip("the examples are not built: cargo build -p tools --examples");
+        return;
+    }
+    let image = Image::new("128MiB");
+    let target = image.serve(&[]);
+    let run = |name: &str| {
+        let output = Command::new(examples.join(name))
+            .arg(target.address.to_string())
+            .output()
+            .unwrap();
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{name}: {errors}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    assert_eq!(run("remote_file"), "example 1048576\n");
+    assert_eq!(run("remote_tasks"), "100 tasks, 100000 bytes\n");
+    assert!(target.stop().success());
+}
