@@ -137,7 +137,8 @@
 //! [`wire`] formats; [`mem`] regions and the access check; [`page`] the seam to page owners; [`connection`] the engine
 //! ([`wqe`] what is asked of it, [`srq`] buffers that several share, [`cq`] and [`event`] what it tells, [`config`] its
 //! limits); [`offload`] queues of requests that messages complete and the endpoint runs by itself; [`driver`] loopback and a
-//! blocking TCP client; [`verbs`] and the connection manager [`cm`] for programs. [`planted`] has bugs for the conformance suite to notice.
+//! blocking TCP client; [`verbs`] and the connection manager [`cm`] for programs. [`planted`] has bugs for the conformance
+//! suite to notice, and [`fuzz`] what fuzzers call.
 
 #![deny(unsafe_code)]
 
@@ -148,6 +149,7 @@ pub mod connection;
 pub mod cq;
 pub mod driver;
 pub mod event;
+pub mod fuzz;
 pub mod mem;
 pub mod offload;
 pub mod page;

@@ -51,6 +51,7 @@ pub mod credentials;
 mod engine;
 mod error;
 mod file;
+pub mod fuzz;
 mod identity;
 mod promise;
 mod remote_path;
