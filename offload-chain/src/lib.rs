@@ -40,6 +40,15 @@
 
 #![forbid(unsafe_code)]
 
+mod epoch;
 pub mod group;
+pub mod lock;
+pub mod log;
+pub mod memory;
 pub mod naive;
 pub mod persist;
+#[doc(hidden)]
+pub mod planted;
+pub mod read;
+
+pub use epoch::Epoch;

@@ -1,0 +1,384 @@
+//! The client's end of the log.
+
+use std::collections::VecDeque;
+
+use super::header::Header;
+use super::layout::RECORD_ALIGN;
+use super::preset::Preset;
+use super::record::{self, ENTRIES_MAX, Entry, Kind, RECORD_HEADER_BYTES, Record};
+use crate::epoch::Epoch;
+use crate::group::{Durability, Flight, Outcome, Primitive, PrimitiveError, Primitives};
+use crate::planted::Bug;
+
+/// Most bytes that [`initialize`] puts in one gWRITE.
+const WRITE_BYTES: usize = 64 << 10;
+
+/// Why a record was not appended.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AppendError {
+    /// There is no room until records have been carried out, or the rings of the members are full.
+    #[error("the log is full: execute and advance, take outcomes, and append again")]
+    Full,
+    /// It never fits.
+    #[error("a record of {bytes} bytes: at most {max}, half of the ring, fit")]
+    Long {
+        /// What it takes.
+        bytes: u64,
+        /// What there may be.
+        max: u64,
+    },
+    /// An entry is outside of the data, or there are too many.
+    #[error("{0}")]
+    Entries(&'static str),
+    /// The group does not take it.
+    #[error(transparent)]
+    Group(PrimitiveError),
+}
+
+/// What happened to a log.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LogEvent {
+    /// All members have this record and all before it.
+    Appended(u64),
+    /// All members have carried out this record and all before it.
+    Executed(u64),
+    /// The space of all records before this one can be used again.
+    Truncated(u64),
+    /// The group is no more. What was not acknowledged is unknown.
+    Broken,
+}
+
+/// A log with the client that appends to it.
+#[derive(Debug)]
+pub struct Log {
+    header: Header,
+    durability: Durability,
+    sequence: u64,
+    place: u64,
+    flights: VecDeque<(Flight, Posted)>,
+    kept: VecDeque<Kept>,
+    broken: bool,
+    planted: Option<Bug>,
+}
+
+/// A record that may be needed still.
+#[derive(Debug)]
+struct Kept {
+    at: u64,
+    end: u64,
+    record: Record,
+    state: State,
+}
+
+#[derive(Debug, PartialEq, Eq)]
+enum State {
+    Appending,
+    Acknowledged,
+    /// So many copies have been posted, so many answered.
+    Copying {
+        posted: usize,
+        done: usize,
+    },
+    Executed,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Posted {
+    Skip,
+    Append(u64),
+    Copy(u64),
+    Mark(Header),
+}
+
+/// Posts a new life for all members: a header, free locks, no records. Their memory must be alike already.
+/// It is done when the last of these flights is; nothing else may be under way.
+///
+/// # Errors
+/// If the group does not take it. Then it has to be done again, all of it.
+pub fn initialize(
+    group: &mut impl Primitives,
+    header: &Header,
+) -> Result<Vec<Flight>, PrimitiveError> {
+    let durability = Durability::Durable;
+    let start = vec![0; header.layout.ring_at() as usize + RECORD_HEADER_BYTES];
+    let mut flights = Vec::new();
+    for (piece, bytes) in start.chunks(WRITE_BYTES).enumerate() {
+        flights.push(group.post(Primitive::Write {
+            offset: (piece * WRITE_BYTES) as u64,
+            bytes: bytes.to_vec(),
+            durability,
+        })?);
+    }
+    flights.push(group.post(Primitive::Write {
+        offset: header.at(),
+        bytes: header.emit().to_vec(),
+        durability,
+    })?);
+    Ok(flights)
+}
+
+impl Log {
+    /// The log whose newest header this is. In each epoch the log starts empty, so it has to be read after the client
+    /// connected; with the log's lock held, or nobody else may have it.
+    #[must_use]
+    pub fn open(header: Header, preset: Preset) -> Self {
+        Self {
+            header,
+            durability: preset.durability,
+            sequence: header.sequence,
+            place: header.place,
+            flights: VecDeque::new(),
+            kept: VecDeque::new(),
+            broken: false,
+            planted: None,
+        }
+    }
+
+    #[doc(hidden)]
+    pub fn plant(&mut self, bug: Option<Bug>) {
+        self.planted = bug;
+    }
+
+    /// The epoch it belongs to.
+    #[must_use]
+    pub fn epoch(&self) -> Epoch {
+        self.header.term
+    }
+
+    /// Number of the next record.
+    #[must_use]
+    pub fn sequence(&self) -> u64 {
+        self.sequence
+    }
+
+    /// Is nothing under way, and nothing left to carry out?
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.kept.is_empty() && self.flights.is_empty()
+    }
+
+    /// Appends a record; `token` is the generation of the log's lock. [`LogEvent::Appended`] acknowledges it.
+    ///
+    /// # Errors
+    /// If there is no room, it can never be appended, or the group is no more.
+    pub fn append(
+        &mut self,
+        group: &mut impl Primitives,
+        token: u64,
+        entries: &[Entry],
+    ) -> Result<u64, AppendError> {
+        if self.broken {
+            let why = "the log was open in an epoch that is over".into();
+            return Err(AppendError::Group(PrimitiveError::Broken(why)));
+        }
+        let layout = self.header.layout;
+        if entries.is_empty() || entries.len() > ENTRIES_MAX {
+            return Err(AppendError::Entries("a record has 1 to 256 entries"));
+        }
+        for entry in entries {
+            let end = entry.offset.checked_add(entry.bytes.len() as u64);
+            if entry.bytes.is_empty() || end.is_none_or(|end| end > layout.data_bytes()) {
+                return Err(AppendError::Entries(
+                    "an entry is empty, or not within the data",
+                ));
+            }
+        }
+        let (bytes, max) = (record::extent(entries), layout.ring_bytes() / 2);
+        if bytes > max {
+            return Err(AppendError::Long { bytes, max });
+        }
+        let ring = layout.ring_bytes();
+        let room = ring - self.place % ring;
+        let skipped = if room < bytes { room } else { 0 };
+        if self.place + skipped + bytes - self.header.place > ring {
+            return Err(AppendError::Full);
+        }
+        if skipped > 0 {
+            let what = (Kind::Skip, self.sequence, self.header.term, token);
+            self.write(
+                group,
+                record::emit(self.header.salt, what, &[]),
+                Posted::Skip,
+            )?;
+            self.place += skipped;
+        }
+        let sequence = self.sequence;
+        let what = (Kind::Redo, sequence, self.header.term, token);
+        let emitted = record::emit(self.header.salt, what, entries);
+        let parsed = record::parse(self.header.salt, &emitted, layout.data_bytes());
+        let record = parsed.expect("what was just emitted is a record");
+        let at = layout.ring_at() + self.place % ring;
+        self.write(group, emitted, Posted::Append(sequence))?;
+        self.sequence += 1;
+        self.place += bytes;
+        self.kept.push_back(Kept {
+            at,
+            end: self.place,
+            record,
+            state: State::Appending,
+        });
+        Ok(sequence)
+    }
+
+    fn write(
+        &mut self,
+        group: &mut impl Primitives,
+        bytes: Vec<u8>,
+        posted: Posted,
+    ) -> Result<(), AppendError> {
+        debug_assert!((bytes.len() as u64).is_multiple_of(RECORD_ALIGN));
+        let layout = self.header.layout;
+        let write = Primitive::Write {
+            offset: layout.ring_at() + self.place % layout.ring_bytes(),
+            bytes,
+            durability: self.durability,
+        };
+        match group.post(write) {
+            Ok(flight) => {
+                self.flights.push_back((flight, posted));
+                Ok(())
+            }
+            Err(PrimitiveError::Full) => Err(AppendError::Full),
+            Err(error) => Err(AppendError::Group(error)),
+        }
+    }
+
+    /// Lets the members carry out what was acknowledged, then moves the mark. Posts as much as the group takes now: call it
+    /// again when outcomes came.
+    pub fn execute_and_advance(&mut self, group: &mut impl Primitives) {
+        if self.broken {
+            return;
+        }
+        if self.header.executes {
+            self.copy(group);
+            self.advance(group);
+        }
+    }
+
+    /// Gives up all acknowledged records before `sequence`, in a log whose records are not carried out by the members.
+    pub fn truncate(&mut self, group: &mut impl Primitives, sequence: u64) {
+        if self.broken || self.header.executes {
+            return;
+        }
+        for kept in &mut self.kept {
+            if kept.record.sequence < sequence && kept.state == State::Acknowledged {
+                kept.state = State::Executed;
+            }
+        }
+        self.advance(group);
+    }
+
+    fn copy(&mut self, group: &mut impl Primitives) {
+        let data_at = self.header.layout.data_at();
+        for kept in &mut self.kept {
+            if kept.state == State::Acknowledged {
+                kept.state = State::Copying { posted: 0, done: 0 };
+            }
+            let State::Copying { posted, .. } = &mut kept.state else {
+                if kept.state == State::Executed {
+                    continue;
+                }
+                break;
+            };
+            while let Some(copy) = kept.record.copies.get(*posted) {
+                let memcpy = Primitive::Memcpy {
+                    source: kept.at + copy.from,
+                    destination: data_at + copy.to,
+                    length: copy.length,
+                    durability: self.durability,
+                };
+                let Ok(flight) = group.post(memcpy) else {
+                    return;
+                };
+                let sequence = kept.record.sequence;
+                self.flights.push_back((flight, Posted::Copy(sequence)));
+                *posted += 1;
+            }
+        }
+    }
+
+    fn advance(&mut self, group: &mut impl Primitives) {
+        let marking = |(_, posted): &(Flight, Posted)| matches!(posted, Posted::Mark(_));
+        if self.flights.iter().any(marking) {
+            return;
+        }
+        let early = self.planted == Some(Bug::AdvanceBeforeCopy);
+        let ready = |kept: &&Kept| match kept.state {
+            State::Executed => true,
+            State::Copying { posted, .. } => early && posted == kept.record.copies.len(),
+            _ => false,
+        };
+        let Some(last) = self.kept.iter().take_while(ready).last() else {
+            return;
+        };
+        if last.record.sequence < self.header.sequence {
+            return;
+        }
+        let header = self.header.advanced(last.record.sequence + 1, last.end);
+        let write = Primitive::Write {
+            offset: header.at(),
+            bytes: header.emit().to_vec(),
+            durability: self.durability,
+        };
+        if let Ok(flight) = group.post(write) {
+            self.flights.push_back((flight, Posted::Mark(header)));
+        }
+    }
+
+    /// Takes an outcome, if it is of this log.
+    pub fn handle(
+        &mut self,
+        group: &mut impl Primitives,
+        flight: Flight,
+        result: &Result<Outcome, PrimitiveError>,
+    ) -> Option<LogEvent> {
+        let at = self.flights.iter().position(|(own, _)| *own == flight)?;
+        let (_, posted) = self.flights.remove(at)?;
+        if result.is_err() {
+            self.broken = true;
+            return Some(LogEvent::Broken);
+        }
+        match posted {
+            Posted::Skip => None,
+            Posted::Append(sequence) => {
+                self.kept(sequence)?.state = State::Acknowledged;
+                Some(LogEvent::Appended(sequence))
+            }
+            Posted::Copy(sequence) => {
+                let kept = self.kept(sequence)?;
+                let State::Copying { done, .. } = &mut kept.state else {
+                    return None;
+                };
+                *done += 1;
+                if *done < kept.record.copies.len() {
+                    return None;
+                }
+                kept.state = State::Executed;
+                self.advance(group);
+                self.release();
+                Some(LogEvent::Executed(sequence))
+            }
+            Posted::Mark(header) => {
+                self.header = header;
+                self.release();
+                self.advance(group);
+                Some(LogEvent::Truncated(header.sequence))
+            }
+        }
+    }
+
+    /// Forgets what is before the mark.
+    fn release(&mut self) {
+        let mark = self.header.place;
+        let over = |kept: &Kept| kept.end <= mark && kept.state == State::Executed;
+        while self.kept.front().is_some_and(over) {
+            self.kept.pop_front();
+        }
+    }
+
+    fn kept(&mut self, sequence: u64) -> Option<&mut Kept> {
+        let first = self.kept.front()?.record.sequence;
+        let at = usize::try_from(sequence.checked_sub(first)?).ok()?;
+        self.kept.get_mut(at)
+    }
+}

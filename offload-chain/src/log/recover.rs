@@ -1,0 +1,189 @@
+//! Recovery of a member's log: what is found is carried out, then the mark moves to its end.
+//!
+//! The rows of the decision, for the record at the place where the next one is expected:
+//!
+//! | found | it is |
+//! |---|---|
+//! | no magic, length beyond the ring, wrong CRC, entry outside of the data | the end |
+//! | another sequence number, or the term is not the header's | the end: bytes of an earlier lap, or of an earlier term |
+//! | skip | a jump to the start of the ring |
+//! | redo | to be carried out |
+//!
+//! Nothing is written before everything was read. Until the header moves, all that was read is still there, so recovery
+//! may be cut anywhere and started again (I6).
+
+use super::header::{HEADER_BYTES, Header};
+use super::layout::{HEADER_SLOTS, Layout};
+use super::record::{self, Kind, RECORD_HEADER_BYTES, Record};
+use crate::epoch::Epoch;
+use crate::memory::{Memory, MemoryError};
+use crate::planted::Bug;
+
+/// Why a log could not be recovered. The member cannot vouch for it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RecoverError {
+    /// There is none.
+    #[error(
+        "neither slot has a valid header: never initialised, or damaged; repair it from another member"
+    )]
+    NoHeader,
+    /// It belongs to memory of another size.
+    #[error(
+        "the header is for {expected} bytes of memory, and there are {found}: another group's memory? repair it from another member"
+    )]
+    Size {
+        /// What the header says.
+        expected: u64,
+        /// What there is.
+        found: u64,
+    },
+    /// The memory failed.
+    #[error(transparent)]
+    Memory(#[from] MemoryError),
+}
+
+/// A log as it was found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Found {
+    /// The newest header.
+    pub header: Header,
+    /// What is to be carried out: place and record.
+    pub records: Vec<(u64, Record)>,
+    /// Sequence number of the first record that is not there.
+    pub sequence: u64,
+    /// Where it would be.
+    pub place: u64,
+}
+
+/// Writes a new life: the first header, free locks, no records, data as they are.
+///
+/// # Errors
+/// If the memory is too small, or fails.
+pub fn format(memory: &mut impl Memory, header: &Header) -> Result<(), RecoverError> {
+    check_size(memory, header)?;
+    let start = vec![0; header.layout.ring_at() as usize];
+    memory.write(0, &start)?;
+    memory.write(header.layout.ring_at(), &[0; RECORD_HEADER_BYTES])?;
+    memory.flush()?;
+    memory.write(header.at(), &header.emit())?;
+    memory.flush()?;
+    Ok(())
+}
+
+/// The newest header.
+///
+/// # Errors
+/// If there is none, or it is not for this memory.
+pub fn find_header(memory: &impl Memory) -> Result<Header, RecoverError> {
+    let mut slots = [[0; HEADER_BYTES]; HEADER_SLOTS as usize];
+    for (slot, bytes) in slots.iter_mut().enumerate() {
+        memory.read(Layout::header_at(slot as u64), bytes)?;
+    }
+    let header = Header::newest([&slots[0], &slots[1]]).ok_or(RecoverError::NoHeader)?;
+    check_size(memory, &header)?;
+    Ok(header)
+}
+
+/// Reads the log, from the mark to its end. Changes nothing.
+///
+/// # Errors
+/// If there is no header, or the memory fails. Damage of records is their end.
+pub fn find(memory: &impl Memory, planted: Option<Bug>) -> Result<Found, RecoverError> {
+    let header = find_header(memory)?;
+    let (ring_at, ring_bytes) = (header.layout.ring_at(), header.layout.ring_bytes());
+    let mut found = Found {
+        header,
+        records: Vec::new(),
+        sequence: header.sequence,
+        place: header.place,
+    };
+    while found.place - header.place < ring_bytes {
+        let at = found.place % ring_bytes;
+        let Some(record) = read_record(memory, &header, at, planted)? else {
+            break;
+        };
+        let current = record.term == header.term
+            || (planted == Some(Bug::StaleRecordAccepted) && record.term < header.term);
+        if record.sequence != found.sequence || !current {
+            break;
+        }
+        match record.kind {
+            Kind::Skip => found.place += ring_bytes - at,
+            Kind::Redo => {
+                let extent = record.extent;
+                found.records.push((ring_at + at, record));
+                found.sequence += 1;
+                found.place += extent;
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// Carries out what the log has, and starts the term of `epoch` with an empty log: both headers say so then, and are the
+/// same on all members whose log ended alike.
+///
+/// # Errors
+/// If there is no header, or the memory fails. It can be started again.
+pub fn recover(
+    memory: &mut impl Memory,
+    epoch: Epoch,
+    planted: Option<Bug>,
+) -> Result<Found, RecoverError> {
+    let found = find(memory, planted)?;
+    let data_at = found.header.layout.data_at();
+    if found.header.executes {
+        for (at, record) in &found.records {
+            for copy in &record.copies {
+                let mut bytes = vec![0; copy.length as usize];
+                memory.read(at + copy.from, &mut bytes)?;
+                memory.write(data_at + copy.to, &bytes)?;
+            }
+        }
+    }
+    memory.flush()?;
+    let header = Header {
+        term: epoch,
+        count: 0,
+        sequence: found.sequence,
+        place: found.place,
+        ..found.header
+    };
+    // The older slot first: at each moment one of the two is whole.
+    let older = found.header.count + 1;
+    for slot in [older, older + 1] {
+        memory.write(Layout::header_at(slot % HEADER_SLOTS), &header.emit())?;
+        memory.flush()?;
+    }
+    Ok(found)
+}
+
+fn read_record(
+    memory: &impl Memory,
+    header: &Header,
+    at: u64,
+    planted: Option<Bug>,
+) -> Result<Option<Record>, MemoryError> {
+    let layout = &header.layout;
+    let (place, room) = (layout.ring_at() + at, layout.ring_bytes() - at);
+    let mut head = [0; RECORD_HEADER_BYTES];
+    memory.read(place, &mut head)?;
+    let length = RECORD_HEADER_BYTES as u64 + u64::from(record::payload_bytes(&head));
+    if length > room {
+        return Ok(None);
+    }
+    let mut bytes = vec![0; length as usize];
+    memory.read(place, &mut bytes)?;
+    if planted == Some(Bug::TornRecordAccepted) {
+        record::forge(header.salt, &mut bytes);
+    }
+    Ok(record::parse(header.salt, &bytes, layout.data_bytes()))
+}
+
+fn check_size(memory: &impl Memory, header: &Header) -> Result<(), RecoverError> {
+    let (expected, found) = (header.layout.size(), memory.size());
+    if expected > found {
+        return Err(RecoverError::Size { expected, found });
+    }
+    Ok(())
+}

@@ -1,0 +1,27 @@
+//! Bugs on request: each variant makes one part wrong in one exact way, so that the simulation can show that it would
+//! notice (M12). Never set outside of tests.
+
+/// A way to be wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Bug {
+    /// The log's header is posted together with the copies it relies on.
+    AdvanceBeforeCopy,
+    /// Recovery takes records of an earlier term for real.
+    StaleRecordAccepted,
+    /// Recovery does not compare checksums.
+    TornRecordAccepted,
+    /// A vouching member takes over the header of the source, mark and all.
+    HeaderCopied,
+    /// A member that lost its memory says that it has not.
+    BlankVouches,
+    /// A joiner is taken for caught up without the last, sealed round.
+    LastRoundSkipped,
+    /// An epoch becomes active although an excluded member may still answer reads.
+    ActivateEarly,
+    /// A new epoch takes no locks from clients that were fenced, and does not wait for members to seal.
+    SealNotAwaited,
+    /// A client does not ask whether its slot was fenced while it slept.
+    FenceNotAsked,
+    /// A dirty object is answered like a clean one.
+    DirtyAnswered,
+}

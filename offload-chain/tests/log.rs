@@ -1,0 +1,288 @@
+//! The log on memory that loses power between any two steps (I1, I6, I14, I15; docs/log.md).
+
+mod support;
+
+use std::collections::BTreeMap;
+
+use offload_chain::Epoch;
+use offload_chain::log::{
+    AppendError, Entry, Header, Layout, Log, LogEvent, Preset, RecoverError, find, find_header,
+    format, initialize, recover,
+};
+use offload_chain::planted::Bug;
+use support::local::Local;
+use support::mem::Mem;
+use support::rng::Rng;
+
+use offload_chain::group::Primitives;
+
+const SALT: u64 = 0x5eed;
+const DATA: u64 = 256;
+
+fn layout() -> Layout {
+    Layout::new(2, 1024, DATA).unwrap()
+}
+
+fn group(members: usize) -> Local {
+    let mut group = Local::new(members, layout().size(), 64);
+    for member in &mut group.members {
+        format(member, &Header::first(layout(), SALT, true)).unwrap();
+    }
+    group
+}
+
+fn events(group: &mut Local, log: &mut Log) -> Vec<LogEvent> {
+    let mut events = Vec::new();
+    while let Some((flight, result)) = group.poll() {
+        events.extend(log.handle(group, flight, &result));
+    }
+    events
+}
+
+fn data(member: &Mem) -> &[u8] {
+    &member.bytes()[layout().data_at() as usize..]
+}
+
+fn entry(offset: u64, byte: u8, length: usize) -> Entry {
+    Entry {
+        offset,
+        bytes: vec![byte; length],
+    }
+}
+
+#[test]
+fn append_execute_advance() {
+    let mut group = group(3);
+    let header = find_header(&group.members[2]).unwrap();
+    let mut log = Log::open(header, Preset::STRICT);
+    let entries = [entry(0, 1, 5), entry(100, 2, 16)];
+    assert_eq!(log.append(&mut group, 7, &entries), Ok(1));
+    assert_eq!(log.append(&mut group, 7, &[entry(3, 3, 1)]), Ok(2));
+    group.run();
+    let appended = [LogEvent::Appended(1), LogEvent::Appended(2)];
+    assert_eq!(events(&mut group, &mut log), appended);
+    assert!(data(&group.members[0]).iter().all(|byte| *byte == 0));
+
+    log.execute_and_advance(&mut group);
+    group.run();
+    let executed = [LogEvent::Executed(1), LogEvent::Executed(2)];
+    assert_eq!(events(&mut group, &mut log), executed);
+    group.run();
+    assert_eq!(events(&mut group, &mut log), [LogEvent::Truncated(2)]);
+    group.run();
+    assert_eq!(events(&mut group, &mut log), [LogEvent::Truncated(3)]);
+    assert!(log.is_idle());
+    for member in &group.members {
+        assert_eq!(data(member)[..6], [1, 1, 1, 3, 1, 0]);
+        assert_eq!(data(member)[100..117], [&[2; 16][..], &[0]].concat());
+        let found = find(member, None).unwrap();
+        assert_eq!((found.records.len(), found.sequence), (0, 3));
+    }
+}
+
+/// `initialize` over the group does what `format` does at home (I15).
+#[test]
+fn initialized_from_afar() {
+    let header = Header::first(layout(), SALT, true);
+    let mut group = Local::new(2, layout().size(), 64);
+    let flights = initialize(&mut group, &header).unwrap();
+    group.run();
+    for flight in flights {
+        assert_eq!(group.poll().unwrap().0, flight);
+    }
+    let mut home = Mem::new(layout().size());
+    format(&mut home, &header).unwrap();
+    assert_eq!(group.members[1].bytes(), home.bytes());
+}
+
+#[test]
+fn what_does_not_fit_is_refused() {
+    let mut group = group(1);
+    let mut log = Log::open(find_header(&group.members[0]).unwrap(), Preset::STRICT);
+    let long = log.append(&mut group, 0, &[entry(0, 1, 256), entry(0, 1, 256)]);
+    assert_eq!(
+        long,
+        Err(AppendError::Long {
+            bytes: 640,
+            max: 512
+        })
+    );
+    for wrong in [entry(256, 1, 1), entry(u64::MAX, 1, 1), entry(0, 1, 0)] {
+        let refused = log.append(&mut group, 0, &[wrong]);
+        assert!(matches!(refused, Err(AppendError::Entries(_))));
+    }
+    assert!(matches!(
+        log.append(&mut group, 0, &[]),
+        Err(AppendError::Entries(_))
+    ));
+    let mut taken = 0;
+    while log.append(&mut group, 0, &[entry(0, 1, 100)]).is_ok() {
+        taken += 1;
+    }
+    assert_eq!(taken, 5, "192 bytes each, of 1024");
+    group.run();
+    events(&mut group, &mut log);
+    let full = log.append(&mut group, 0, &[entry(0, 1, 100)]);
+    assert_eq!(full, Err(AppendError::Full));
+    log.execute_and_advance(&mut group);
+    while !log.is_idle() {
+        group.run();
+        events(&mut group, &mut log);
+    }
+    assert_eq!(log.append(&mut group, 0, &[entry(0, 1, 100)]), Ok(6));
+    group.break_off();
+    assert_eq!(events(&mut group, &mut log), vec![LogEvent::Broken; 2]);
+    let refused = log.append(&mut group, 0, &[entry(0, 1, 1)]);
+    assert!(matches!(refused, Err(AppendError::Group(_))));
+}
+
+/// Without log processing nothing is copied, and truncation is the caller's.
+#[test]
+fn the_replicated_preset_leaves_the_data_alone() {
+    let mut group = Local::new(2, layout().size(), 64);
+    for member in &mut group.members {
+        format(member, &Header::first(layout(), SALT, false)).unwrap();
+    }
+    let mut log = Log::open(find_header(&group.members[0]).unwrap(), Preset::REPLICATED);
+    for byte in 1..4 {
+        log.append(&mut group, 0, &[entry(0, byte, 8)]).unwrap();
+    }
+    group.run();
+    events(&mut group, &mut log);
+    log.execute_and_advance(&mut group);
+    assert!(!group.step(&mut Rng::new(0)), "nothing to carry out");
+    log.truncate(&mut group, 3);
+    group.run();
+    assert_eq!(events(&mut group, &mut log), [LogEvent::Truncated(3)]);
+    let found = recover(&mut group.members[1], Epoch(1), None).unwrap();
+    assert_eq!(found.records.len(), 1);
+    assert!(data(&group.members[1]).iter().all(|byte| *byte == 0));
+}
+
+#[test]
+fn memory_of_nobody_is_not_recovered() {
+    let mut memory = Mem::new(layout().size());
+    assert_eq!(
+        recover(&mut memory, Epoch(1), None),
+        Err(RecoverError::NoHeader)
+    );
+    format(&mut memory, &Header::first(layout(), SALT, true)).unwrap();
+    let mut small = Mem::new(layout().size() - 8);
+    small.put(0, &memory.bytes()[..layout().size() as usize - 8]);
+    let refused = recover(&mut small, Epoch(1), None);
+    assert!(
+        matches!(refused, Err(RecoverError::Size { .. })),
+        "{refused:?}"
+    );
+}
+
+/// What went wrong in one life of many power cuts.
+fn lives(seed: u64, bug: Option<Bug>) -> Result<(), String> {
+    let mut rng = Rng::new(seed);
+    let mut group = group(2);
+    let mut epoch = Epoch(0);
+    // Records by sequence number: what is known to be durable, and what was ever posted.
+    let mut posted: BTreeMap<u64, Entry> = BTreeMap::new();
+    let mut acknowledged = 0;
+    // The data as of a sequence number that has been recovered.
+    let mut base = vec![0; DATA as usize];
+    for _ in 0..6 {
+        let header = find_header(&group.members[0]).map_err(|error| error.to_string())?;
+        let first = header.sequence;
+        let mut log = Log::open(header, Preset::STRICT);
+        log.plant(bug);
+        posted.clear();
+        for _ in 0..rng.range(5, 150) {
+            match rng.below(6) {
+                0 | 1 => {
+                    let length = *rng.pick(&[1, 8, 60, 130]);
+                    let offset = rng.below(DATA - length);
+                    let entry = entry(offset, rng.next() as u8, length as usize);
+                    if let Ok(sequence) = log.append(&mut group, 0, std::slice::from_ref(&entry)) {
+                        posted.insert(sequence, entry);
+                    }
+                }
+                2 if rng.permille(300) => log.execute_and_advance(&mut group),
+                _ => {
+                    group.step(&mut rng);
+                }
+            }
+            for event in events(&mut group, &mut log) {
+                if let LogEvent::Appended(sequence) = event {
+                    acknowledged = sequence;
+                }
+            }
+        }
+        group.reopen();
+        epoch = epoch.next();
+        let mut ends = Vec::new();
+        for member in &mut group.members {
+            member.cut(&mut rng);
+            let found = find(member, bug).map_err(|error| error.to_string())?;
+            ends.push(found.sequence);
+            if found.sequence <= acknowledged {
+                return Err(format!(
+                    "{acknowledged} is lost, the log ends at {}",
+                    found.sequence
+                ));
+            }
+            if found.sequence > first + posted.len() as u64 {
+                return Err("there is more than was posted".into());
+            }
+        }
+        // The longest is the source: the other gets its ring, keeps its mark, recovers on its own.
+        let source = usize::from(ends[1] > ends[0]);
+        let ring = layout().ring_at() as usize;
+        let ring = ring..ring + layout().ring_bytes() as usize;
+        let bytes = group.members[source].bytes()[ring.clone()].to_vec();
+        group.members[1 - source].put(ring.start, &bytes);
+        group.members[1 - source].flush_all();
+        for (sequence, entry) in posted.range(..ends[source]) {
+            let at = entry.offset as usize;
+            base[at..at + entry.bytes.len()].copy_from_slice(&entry.bytes);
+            acknowledged = acknowledged.max(*sequence);
+        }
+        for member in &mut group.members {
+            // Recovery is cut as well, and starts again.
+            let mut trial = member.clone();
+            recover(&mut trial, epoch, bug).map_err(|error| error.to_string())?;
+            for _ in 0..rng.below(3) {
+                let mut cut = member.clone();
+                let copied = trial.bytes()[ring.end..].to_vec();
+                cut.put(ring.end, &copied);
+                cut.cut(&mut rng);
+                *member = cut;
+            }
+            recover(member, epoch, bug).map_err(|error| error.to_string())?;
+            if data(member) != base {
+                return Err("the data are not what the log said".into());
+            }
+        }
+        if group.members[0].bytes() != group.members[1].bytes() {
+            return Err("the members differ".into());
+        }
+    }
+    Ok(())
+}
+
+/// I1, I6, I14, I15: whatever is cut, what was acknowledged is found, nothing else than what was posted in a prefix is, and
+/// members end alike.
+#[test]
+fn power_cuts_at_any_step() {
+    for seed in 0..400 {
+        lives(seed, None).unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
+    }
+}
+
+/// M12: the test above would notice.
+#[test]
+fn planted_bugs_are_found() {
+    for bug in [
+        Bug::AdvanceBeforeCopy,
+        Bug::StaleRecordAccepted,
+        Bug::TornRecordAccepted,
+    ] {
+        let found = (0..400).find(|seed| lives(*seed, Some(bug)).is_err());
+        assert!(found.is_some(), "{bug:?} went unnoticed");
+    }
+}
