@@ -5,6 +5,10 @@
 //! between any two steps. [`group`] has members that hold the same bytes, and the primitives that change them all: gWRITE,
 //! gCAS, gMEMCPY, gFLUSH, carried out by the members' engines while their applications may be stopped.
 //!
+//! And what stands on the primitives ([`group::Primitives`]), without I/O and with time passed in: a replicated [`log`] with
+//! recovery, [`lock`]s with fencing, [`read`]s at any member, and [`membership`]: epochs, fail-over, repair and joining by what is
+//! in a store ([`config`]). All of it runs in a simulation of a whole cluster (`tests/simulation.rs`), under every fault of the model.
+//!
 //! # Invariants
 //! - P1. When [`persist::run`] returns, the changes survive a loss of power of the responder, if the recipe is one that
 //!   [`persist::plan`] gave for it (I1).
@@ -37,13 +41,20 @@
 //! the emulated responder, `search` all its states, `prove` a cell; `run` and `endpoint` the requester, `serve` and
 //! `program` the responder, [`persist::message`] what they say to each other, [`persist::pm`] memory to try it on. The
 //! argument is in `docs/persistence.md`.
+//!
+//! [`log`]: `layout`, `header` and `record` the bytes, `append` the client's end, `recover` the member's; with [`lock`] and [`read`]
+//! argued in `docs/log.md`. [`config`]: `ledger` the state, `file` and `etcd` (feature `etcd`) where it is kept. [`membership`]:
+//! `configuration` what is in the store, `member`, `controller` and `session` who acts on it, `copy` how memory is
+//! made alike, `slow` who holds others up; argued in `docs/membership.md`. [`memory`]: a member's memory from inside.
 
 #![forbid(unsafe_code)]
 
+pub mod config;
 mod epoch;
 pub mod group;
 pub mod lock;
 pub mod log;
+pub mod membership;
 pub mod memory;
 pub mod naive;
 pub mod persist;

@@ -10,18 +10,14 @@ pub enum Bug {
     StaleRecordAccepted,
     /// Recovery does not compare checksums.
     TornRecordAccepted,
-    /// A vouching member takes over the header of the source, mark and all.
-    HeaderCopied,
+    /// Each epoch that is tried decides anew where the log ends.
+    EndNotKept,
     /// A member that lost its memory says that it has not.
     BlankVouches,
     /// A joiner is taken for caught up without the last, sealed round.
     LastRoundSkipped,
-    /// An epoch becomes active although an excluded member may still answer reads.
-    ActivateEarly,
     /// A new epoch takes no locks from clients that were fenced, and does not wait for members to seal.
     SealNotAwaited,
-    /// A client does not ask whether its slot was fenced while it slept.
-    FenceNotAsked,
     /// A dirty object is answered like a clean one.
     DirtyAnswered,
 }

@@ -154,7 +154,7 @@ fn the_replicated_preset_leaves_the_data_alone() {
     log.truncate(&mut group, 3);
     group.run();
     assert_eq!(events(&mut group, &mut log), [LogEvent::Truncated(3)]);
-    let found = recover(&mut group.members[1], Epoch(1), None).unwrap();
+    let found = recover(&mut group.members[1], Epoch(1), None, None).unwrap();
     assert_eq!(found.records.len(), 1);
     assert!(data(&group.members[1]).iter().all(|byte| *byte == 0));
 }
@@ -163,13 +163,13 @@ fn the_replicated_preset_leaves_the_data_alone() {
 fn memory_of_nobody_is_not_recovered() {
     let mut memory = Mem::new(layout().size());
     assert_eq!(
-        recover(&mut memory, Epoch(1), None),
+        recover(&mut memory, Epoch(1), None, None),
         Err(RecoverError::NoHeader)
     );
     format(&mut memory, &Header::first(layout(), SALT, true)).unwrap();
     let mut small = Mem::new(layout().size() - 8);
     small.put(0, &memory.bytes()[..layout().size() as usize - 8]);
-    let refused = recover(&mut small, Epoch(1), None);
+    let refused = recover(&mut small, Epoch(1), None, None);
     assert!(
         matches!(refused, Err(RecoverError::Size { .. })),
         "{refused:?}"
@@ -245,7 +245,7 @@ fn lives(seed: u64, bug: Option<Bug>) -> Result<(), String> {
         for member in &mut group.members {
             // Recovery is cut as well, and starts again.
             let mut trial = member.clone();
-            recover(&mut trial, epoch, bug).map_err(|error| error.to_string())?;
+            recover(&mut trial, epoch, None, bug).map_err(|error| error.to_string())?;
             for _ in 0..rng.below(3) {
                 let mut cut = member.clone();
                 let copied = trial.bytes()[ring.end..].to_vec();
@@ -253,7 +253,7 @@ fn lives(seed: u64, bug: Option<Bug>) -> Result<(), String> {
                 cut.cut(&mut rng);
                 *member = cut;
             }
-            recover(member, epoch, bug).map_err(|error| error.to_string())?;
+            recover(member, epoch, None, bug).map_err(|error| error.to_string())?;
             if data(member) != base {
                 return Err("the data are not what the log said".into());
             }

@@ -150,6 +150,18 @@ impl Locks {
         }
     }
 
+    /// Is nothing held, and nothing under way?
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.states.is_empty()
+    }
+
+    /// Is something under way?
+    #[must_use]
+    pub fn is_busy(&self) -> bool {
+        self.states.values().any(|state| state.flight.is_some())
+    }
+
     /// Asks for the lock of all members.
     ///
     /// # Errors

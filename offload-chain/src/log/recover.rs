@@ -37,6 +37,14 @@ pub enum RecoverError {
         /// What there is.
         found: u64,
     },
+    /// Records are missing that others have carried out.
+    #[error("the log ends at {found}, before {expected}; repair it from another member")]
+    Short {
+        /// Where it should end, at least.
+        expected: u64,
+        /// Where it does.
+        found: u64,
+    },
     /// The memory failed.
     #[error(transparent)]
     Memory(#[from] MemoryError),
@@ -53,6 +61,28 @@ pub struct Found {
     pub sequence: u64,
     /// Where it would be.
     pub place: u64,
+}
+
+impl Found {
+    /// Drops records from this number on.
+    fn cut(&mut self, end: u64) -> Result<(), RecoverError> {
+        let first = self.header.sequence;
+        let kept = end.checked_sub(first).map(|kept| kept as usize);
+        let Some(kept) = kept.filter(|kept| *kept < self.records.len()) else {
+            return Err(RecoverError::Short {
+                expected: end,
+                found: self.sequence,
+            });
+        };
+        self.records.truncate(kept);
+        let (mark, ring_bytes) = (self.header.place, self.header.layout.ring_bytes());
+        self.place = self.records.last().map_or(mark, |(at, record)| {
+            let at = at - self.header.layout.ring_at() + ring_bytes;
+            mark + (at - mark % ring_bytes) % ring_bytes + record.extent
+        });
+        self.sequence = end;
+        Ok(())
+    }
 }
 
 /// Writes a new life: the first header, free locks, no records, data as they are.
@@ -97,8 +127,10 @@ pub fn find(memory: &impl Memory, planted: Option<Bug>) -> Result<Found, Recover
         sequence: header.sequence,
         place: header.place,
     };
-    while found.place - header.place < ring_bytes {
-        let at = found.place % ring_bytes;
+    // A skip that no record follows is not a part of the log: members would not agree on it.
+    let mut place = header.place;
+    while place - header.place < ring_bytes {
+        let at = place % ring_bytes;
         let Some(record) = read_record(memory, &header, at, planted)? else {
             break;
         };
@@ -108,19 +140,20 @@ pub fn find(memory: &impl Memory, planted: Option<Bug>) -> Result<Found, Recover
             break;
         }
         match record.kind {
-            Kind::Skip => found.place += ring_bytes - at,
+            Kind::Skip => place += ring_bytes - at,
             Kind::Redo => {
                 let extent = record.extent;
                 found.records.push((ring_at + at, record));
                 found.sequence += 1;
-                found.place += extent;
+                place += extent;
+                found.place = place;
             }
         }
     }
     Ok(found)
 }
 
-/// Carries out what the log has, and starts the term of `epoch` with an empty log: both headers say so then, and are the
+/// Carries out what the log has, up to the record with number `end` if that is given, and starts the term of `epoch` with an empty log: both headers say so then, and are the
 /// same on all members whose log ended alike.
 ///
 /// # Errors
@@ -128,9 +161,13 @@ pub fn find(memory: &impl Memory, planted: Option<Bug>) -> Result<Found, Recover
 pub fn recover(
     memory: &mut impl Memory,
     epoch: Epoch,
+    end: Option<u64>,
     planted: Option<Bug>,
 ) -> Result<Found, RecoverError> {
-    let found = find(memory, planted)?;
+    let mut found = find(memory, planted)?;
+    if let Some(end) = end.filter(|end| found.sequence != *end) {
+        found.cut(end)?;
+    }
     let data_at = found.header.layout.data_at();
     if found.header.executes {
         for (at, record) in &found.records {

@@ -1,0 +1,267 @@
+//! A store in a file, for the processes of one machine.
+//!
+//! The file is one line of magic and checksum, and one of JSON. Each request locks a second file beside it, reads the
+//! state, applies the request, and, if that changed anything, writes the state to a third file, makes it durable and renames
+//! it into place. So a crash leaves the state before or after a request, and nothing else.
+//!
+//! Leases are counted in the clock of the machine since it booted, suspended or not, which all processes share and nobody
+//! can set. The file says which boot it was; in another one, all leases are over.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+use super::{Event, Ledger, REQUESTS_MAX, Request, Revision, Store, StoreError, Ticket};
+
+const MAGIC: &str = "flashnet-store-1";
+const BYTES_MAX: u64 = 64 << 20;
+
+/// What is in the file.
+#[derive(Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Contents {
+    /// Boot of the machine that leases were counted in.
+    boot: String,
+    ledger: Ledger,
+}
+
+/// Why a file is no store.
+#[derive(Debug, thiserror::Error)]
+pub enum FileStoreError {
+    /// The system refused.
+    #[error("cannot {what} {path}: {error}")]
+    Io {
+        /// What was tried.
+        what: &'static str,
+        /// With which file.
+        path: PathBuf,
+        /// Why not.
+        error: io::Error,
+    },
+    /// It is something else, or damaged.
+    #[error(
+        "{path} is not a store, or is damaged ({why}); restore it, or move it away to start without configuration"
+    )]
+    Damaged {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong.
+        why: String,
+    },
+}
+
+/// Now, in a clock that all processes share.
+type Clock = Box<dyn Fn() -> Duration + Send>;
+
+/// A store in a file.
+pub struct FileStore {
+    path: PathBuf,
+    lock: File,
+    clock: Clock,
+    boot: String,
+    tickets: u64,
+    events: VecDeque<Event>,
+    watches: Vec<(String, (Revision, usize))>,
+}
+
+impl FileStore {
+    /// Opens the store, or makes an empty one.
+    ///
+    /// # Errors
+    /// If the system refuses, or the file is something else.
+    pub fn open(path: &Path) -> Result<Self, FileStoreError> {
+        let boot = "/proc/sys/kernel/random/boot_id";
+        let boot = fs::read_to_string(boot).map_err(|error| io_error("read", boot, error))?;
+        Self::open_with(path, boot.trim(), Box::new(since_boot))
+    }
+
+    /// Opens it with another clock: of this boot, the same for all who open the file.
+    ///
+    /// # Errors
+    /// If the system refuses, or the file is something else.
+    pub fn open_with(path: &Path, boot: &str, clock: Clock) -> Result<Self, FileStoreError> {
+        let lock_path = beside(path, "lock");
+        let lock = File::options()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .open(&lock_path)
+            .map_err(|error| io_error("open", &lock_path, error))?;
+        let store = Self {
+            path: path.to_owned(),
+            lock,
+            clock,
+            boot: boot.to_owned(),
+            tickets: 0,
+            events: VecDeque::new(),
+            watches: Vec::new(),
+        };
+        store.locked(|_| ((), false))?;
+        Ok(store)
+    }
+
+    /// Reads, lets `change` work on it, and writes if it says that there is something to write.
+    fn locked<T>(
+        &self,
+        change: impl FnOnce(&mut Ledger) -> (T, bool),
+    ) -> Result<T, FileStoreError> {
+        let failed = |what| move |error| io_error(what, &self.path, error);
+        self.lock.lock().map_err(failed("lock"))?;
+        let result = self.read().and_then(|mut contents| {
+            let mut expired = contents.ledger.expire((self.clock)());
+            if contents.boot != self.boot {
+                contents.ledger.expire_all();
+                contents.boot.clone_from(&self.boot);
+                expired = true;
+            }
+            let (result, changed) = change(&mut contents.ledger);
+            if changed || expired {
+                self.write(&contents)?;
+            }
+            Ok(result)
+        });
+        self.lock.unlock().map_err(failed("unlock"))?;
+        result
+    }
+
+    fn read(&self) -> Result<Contents, FileStoreError> {
+        let bytes = match fs::metadata(&self.path) {
+            Ok(file) if file.len() > BYTES_MAX => Err(io::Error::other("larger than any store")),
+            _ => fs::read(&self.path),
+        };
+        let bytes = match bytes {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return Ok(Contents {
+                    boot: self.boot.clone(),
+                    ..Contents::default()
+                });
+            }
+            bytes => bytes.map_err(|error| io_error("read", &self.path, error))?,
+        };
+        let damaged = |why: String| FileStoreError::Damaged {
+            path: self.path.clone(),
+            why,
+        };
+        let text = String::from_utf8(bytes).map_err(|_| damaged("it is no text".into()))?;
+        let (first, json) = text.split_once('\n').unwrap_or((&text, ""));
+        let Some(crc) = first.strip_prefix(MAGIC) else {
+            return Err(damaged(format!("it does not start with {MAGIC}")));
+        };
+        if crc.trim() != format!("{:08x}", crc32fast::hash(json.as_bytes())) {
+            return Err(damaged("the checksum is wrong".into()));
+        }
+        serde_json::from_str(json).map_err(|error| damaged(error.to_string()))
+    }
+
+    fn write(&self, contents: &Contents) -> Result<(), FileStoreError> {
+        let json = serde_json::to_string(contents).map_err(|error| {
+            let error = io::Error::other(error);
+            io_error("write", &self.path, error)
+        })?;
+        let temporary = beside(&self.path, "new");
+        let write = || -> io::Result<()> {
+            let mut file = File::create(&temporary)?;
+            write!(
+                file,
+                "{MAGIC} {:08x}\n{json}",
+                crc32fast::hash(json.as_bytes())
+            )?;
+            file.sync_all()?;
+            fs::rename(&temporary, &self.path)?;
+            let directory = self.path.parent().filter(|path| path.as_os_str() != "");
+            File::open(directory.unwrap_or(Path::new(".")))?.sync_all()
+        };
+        write().map_err(|error| io_error("write", &self.path, error))
+    }
+
+    fn look(&mut self) {
+        if self.watches.is_empty() {
+            return;
+        }
+        let prefixes: Vec<String> = self.watches.iter().map(|watch| watch.0.clone()).collect();
+        let digests = self.locked(|ledger| {
+            let digests = prefixes.iter().map(|prefix| ledger.digest(prefix));
+            (digests.collect::<Vec<_>>(), false)
+        });
+        // A store that cannot be read tells nothing; requests will say why.
+        for ((prefix, seen), digest) in self.watches.iter_mut().zip(digests.into_iter().flatten()) {
+            if *seen != digest {
+                *seen = digest;
+                self.events.push_back(Event::Changed {
+                    prefix: prefix.clone(),
+                });
+            }
+        }
+    }
+}
+
+impl Store for FileStore {
+    fn submit(&mut self, request: Request) -> Ticket {
+        self.tickets += 1;
+        let ticket = Ticket(self.tickets);
+        let now = (self.clock)();
+        let answer = if self.events.len() >= REQUESTS_MAX {
+            Err(StoreError::Busy)
+        } else {
+            let reads = matches!(request, Request::List { .. } | Request::Watch { .. });
+            let applied = self.locked(|ledger| {
+                let reply = ledger.apply(now, &request);
+                let changed = reply.is_ok() && !reads;
+                let digest = match &request {
+                    Request::Watch { prefix } => Some((prefix.clone(), ledger.digest(prefix))),
+                    _ => None,
+                };
+                ((reply, digest), changed)
+            });
+            match applied {
+                Ok((reply, watch)) => {
+                    self.watches.extend(watch);
+                    reply
+                }
+                Err(error) => Err(StoreError::Unavailable(error.to_string())),
+            }
+        };
+        self.events.push_back(Event::Answer(ticket, answer));
+        ticket
+    }
+
+    fn poll(&mut self) -> Option<Event> {
+        if self.events.is_empty() {
+            self.look();
+        }
+        self.events.pop_front()
+    }
+}
+
+impl fmt::Debug for FileStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FileStore")
+            .field("path", &self.path)
+            .finish_non_exhaustive()
+    }
+}
+
+fn since_boot() -> Duration {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    Duration::new(now.tv_sec.unsigned_abs(), now.tv_nsec.unsigned_abs() as u32)
+}
+
+fn beside(path: &Path, extension: &str) -> PathBuf {
+    let mut name = path.as_os_str().to_owned();
+    name.push(".");
+    name.push(extension);
+    name.into()
+}
+
+fn io_error(what: &'static str, path: impl Into<PathBuf>, error: io::Error) -> FileStoreError {
+    FileStoreError::Io {
+        what,
+        path: path.into(),
+        error,
+    }
+}

@@ -1,0 +1,490 @@
+//! The controller: moves a group from epoch to epoch, by what is in the store and nothing else.
+//!
+//! Any number may run; the store lets one of them win each step. It may be killed anywhere. Time tells it only when to give
+//! up waiting, and when read leases are over for sure (C1).
+
+use std::collections::{BTreeMap, HashMap};
+use std::time::Duration;
+
+use crate::config::{Event, Expect, Item, Reply, Request, Revision, Store, Ticket};
+use crate::epoch::Epoch;
+use crate::lock::Slot;
+use crate::planted::Bug;
+
+use super::configuration::{
+    Boot, CLIENT, CONFIG, Configuration, DOUBT, Doubt, End, MEMBER, MemberId, Phase, Report, SLOT,
+    Seat, decode, encode,
+};
+use super::slow::{SlowPolicy, SlowWatch};
+
+/// How a controller is to behave.
+#[derive(Clone, Debug)]
+pub struct ControllerSettings {
+    /// Between looks at the store; it looks when told of changes, too.
+    pub period: Duration,
+    /// How long it waits for a member in a phase before it goes on without.
+    pub patience: Duration,
+    /// At least that of the members.
+    pub read_lease: Duration,
+    /// What to do with slow members.
+    pub slow: SlowPolicy,
+    #[doc(hidden)]
+    pub planted: Option<Bug>,
+}
+
+/// What a controller sees in the store at one moment.
+#[derive(Clone, Debug, Default)]
+pub struct View {
+    /// The configuration.
+    pub configuration: Option<Configuration>,
+    revision: Revision,
+    /// Living members.
+    pub reports: BTreeMap<MemberId, Report>,
+    /// Slots that are taken.
+    pub slots: BTreeMap<Slot, (Boot, Revision)>,
+    /// Slots whose client lives.
+    pub clients: BTreeMap<Slot, Boot>,
+    /// Epochs in doubt.
+    pub doubts: BTreeMap<Epoch, Doubt>,
+    /// What could not be read.
+    pub bad: Vec<String>,
+}
+
+/// What a controller would tell an operator.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Note {
+    /// A new epoch, and why.
+    NewEpoch(Epoch, String),
+    /// An epoch got to a phase.
+    Phase(Epoch, Phase),
+    /// No member can vouch for what was acknowledged: the group waits for one of these.
+    Waiting(Vec<MemberId>),
+    /// A member is slow.
+    Slow(MemberId, u64),
+    /// Something in the store is wrong.
+    Bad(String),
+}
+
+/// A controller.
+#[derive(Debug)]
+pub struct Controller {
+    settings: ControllerSettings,
+    asked: HashMap<Ticket, (Asked, Duration)>,
+    next_look: Duration,
+    watching: bool,
+    /// Since when this epoch is known, and this phase of it.
+    epoch_since: (Epoch, Duration),
+    phase_since: (Epoch, Phase, Duration),
+    suspects: BTreeMap<MemberId, u32>,
+    slow: SlowWatch,
+    notes: Vec<Note>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Asked {
+    Watch,
+    Look,
+    Put,
+    Other,
+}
+
+impl View {
+    /// What these items say.
+    #[must_use]
+    pub fn of(items: &[Item]) -> Self {
+        let mut view = Self::default();
+        for item in items {
+            if let Err(bad) = view.take(item) {
+                view.bad.push(bad);
+            }
+        }
+        view
+    }
+
+    fn take(&mut self, item: &Item) -> Result<(), String> {
+        let said = |error: super::configuration::BadValue| error.to_string();
+        let number = |prefix: &str| {
+            let number = item.key.strip_prefix(prefix)?;
+            number.parse::<u64>().ok()
+        };
+        let slot = |prefix| number(prefix).and_then(|slot| Slot::new(u32::try_from(slot).ok()?));
+        if item.key == CONFIG {
+            self.configuration = Some(decode(item).map_err(said)?);
+            self.revision = item.revision;
+        } else if item.key.starts_with(MEMBER) {
+            let report: Report = decode(item).map_err(said)?;
+            self.reports.insert(report.seat.id, report);
+        } else if let Some(slot) = slot(CLIENT) {
+            self.clients.insert(slot, decode(item).map_err(said)?);
+        } else if let Some(slot) = slot(SLOT) {
+            let boot = decode(item).map_err(said)?;
+            self.slots.insert(slot, (boot, item.revision));
+        } else if let Some(epoch) = number(DOUBT) {
+            self.doubts
+                .insert(Epoch(epoch), decode(item).map_err(said)?);
+        }
+        Ok(())
+    }
+
+    fn lives(&self, seat: &Seat) -> bool {
+        let report = self.reports.get(&seat.id);
+        report.is_some_and(|report| report.seat == *seat)
+    }
+
+    /// Slots whose client is gone.
+    fn dead_slots(&self) -> Vec<(Slot, Boot)> {
+        let slots = self.slots.iter();
+        slots
+            .filter(|(slot, (boot, _))| self.clients.get(slot) != Some(boot))
+            .map(|(slot, (boot, _))| (*slot, *boot))
+            .collect()
+    }
+}
+
+impl Controller {
+    /// One that knows nothing yet.
+    #[must_use]
+    pub fn new(settings: ControllerSettings) -> Self {
+        Self {
+            settings,
+            asked: HashMap::new(),
+            next_look: Duration::ZERO,
+            watching: false,
+            epoch_since: (Epoch(0), Duration::ZERO),
+            phase_since: (Epoch(0), Phase::Active, Duration::ZERO),
+            suspects: BTreeMap::new(),
+            slow: SlowWatch::default(),
+            notes: Vec::new(),
+        }
+    }
+
+    /// What there is to tell.
+    pub fn take_notes(&mut self) -> Vec<Note> {
+        std::mem::take(&mut self.notes)
+    }
+
+    /// When [`tick`](Self::tick) is due.
+    #[must_use]
+    pub fn next_tick(&self) -> Duration {
+        self.next_look
+    }
+
+    /// Time has come to look.
+    pub fn tick(&mut self, now: Duration, store: &mut impl Store) {
+        if now < self.next_look {
+            return;
+        }
+        self.next_look = now + self.settings.period;
+        let patience = self.settings.period * 8;
+        self.asked.retain(|_, (_, at)| now < *at + patience);
+        if !self.watching {
+            let prefix = String::new();
+            self.ask(now, store, Request::Watch { prefix }, Asked::Watch);
+            self.watching = true;
+        }
+        self.look(now, store);
+    }
+
+    /// The store says something.
+    pub fn handle(&mut self, now: Duration, store: &mut impl Store, event: Event) {
+        match event {
+            Event::Changed { .. } => self.look(now, store),
+            Event::Answer(ticket, answer) => {
+                let Some((asked, _)) = self.asked.remove(&ticket) else {
+                    return;
+                };
+                match (asked, answer) {
+                    (Asked::Look, Ok(Reply::Items(items, _))) => {
+                        self.act(now, store, &View::of(&items));
+                    }
+                    (Asked::Put, _) => self.look(now, store),
+                    (Asked::Watch, Err(_)) => self.watching = false,
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    fn look(&mut self, now: Duration, store: &mut impl Store) {
+        if self.waits_for(&Asked::Put) || self.waits_for(&Asked::Look) {
+            // It looks again when that is answered, or at the next tick.
+            self.next_look = self.next_look.min(now + self.settings.period / 4);
+            return;
+        }
+        // All keys: what is decided comes from one moment.
+        let prefix = String::new();
+        self.ask(now, store, Request::List { prefix }, Asked::Look);
+    }
+
+    /// Decides on one step.
+    fn act(&mut self, now: Duration, store: &mut impl Store, view: &View) {
+        self.notes.extend(view.bad.iter().cloned().map(Note::Bad));
+        let Some(config) = &view.configuration else {
+            return;
+        };
+        let epoch = config.epoch;
+        // C1: from when on reads of the configuration show this epoch.
+        if self.epoch_since.0 != epoch {
+            self.epoch_since = (epoch, now);
+        }
+        if (self.phase_since.0, self.phase_since.1) != (epoch, config.phase) {
+            self.phase_since = (epoch, config.phase, now);
+            self.notes.push(Note::Phase(epoch, config.phase));
+        }
+        let stale: Vec<Epoch> = view
+            .doubts
+            .range(..epoch)
+            .map(|(epoch, _)| *epoch)
+            .collect();
+        for doubt in stale {
+            let key = format!("{DOUBT}{doubt}");
+            let expect = Expect::Anything;
+            self.ask(now, store, Request::Delete { key, expect }, Asked::Other);
+        }
+        if let Some((why, without)) = self.new_epoch_wanted(now, view, config) {
+            if let Some(next) = self.propose(view, config, &without) {
+                self.notes.push(Note::NewEpoch(next.epoch, why));
+                self.put(now, store, view, &next);
+            } else if config.active_epoch > Epoch(0) {
+                let active = config.active_chain.iter().map(|seat| seat.id).collect();
+                self.notes.push(Note::Waiting(active));
+            }
+            return;
+        }
+        if let Some(next) = self.next_phase(now, view, config) {
+            if next.phase == Phase::Active {
+                for (slot, boot) in &next.fenced {
+                    if let Some((found, revision)) = view.slots.get(slot)
+                        && found == boot
+                    {
+                        let key = format!("{SLOT}{}", slot.number());
+                        let expect = Expect::Revision(*revision);
+                        self.ask(now, store, Request::Delete { key, expect }, Asked::Other);
+                    }
+                }
+            }
+            self.put(now, store, view, &next);
+        }
+    }
+
+    /// Whether the present epoch has to end, why, and who is to be left out.
+    fn new_epoch_wanted(
+        &mut self,
+        now: Duration,
+        view: &View,
+        config: &Configuration,
+    ) -> Option<(String, Vec<MemberId>)> {
+        if config.active_epoch == Epoch(0) && config.epoch == Epoch(0) {
+            let reported = |id: &MemberId| view.reports.contains_key(id);
+            return (!config.members.is_empty() && config.members.iter().all(reported))
+                .then(|| ("all members are there".into(), Vec::new()));
+        }
+        if let Some(seat) = config.chain.iter().find(|seat| !view.lives(seat)) {
+            let why = format!("member {} is gone", seat.id);
+            return Some((why, Vec::new()));
+        }
+        if let Some(seat) = config
+            .chain
+            .iter()
+            .find(|seat| !config.members.contains(&seat.id))
+        {
+            return Some((format!("member {} is removed", seat.id), Vec::new()));
+        }
+        if config.phase != Phase::Active {
+            let late = self.late(config, view);
+            let over = now >= self.phase_since.2 + self.settings.patience;
+            return (over && !late.is_empty()).then(|| {
+                (
+                    format!("no answer from {late:?} in {:?}", config.phase),
+                    late,
+                )
+            });
+        }
+        if let Some(doubt) = view.doubts.get(&config.epoch) {
+            let mut without = Vec::new();
+            if let Some(suspect) = doubt.suspect {
+                let times = self.suspects.entry(suspect).or_default();
+                *times += 1;
+                if *times >= 2 && config.chain.len() > 1 {
+                    *times = 0;
+                    without.push(suspect);
+                }
+            }
+            return Some((format!("somebody's group is broken: {doubt:?}"), without));
+        }
+        let dead = view.dead_slots();
+        if !dead.is_empty() {
+            return Some((format!("clients are gone: {dead:?}"), Vec::new()));
+        }
+        let joins = |report: &&Report| {
+            let new = config.chain.iter().all(|seat| seat.id != report.seat.id);
+            new && config.members.contains(&report.seat.id) && report.ready == Some(config.epoch)
+        };
+        if let Some(report) = view.reports.values().find(joins) {
+            return Some((format!("member {} joins", report.seat.id), Vec::new()));
+        }
+        let lags = |seat: &Seat| Some((seat.id, view.reports.get(&seat.id)?.lag_ms));
+        let lags: Vec<_> = config.chain.iter().filter_map(lags).collect();
+        let slow = self.slow.look(&self.settings.slow, now, &lags)?;
+        self.notes.push(Note::Slow(slow.member, slow.lag_ms));
+        (slow.remove).then(|| (format!("member {} is slow", slow.member), vec![slow.member]))
+    }
+
+    /// Who keeps this phase from being over.
+    fn late(&self, config: &Configuration, view: &View) -> Vec<MemberId> {
+        let epoch = config.epoch;
+        let there = |seat: &&Seat| {
+            let Some(report) = view.reports.get(&seat.id) else {
+                return false;
+            };
+            match config.phase {
+                Phase::Seal => report.sealed == epoch,
+                Phase::Sync => report.synced == epoch,
+                Phase::Recover | Phase::Active => report.recovered == epoch,
+            }
+        };
+        let late = config.chain.iter().filter(|seat| !there(seat));
+        late.map(|seat| seat.id).collect()
+    }
+
+    /// The next epoch; none, if nobody can vouch for what was acknowledged.
+    fn propose(
+        &self,
+        view: &View,
+        config: &Configuration,
+        without: &[MemberId],
+    ) -> Option<Configuration> {
+        let birth = config.active_epoch == Epoch(0);
+        let member = |id: &MemberId| config.members.contains(id);
+        let old: Vec<MemberId> = match birth {
+            true => config.members.clone(),
+            false => config.active_chain.iter().map(|seat| seat.id).collect(),
+        };
+        let vouching = |without: &[MemberId]| -> Vec<Seat> {
+            let ids = old.iter().filter(|id| member(id) && !without.contains(id));
+            let reports = ids.filter_map(|id| view.reports.get(id));
+            let able = reports.filter(|report| birth || config.vouches(report));
+            able.map(|report| report.seat).collect()
+        };
+        let mut chain = vouching(without);
+        if chain.is_empty() {
+            // Better all of them once more than nobody.
+            chain = vouching(&[]);
+        }
+        if chain.is_empty() {
+            return None;
+        }
+        let ids = chain.iter().map(|seat| seat.id).collect::<Vec<_>>();
+        for report in view.reports.values() {
+            let seat = report.seat;
+            let ready = report.ready == Some(config.active_epoch) && !birth;
+            if ready && member(&seat.id) && !ids.contains(&seat.id) && !without.contains(&seat.id) {
+                chain.push(seat);
+            }
+        }
+        let mut fenced = view.dead_slots();
+        if config.phase != Phase::Active {
+            for slot in &config.fenced {
+                if !fenced.contains(slot) {
+                    fenced.push(*slot);
+                }
+            }
+        }
+        Some(Configuration {
+            epoch: config.epoch.next(),
+            phase: Phase::Seal,
+            chain,
+            vouching: if birth { Vec::new() } else { ids },
+            source: None,
+            fenced,
+            ..config.clone()
+        })
+    }
+
+    /// The same epoch in its next phase, if this one is over.
+    fn next_phase(
+        &self,
+        now: Duration,
+        view: &View,
+        config: &Configuration,
+    ) -> Option<Configuration> {
+        let hasty = self.settings.planted == Some(Bug::SealNotAwaited);
+        let early = hasty && config.phase == Phase::Seal;
+        if config.phase == Phase::Active || !(early || self.late(config, view).is_empty()) {
+            return None;
+        }
+        let mut next = config.clone();
+        match config.phase {
+            Phase::Seal => {
+                let source = self.source(view, config)?;
+                let (_, sequence) = source.log?;
+                next.phase = Phase::Sync;
+                next.source = Some(source.seat.id);
+                if !config.reaches_end(source) || self.settings.planted == Some(Bug::EndNotKept) {
+                    // Nobody who is there has carried out more, or ever will.
+                    let since = config.epoch;
+                    next.end = Some(End { since, sequence });
+                }
+            }
+            Phase::Sync => next.phase = Phase::Recover,
+            Phase::Recover => {
+                if !self.excluded_are_silent(now, view, config) {
+                    return None;
+                }
+                next.phase = Phase::Active;
+                next.end = None;
+                next.active_epoch = config.epoch;
+                next.active_chain.clone_from(&config.chain);
+            }
+            Phase::Active => return None,
+        }
+        Some(next)
+    }
+
+    /// Who has the log up to the decided end; without one, the longest log.
+    fn source<'a>(&self, view: &'a View, config: &Configuration) -> Option<&'a Report> {
+        let vouches = |report: &&Report| {
+            config.active_epoch == Epoch(0)
+                || (config.vouching.contains(&report.seat.id) && config.vouches(report))
+        };
+        let rank = |report: &&Report| {
+            let end = report.log.map_or(0, |(_, end)| end);
+            let continuous = config.active_chain.contains(&report.seat);
+            (config.reaches_end(report), end, continuous)
+        };
+        let reports = config.chain.iter();
+        let reports = reports.filter_map(|seat| view.reports.get(&seat.id));
+        reports.filter(vouches).max_by_key(rank)
+    }
+
+    /// C1: those of the last active chain who are left out have sealed, or their read leases are over.
+    fn excluded_are_silent(&self, now: Duration, view: &View, config: &Configuration) -> bool {
+        let margin = self.settings.read_lease * 102 / 100;
+        let over = now >= self.epoch_since.1 + margin;
+        let silent = |seat: &Seat| {
+            let report = view.reports.get(&seat.id);
+            config.chain.contains(seat)
+                || report
+                    .is_some_and(|report| report.seat == *seat && report.sealed >= config.epoch)
+        };
+        over || config.active_chain.iter().all(silent)
+    }
+
+    fn put(&mut self, now: Duration, store: &mut impl Store, view: &View, next: &Configuration) {
+        let put = Request::Put {
+            key: CONFIG.into(),
+            value: encode(next),
+            expect: Expect::Revision(view.revision),
+            lease: None,
+        };
+        self.ask(now, store, put, Asked::Put);
+    }
+
+    fn ask(&mut self, now: Duration, store: &mut impl Store, request: Request, asked: Asked) {
+        self.asked.insert(store.submit(request), (asked, now));
+    }
+
+    fn waits_for(&self, what: &Asked) -> bool {
+        self.asked.values().any(|(asked, _)| asked == what)
+    }
+}

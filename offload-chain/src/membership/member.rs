@@ -1,0 +1,639 @@
+//! A member: what it does at each change of the configuration.
+//!
+//! It lives in the process that hosts the engine. It gets the time, what the store says and what other members say;
+//! it changes its memory while the engine is closed, and says what the engine is to do. Safety hangs on three orders, each marked
+//! in the code: close before `sealed` is reported (R1), a read lease counted from before the question (R2), and nothing copied
+//! into memory that vouches but locks and ring (R3).
+
+use std::collections::{HashMap, VecDeque};
+use std::time::Duration;
+
+use crate::config::{Event, Expect, LeaseId, Reply, Request, Store, Ticket};
+use crate::epoch::Epoch;
+use crate::lock::{Slot, Word};
+use crate::log::{find, find_header, format, recover};
+use crate::memory::{Memory, MemoryError};
+use crate::planted::Bug;
+
+use super::configuration::{
+    BadValue, CONFIG, Configuration, DOUBT, Doubt, MEMBER, MemberId, Phase, Report, Seat, decode,
+    encode,
+};
+use super::copy::{Message, Part, Round, answer};
+
+/// Rounds of catching up after which a joiner is ready however much changes.
+const ROUNDS_MAX: u32 = 6;
+
+/// How a member is to behave.
+#[derive(Clone, Debug)]
+pub struct MemberSettings {
+    /// Who it is, and in which life.
+    pub seat: Seat,
+    /// Where it is reached.
+    pub address: String,
+    /// Between heartbeats.
+    pub period: Duration,
+    /// Heartbeats missed until it is taken for dead.
+    pub misses: u32,
+    /// How long it may answer READs after it asked for the configuration.
+    pub read_lease: Duration,
+    /// A round of catching up with no more chunks than this is enough.
+    pub ready_chunks: u64,
+    #[doc(hidden)]
+    pub planted: Option<Bug>,
+}
+
+/// What is to be done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// The engine is to stop executing for all epochs before this one, before the next call.
+    Close(Epoch),
+    /// The engine is to execute for this epoch.
+    Open(Epoch, Vec<Seat>),
+    /// The engine may answer READs in this epoch until then, looked at after the bytes were taken.
+    ReadLease(Epoch, Duration),
+    /// To another member; may be lost.
+    Send(MemberId, Message),
+    /// For people.
+    Warn(String),
+}
+
+/// A member.
+#[derive(Debug)]
+pub struct Member {
+    settings: MemberSettings,
+    report: Report,
+    /// What the configuration was when last seen.
+    configuration: Option<Configuration>,
+    open: Epoch,
+    lease: Option<LeaseId>,
+    asked: HashMap<Ticket, (Asked, Duration)>,
+    /// Of the last call.
+    now: Duration,
+    next_heartbeat: Duration,
+    next_ask: Duration,
+    reporting: bool,
+    stale: bool,
+    round: Option<Round>,
+    rounds: u32,
+    /// Where the last round came from, and the generation to go on from.
+    caught_up: Option<(Seat, u64)>,
+    /// Of the source, for memory that has been copied as a whole.
+    header: Option<crate::log::Header>,
+    numbers: u64,
+    watching: bool,
+    actions: VecDeque<Action>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Asked {
+    Grant,
+    KeepAlive,
+    Config { at: Duration },
+    Report,
+    Watch,
+    Other,
+}
+
+impl Member {
+    /// A member that starts. Its engine has nothing open.
+    #[must_use]
+    pub fn new(settings: MemberSettings) -> Self {
+        let report = Report {
+            seat: settings.seat,
+            address: settings.address.clone(),
+            log: None,
+            sealed: Epoch(0),
+            synced: Epoch(0),
+            recovered: Epoch(0),
+            ready: None,
+            behind: 0,
+            lag_ms: 0,
+        };
+        Self {
+            settings,
+            report,
+            configuration: None,
+            open: Epoch(0),
+            lease: None,
+            asked: HashMap::new(),
+            now: Duration::ZERO,
+            next_heartbeat: Duration::ZERO,
+            next_ask: Duration::ZERO,
+            reporting: false,
+            stale: true,
+            round: None,
+            rounds: 0,
+            caught_up: None,
+            header: None,
+            numbers: 0,
+            watching: false,
+            actions: VecDeque::new(),
+        }
+    }
+
+    /// What is to be done next.
+    pub fn poll_action(&mut self) -> Option<Action> {
+        self.actions.pop_front()
+    }
+
+    /// When [`tick`](Self::tick) is due.
+    #[must_use]
+    pub fn next_tick(&self) -> Duration {
+        match self.round {
+            Some(_) => self.next_heartbeat.min(self.next_ask),
+            None => self.next_heartbeat,
+        }
+    }
+
+    /// What it says of itself.
+    #[must_use]
+    pub fn report(&self) -> &Report {
+        &self.report
+    }
+
+    /// For how long the slowest link of the engine has had an answer outstanding.
+    pub fn set_lag(&mut self, lag: Duration) {
+        let lag = lag.as_millis() as u64;
+        if lag.abs_diff(self.report.lag_ms) > self.report.lag_ms / 4 {
+            self.report.lag_ms = lag;
+            self.stale = true;
+        }
+    }
+
+    /// The engine's group of this epoch is broken; `suspect` did not answer.
+    pub fn doubt(&mut self, store: &mut impl Store, epoch: Epoch, suspect: Option<MemberId>) {
+        if epoch < self.report.sealed {
+            return;
+        }
+        let doubt = Request::Put {
+            key: format!("{DOUBT}{epoch}"),
+            value: encode(&Doubt { suspect }),
+            expect: Expect::Anything,
+            lease: None,
+        };
+        self.ask(store, doubt, Asked::Other);
+    }
+
+    /// Time has come to something.
+    pub fn tick(&mut self, now: Duration, store: &mut impl Store, memory: &mut impl Memory) {
+        self.now = now;
+        if now >= self.next_heartbeat {
+            self.next_heartbeat = now + self.settings.period;
+            self.forget_old(now);
+            if !self.watching && !self.waits_for(|asked| *asked == Asked::Watch) {
+                let prefix = CONFIG.to_owned();
+                self.ask(store, Request::Watch { prefix }, Asked::Watch);
+            }
+            match self.lease {
+                None if !self.waits_for(|asked| *asked == Asked::Grant) => {
+                    let ttl = self.settings.period * self.settings.misses;
+                    self.ask(store, Request::Grant { ttl }, Asked::Grant);
+                }
+                Some(lease) if !self.waits_for(|asked| *asked == Asked::KeepAlive) => {
+                    self.ask(store, Request::KeepAlive { lease }, Asked::KeepAlive);
+                }
+                _ => {}
+            }
+            self.look(now, store);
+        }
+        if now >= self.next_ask && self.round.is_some() {
+            self.next_ask = now + self.settings.period * 2;
+            self.ask_round(memory);
+        }
+        self.put_report(store);
+    }
+
+    /// What was not answered in a long time is asked again; late answers do no harm.
+    fn forget_old(&mut self, now: Duration) {
+        let patience = self.settings.period * 8;
+        let old = |at: Duration| now > at + patience;
+        if self
+            .asked
+            .values()
+            .any(|(asked, at)| *asked == Asked::Report && old(*at))
+        {
+            self.reporting = false;
+            self.stale = true;
+        }
+        self.asked.retain(|_, (_, at)| !old(*at));
+    }
+
+    /// The store says something.
+    pub fn handle(
+        &mut self,
+        now: Duration,
+        store: &mut impl Store,
+        memory: &mut impl Memory,
+        event: Event,
+    ) {
+        self.now = now;
+        match event {
+            Event::Changed { .. } => self.look(now, store),
+            Event::Answer(ticket, answer) => {
+                let Some((asked, _)) = self.asked.remove(&ticket) else {
+                    return;
+                };
+                self.answered(now, memory, asked, answer.ok());
+            }
+        }
+        self.put_report(store);
+    }
+
+    fn answered(
+        &mut self,
+        now: Duration,
+        memory: &mut impl Memory,
+        asked: Asked,
+        reply: Option<Reply>,
+    ) {
+        match (asked, reply) {
+            (Asked::Grant, Some(Reply::Granted(lease))) => {
+                self.lease = Some(lease);
+                self.stale = true;
+            }
+            (Asked::KeepAlive, Some(Reply::NoLease)) => self.lease = None,
+            (Asked::Report, reply) => {
+                self.reporting = false;
+                match reply {
+                    Some(Reply::Done(_)) => {}
+                    Some(Reply::NoLease) => {
+                        self.lease = None;
+                        self.stale = true;
+                    }
+                    _ => self.stale = true,
+                }
+            }
+            (Asked::Watch, Some(Reply::Watching)) => self.watching = true,
+            (Asked::Config { at }, Some(Reply::Items(items, _))) => {
+                let config = items.iter().find(|item| item.key == CONFIG);
+                match config.map(decode::<Configuration>) {
+                    Some(Ok(config)) => self.configured(now, at, memory, config),
+                    Some(Err(error)) => self.warn(&error),
+                    None => {}
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn warn(&mut self, error: &BadValue) {
+        self.actions.push_back(Action::Warn(error.to_string()));
+    }
+
+    /// The configuration is this, as of a question asked at `asked`.
+    fn configured(
+        &mut self,
+        now: Duration,
+        asked: Duration,
+        memory: &mut impl Memory,
+        config: Configuration,
+    ) {
+        let known = self.configuration.as_ref();
+        if known.is_some_and(|known| (config.epoch, config.phase) < (known.epoch, known.phase)) {
+            // An answer that was overtaken.
+            return;
+        }
+        if config.epoch > self.report.sealed || known.is_none() {
+            self.seal(memory, &config);
+        }
+        let position = config.position(self.settings.seat);
+        let epoch = config.epoch;
+        self.configuration = Some(config.clone());
+        match (config.phase, position) {
+            (Phase::Sync, Some(_)) if self.report.synced < epoch => {
+                self.sync(now, memory, &config);
+            }
+            (Phase::Recover, Some(_))
+                if self.report.synced == epoch && self.report.recovered < epoch =>
+            {
+                self.recover(memory, &config);
+            }
+            (Phase::Active, Some(_)) if self.report.recovered == epoch => {
+                if self.open < epoch {
+                    self.open = epoch;
+                    self.round = None;
+                    let open = Action::Open(epoch, config.chain.clone());
+                    self.actions.push_back(open);
+                }
+                // R2: every read of the configuration that starts now or later may show a newer epoch.
+                let lease = self.settings.read_lease * 98 / 100;
+                self.actions
+                    .push_back(Action::ReadLease(epoch, asked + lease));
+            }
+            (Phase::Active, None) => {
+                let own = self.settings.seat.id;
+                // In the chain in an earlier life it may be the one that can vouch: hands off.
+                let before = config.chain.iter().any(|seat| seat.id == own);
+                if config.members.contains(&own) && !before {
+                    self.catch_up(now, memory, &config);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// R1: closed first; then it looks at its log, which nobody changes any more; then it reports.
+    fn seal(&mut self, memory: &mut impl Memory, config: &Configuration) {
+        self.actions.push_back(Action::Close(config.epoch));
+        self.report.sealed = config.epoch;
+        self.round = None;
+        if self.settings.planted != Some(Bug::LastRoundSkipped) {
+            self.header = None;
+        }
+        if config.active_epoch == Epoch(0) && config.epoch > Epoch(0) {
+            // Nothing was ever acknowledged.
+            if let Ok(header) = config.birth.header() {
+                // What cannot be formatted has no log to report.
+                let _ = format(memory, &header);
+            }
+        }
+        self.look_at_log(memory, config);
+    }
+
+    fn look_at_log(&mut self, memory: &mut impl Memory, config: &Configuration) {
+        let found = find(memory, self.settings.planted).ok();
+        let found = found.filter(|found| found.header.salt == config.birth.salt);
+        let mut log = found.map(|found| (found.header.term, found.sequence));
+        if self.settings.planted == Some(Bug::BlankVouches) && log.is_none() {
+            let header = config.birth.header().ok();
+            if let Some(mut header) = header {
+                header.term = config.active_epoch;
+                let _ = format(memory, &header);
+                log = Some((header.term, 1));
+            }
+        }
+        if log != self.report.log || self.report.sealed == config.epoch {
+            self.report.log = log;
+            self.stale = true;
+        }
+    }
+
+    fn sync(&mut self, now: Duration, memory: &mut impl Memory, config: &Configuration) {
+        let Some(source) = config.source else { return };
+        let own = self.settings.seat.id;
+        if source == own {
+            self.report.synced = config.epoch;
+            self.stale = true;
+            return;
+        }
+        if self.round.is_some() {
+            return;
+        }
+        let Some(seat) = config.chain.iter().find(|seat| seat.id == source) else {
+            return;
+        };
+        let vouching = config.vouching.contains(&own);
+        let since = self.caught_up.filter(|(from, _)| from == seat);
+        let skip = self.settings.planted == Some(Bug::LastRoundSkipped);
+        if skip && !vouching && since.is_some() && self.header.is_some() {
+            self.report.synced = config.epoch;
+            self.stale = true;
+            return;
+        }
+        let (part, since) = match vouching {
+            true => (Part::Log, None),
+            false => (Part::All, since.map(|(_, generation)| generation)),
+        };
+        self.start_round(now, memory, (config, *seat), part, since);
+    }
+
+    /// Copies from a member of the active chain until little changes any more.
+    fn catch_up(&mut self, now: Duration, memory: &mut impl Memory, config: &Configuration) {
+        if self.round.is_some() {
+            return;
+        }
+        let stays = |(from, _): &(Seat, u64)| config.chain.contains(from);
+        self.caught_up = self.caught_up.filter(stays);
+        if self.report.ready.is_some_and(|ready| ready != config.epoch) {
+            self.report.ready = None;
+            self.rounds = 0;
+        }
+        let from = match self.caught_up {
+            Some((from, _)) => from,
+            // Another one each time: this one may not be reachable.
+            None => {
+                let turn = (self.numbers / 4) as usize % config.chain.len().max(1);
+                let Some(seat) = config.chain.iter().rev().nth(turn) else {
+                    return;
+                };
+                *seat
+            }
+        };
+        let since = self.caught_up.map(|(_, generation)| generation);
+        self.start_round(now, memory, (config, from), Part::All, since);
+    }
+
+    fn start_round(
+        &mut self,
+        now: Duration,
+        memory: &mut impl Memory,
+        (config, from): (&Configuration, Seat),
+        part: Part,
+        since: Option<u64>,
+    ) {
+        let Ok(header) = config.birth.header() else {
+            return;
+        };
+        if part == Part::All && find_header(memory).is_ok() {
+            // From here on it vouches for nothing, whatever happens, until it has recovered.
+            self.report.log = None;
+            self.stale = true;
+            if self.forget(memory).is_err() {
+                return;
+            }
+        }
+        self.numbers += 1;
+        let size = (part, &header);
+        self.round = Some(Round::new(config.epoch, from, since, size, self.numbers));
+        self.next_ask = now + self.settings.period * 2;
+        self.ask_round(memory);
+    }
+
+    fn forget(&self, memory: &mut impl Memory) -> Result<(), MemoryError> {
+        for slot in 0..crate::log::HEADER_SLOTS {
+            let at = crate::log::Layout::header_at(slot);
+            memory.write(at, &[0; crate::log::HEADER_BYTES])?;
+        }
+        memory.flush()
+    }
+
+    fn ask_round(&mut self, memory: &impl Memory) {
+        let Some(round) = &self.round else { return };
+        self.numbers += 1;
+        let catching_up = (self.configuration.as_ref())
+            .is_some_and(|config| config.phase == Phase::Active && self.numbers.is_multiple_of(16));
+        if catching_up {
+            // It does not get on: somebody else, from the start.
+            self.round = None;
+            self.caught_up = None;
+            return;
+        }
+        match round.ask(memory) {
+            Ok(ask) => {
+                let to = round.from.id;
+                self.actions.push_back(Action::Send(to, Message::Ask(ask)));
+            }
+            Err(error) => self.actions.push_back(Action::Warn(error.to_string())),
+        }
+    }
+
+    /// Another member says something.
+    pub fn receive(
+        &mut self,
+        now: Duration,
+        store: &mut impl Store,
+        memory: &mut impl Memory,
+        from: MemberId,
+        message: Message,
+    ) {
+        self.now = now;
+        match message {
+            Message::Ask(ask) => {
+                let config = self.configuration.as_ref();
+                let gives = config.is_some_and(|config| {
+                    let seat = self.settings.seat;
+                    config.epoch == ask.epoch
+                        && self.report.sealed == ask.epoch
+                        && match config.phase {
+                            Phase::Sync => config.source == Some(seat.id),
+                            Phase::Active => self.open == ask.epoch,
+                            _ => false,
+                        }
+                });
+                if gives && let Ok(Some(give)) = answer(memory, self.settings.seat, &ask) {
+                    let give = Message::Give(give);
+                    self.actions.push_back(Action::Send(from, give));
+                }
+            }
+            Message::Give(give) => {
+                let Some(round) = &mut self.round else { return };
+                match round.take(memory, &give) {
+                    Ok(Some(true)) => self.round_over(now, memory),
+                    Ok(Some(false)) => self.ask_round(memory),
+                    Ok(None) => {}
+                    Err(error) => {
+                        self.round = None;
+                        self.report.log = None;
+                        self.stale = true;
+                        self.actions.push_back(Action::Warn(error.to_string()));
+                    }
+                }
+            }
+        }
+        self.put_report(store);
+    }
+
+    fn round_over(&mut self, now: Duration, memory: &mut impl Memory) {
+        let (Some(round), Some(config)) = (self.round.take(), self.configuration.clone()) else {
+            return;
+        };
+        self.numbers = self.numbers.max(round.number());
+        if memory.flush().is_err() {
+            return;
+        }
+        let vouching = config.vouching.contains(&self.settings.seat.id);
+        match config.phase {
+            Phase::Sync => {
+                if !vouching {
+                    self.header = round.header;
+                }
+                self.report.synced = config.epoch;
+                self.stale = true;
+            }
+            Phase::Active => {
+                self.rounds += 1;
+                self.header = round.header;
+                self.caught_up = round
+                    .generation()
+                    .map(|generation| (round.from, generation));
+                self.report.behind = round.copied;
+                let enough = round.copied <= self.settings.ready_chunks;
+                if (enough && self.rounds > 1) || self.rounds >= ROUNDS_MAX {
+                    if self.report.ready != Some(config.epoch) {
+                        self.report.ready = Some(config.epoch);
+                        self.stale = true;
+                    }
+                } else {
+                    self.catch_up(now, memory, &config);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn recover(&mut self, memory: &mut impl Memory, config: &Configuration) {
+        let result = self.try_recover(memory, config);
+        match result {
+            Ok(()) => {
+                self.report.recovered = config.epoch;
+                self.report.ready = None;
+                self.rounds = 0;
+                self.caught_up = None;
+            }
+            Err(error) => {
+                self.report.log = None;
+                self.actions.push_back(Action::Warn(error.to_string()));
+            }
+        }
+        self.look_at_log(memory, config);
+        self.stale = true;
+    }
+
+    fn try_recover(
+        &mut self,
+        memory: &mut impl Memory,
+        config: &Configuration,
+    ) -> Result<(), crate::log::RecoverError> {
+        // R3: a vouching member has its own header.
+        let vouching = config.vouching.contains(&self.settings.seat.id);
+        if !vouching && let Some(header) = self.header.take() {
+            memory.write(header.at(), &header.emit())?;
+            memory.flush()?;
+        }
+        let layout = find_header(memory)?.layout;
+        let fenced: Vec<Slot> = match self.settings.planted {
+            Some(Bug::SealNotAwaited) => Vec::new(),
+            _ => config.fenced.iter().map(|(slot, _)| *slot).collect(),
+        };
+        for lock in 0..layout.locks() {
+            let at = layout.lock_at(lock);
+            let mut word = [0; 8];
+            memory.read(at, &mut word)?;
+            let word = Word(u64::from_le_bytes(word)).in_new_epoch(&fenced);
+            memory.write(at, &word.0.to_le_bytes())?;
+        }
+        let end = config.end.map(|end| end.sequence);
+        recover(memory, config.epoch, end, self.settings.planted)?;
+        Ok(())
+    }
+
+    fn look(&mut self, now: Duration, store: &mut impl Store) {
+        let (prefix, at) = (CONFIG.to_owned(), now);
+        self.ask(store, Request::List { prefix }, Asked::Config { at });
+    }
+
+    fn put_report(&mut self, store: &mut impl Store) {
+        let (Some(lease), true, false) = (self.lease, self.stale, self.reporting) else {
+            return;
+        };
+        self.stale = false;
+        self.reporting = true;
+        let put = Request::Put {
+            key: format!("{MEMBER}{}", self.settings.seat.id),
+            value: encode(&self.report),
+            expect: Expect::Anything,
+            lease: Some(lease),
+        };
+        self.ask(store, put, Asked::Report);
+    }
+
+    fn ask(&mut self, store: &mut impl Store, request: Request, asked: Asked) {
+        let asked = (asked, self.now);
+        self.asked.insert(store.submit(request), asked);
+    }
+
+    fn waits_for(&self, what: impl Fn(&Asked) -> bool) -> bool {
+        self.asked.values().any(|(asked, _)| what(asked))
+    }
+}

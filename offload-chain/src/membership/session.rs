@@ -1,0 +1,299 @@
+//! A client's place in a group: its slot, and the epochs it may connect in.
+//!
+//! The order that fencing hangs on: the configuration is read, and *then* the slot is found to be its own (E1). A controller deletes the
+//! slot before it activates the epoch that frees the slot's locks. Per epoch there is one connection: what was broken
+//! is not opened again.
+
+use std::collections::{HashMap, VecDeque};
+use std::time::Duration;
+
+use crate::config::{Event, Expect, LeaseId, Reply, Request, Revision, Store, Ticket};
+use crate::epoch::Epoch;
+use crate::lock::Slot;
+
+use super::configuration::{
+    Boot, CLIENT, CONFIG, Configuration, DOUBT, Doubt, Phase, SLOT, decode, encode,
+};
+
+/// How a client is to behave.
+#[derive(Clone, Debug)]
+pub struct SessionSettings {
+    /// Its slot.
+    pub slot: Slot,
+    /// This life of it. Random.
+    pub boot: Boot,
+    /// Between heartbeats.
+    pub period: Duration,
+    /// Heartbeats missed until its locks are taken from it.
+    pub misses: u32,
+}
+
+/// What a client learns.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SessionEvent {
+    /// Connect to the group in this epoch.
+    Connect(Box<Configuration>),
+    /// The epoch it is connected in is over: nothing of it will be answered.
+    Over(Epoch),
+    /// The slot was taken from it. All its locks are free. Start again, with another boot.
+    Fenced,
+    /// Somebody else has the slot.
+    Taken,
+}
+
+/// A client's place in a group.
+#[derive(Debug)]
+pub struct Session {
+    settings: SessionSettings,
+    state: State,
+    lease: Option<LeaseId>,
+    /// The client's key is there, under this lease.
+    announced: bool,
+    asked: HashMap<Ticket, (Asked, Duration)>,
+    next_heartbeat: Duration,
+    /// Newest epoch that was connected in, or is not to be any more.
+    connected: Epoch,
+    configuration: Option<Configuration>,
+    watching: bool,
+    events: VecDeque<SessionEvent>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    /// Neither key is there.
+    New,
+    /// The client's key is; the slot's is not.
+    Living,
+    /// Both are.
+    Registered,
+    /// It is over.
+    Ended,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Asked {
+    Grant,
+    KeepAlive,
+    Client,
+    Slot,
+    Config,
+    OwnSlot(Box<Configuration>),
+    Watch,
+    Other,
+}
+
+impl Session {
+    /// A client that is not registered yet.
+    #[must_use]
+    pub fn new(settings: SessionSettings) -> Self {
+        Self {
+            settings,
+            state: State::New,
+            lease: None,
+            announced: false,
+            asked: HashMap::new(),
+            next_heartbeat: Duration::ZERO,
+            connected: Epoch(0),
+            configuration: None,
+            watching: false,
+            events: VecDeque::new(),
+        }
+    }
+
+    /// What there is to learn.
+    pub fn poll_event(&mut self) -> Option<SessionEvent> {
+        self.events.pop_front()
+    }
+
+    /// When [`tick`](Self::tick) is due.
+    #[must_use]
+    pub fn next_tick(&self) -> Duration {
+        self.next_heartbeat
+    }
+
+    /// The group of this epoch is broken, for this client.
+    pub fn broken(&mut self, now: Duration, store: &mut impl Store, epoch: Epoch) {
+        let newest = self.configuration.as_ref().map(|config| config.epoch);
+        if newest.is_some_and(|newest| newest > epoch) {
+            return;
+        }
+        let doubt = Request::Put {
+            key: format!("{DOUBT}{epoch}"),
+            value: encode(&Doubt { suspect: None }),
+            expect: Expect::Anything,
+            lease: None,
+        };
+        self.ask(now, store, doubt, Asked::Other);
+    }
+
+    /// Gives the slot back. Nothing may be locked, and nothing be under way.
+    pub fn leave(&mut self, now: Duration, store: &mut impl Store) {
+        let key = format!("{SLOT}{}", self.settings.slot.number());
+        let expect = Expect::Anything;
+        self.ask(now, store, Request::Delete { key, expect }, Asked::Other);
+        if let Some(lease) = self.lease.take() {
+            self.ask(now, store, Request::Revoke { lease }, Asked::Other);
+        }
+        self.state = State::Ended;
+    }
+
+    /// Time has come to something.
+    pub fn tick(&mut self, now: Duration, store: &mut impl Store) {
+        if now < self.next_heartbeat || self.state == State::Ended {
+            return;
+        }
+        self.next_heartbeat = now + self.settings.period;
+        let patience = self.settings.period * 8;
+        self.asked.retain(|_, (_, at)| now < *at + patience);
+        if !self.watching {
+            self.watching = true;
+            let prefix = CONFIG.to_owned();
+            self.ask(now, store, Request::Watch { prefix }, Asked::Watch);
+        }
+        match self.lease {
+            None if !self.waits_for(&Asked::Grant) => {
+                let ttl = self.settings.period * self.settings.misses;
+                self.ask(now, store, Request::Grant { ttl }, Asked::Grant);
+            }
+            Some(lease) if !self.waits_for(&Asked::KeepAlive) => {
+                self.ask(now, store, Request::KeepAlive { lease }, Asked::KeepAlive);
+            }
+            _ => {}
+        }
+        self.register(now, store);
+        self.go_on(now, store);
+    }
+
+    /// The store says something.
+    pub fn handle(&mut self, now: Duration, store: &mut impl Store, event: Event) {
+        if self.state == State::Ended {
+            return;
+        }
+        match event {
+            Event::Changed { .. } => self.go_on(now, store),
+            Event::Answer(ticket, answer) => {
+                let Some((asked, _)) = self.asked.remove(&ticket) else {
+                    return;
+                };
+                if asked == Asked::Watch && answer.is_err() {
+                    self.watching = false;
+                }
+                if let Ok(reply) = answer {
+                    self.answered(now, store, asked, reply);
+                }
+            }
+        }
+    }
+
+    fn answered(&mut self, now: Duration, store: &mut impl Store, asked: Asked, reply: Reply) {
+        match (asked, reply) {
+            (Asked::Grant, Reply::Granted(lease)) => {
+                self.lease = Some(lease);
+                self.announced = false;
+                self.register(now, store);
+            }
+            (Asked::KeepAlive | Asked::Client, Reply::NoLease) => self.lease = None,
+            (Asked::Client, Reply::Done(_)) => {
+                self.announced = true;
+                if self.state == State::New {
+                    self.state = State::Living;
+                }
+                self.register(now, store);
+            }
+            (Asked::Client, Reply::Conflict(item)) => {
+                let found = item.and_then(|item| decode::<Boot>(&item).ok());
+                match (found == Some(self.settings.boot), self.state) {
+                    (true, _) => self.announced = true,
+                    (false, State::New) => self.end(SessionEvent::Taken),
+                    (false, _) => self.end(SessionEvent::Fenced),
+                }
+            }
+            (Asked::Slot, Reply::Done(_)) => self.state = State::Registered,
+            (Asked::Slot, Reply::Conflict(Some(item))) => {
+                match decode::<Boot>(&item).ok() == Some(self.settings.boot) {
+                    true => self.state = State::Registered,
+                    // Of a client before this one; the next epoch frees it.
+                    false => self.end(SessionEvent::Taken),
+                }
+            }
+            (Asked::Config, Reply::Items(items, _)) => {
+                let item = items.iter().find(|item| item.key == CONFIG);
+                if let Some(Ok(config)) = item.map(decode::<Configuration>) {
+                    self.configured(now, store, config);
+                }
+            }
+            (Asked::OwnSlot(config), Reply::Items(items, _)) => {
+                let key = format!("{SLOT}{}", self.settings.slot.number());
+                let own = items.iter().find(|item| item.key == key);
+                let own = own.and_then(|item| decode::<Boot>(item).ok());
+                let kept = own == Some(self.settings.boot);
+                if !kept {
+                    self.end(SessionEvent::Fenced);
+                } else if config.epoch > self.connected {
+                    self.connected = config.epoch;
+                    self.events.push_back(SessionEvent::Connect(config));
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn configured(&mut self, now: Duration, store: &mut impl Store, config: Configuration) {
+        let known = self.configuration.as_ref();
+        if known.is_some_and(|known| (config.epoch, config.phase) < (known.epoch, known.phase)) {
+            return;
+        }
+        let over = known.is_some_and(|known| known.epoch < config.epoch);
+        if over && self.connected > Epoch(0) && self.connected < config.epoch {
+            self.events.push_back(SessionEvent::Over(self.connected));
+        }
+        self.configuration = Some(config.clone());
+        let active = config.phase == Phase::Active && config.epoch > self.connected;
+        if active && self.state == State::Registered {
+            // E1.
+            let prefix = SLOT.to_owned();
+            let asked = Asked::OwnSlot(Box::new(config));
+            self.ask(now, store, Request::List { prefix }, asked);
+        }
+    }
+
+    /// Puts what is missing of its keys, the client's first.
+    fn register(&mut self, now: Duration, store: &mut impl Store) {
+        let Some(lease) = self.lease else { return };
+        let slot = self.settings.slot.number();
+        let expect = Expect::Revision(Revision::ABSENT);
+        let value = encode(&self.settings.boot);
+        let (key, lease, asked) = match (self.announced, self.state) {
+            (false, _) => (format!("{CLIENT}{slot}"), Some(lease), Asked::Client),
+            (true, State::Living) => (format!("{SLOT}{slot}"), None, Asked::Slot),
+            _ => return,
+        };
+        if !self.waits_for(&asked) {
+            let put = Request::Put {
+                key,
+                value,
+                expect,
+                lease,
+            };
+            self.ask(now, store, put, asked);
+        }
+    }
+
+    fn go_on(&mut self, now: Duration, store: &mut impl Store) {
+        let prefix = CONFIG.to_owned();
+        self.ask(now, store, Request::List { prefix }, Asked::Config);
+    }
+
+    fn end(&mut self, event: SessionEvent) {
+        self.state = State::Ended;
+        self.events.push_back(event);
+    }
+
+    fn ask(&mut self, now: Duration, store: &mut impl Store, request: Request, asked: Asked) {
+        self.asked.insert(store.submit(request), (asked, now));
+    }
+
+    fn waits_for(&self, what: &Asked) -> bool {
+        self.asked.values().any(|(asked, _)| asked == what)
+    }
+}

@@ -1,0 +1,580 @@
+//! One suite for all stores (S1 to S3), and what is special of each. The one over etcd starts its own, on loopback.
+
+use std::collections::VecDeque;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use offload_chain::config::{
+    Event, Expect, FileStore, FileStoreError, Item, LeaseId, Ledger, Reply, Request, Revision,
+    Store, StoreError, Ticket,
+};
+
+/// Two users of one store, and time.
+struct Bench {
+    stores: [Box<dyn Store>; 2],
+    pass: Box<dyn Fn(Duration)>,
+    /// A lease that this store keeps exactly.
+    ttl: Duration,
+    events: [VecDeque<Event>; 2],
+}
+
+impl Bench {
+    fn ask(&mut self, user: usize, request: Request) -> Result<Reply, StoreError> {
+        let ticket = self.stores[user].submit(request);
+        self.wait(user, |event| match event {
+            Event::Answer(of, answer) if *of == ticket => Some(answer.clone()),
+            _ => None,
+        })
+    }
+
+    fn wait<T>(&mut self, user: usize, is: impl Fn(&Event) -> Option<T>) -> T {
+        let patience = Instant::now() + Duration::from_secs(60);
+        loop {
+            if let Some(at) = self.events[user]
+                .iter()
+                .position(|event| is(event).is_some())
+            {
+                return self.events[user]
+                    .remove(at)
+                    .and_then(|event| is(&event))
+                    .unwrap();
+            }
+            match self.stores[user].poll() {
+                Some(event) => self.events[user].push_back(event),
+                None => std::thread::sleep(Duration::from_millis(1)),
+            }
+            assert!(Instant::now() < patience, "the store does not answer");
+        }
+    }
+
+    fn put(&mut self, key: &str, value: &str, expect: Expect, lease: Option<LeaseId>) -> Reply {
+        let (key, value) = (key.to_owned(), value.as_bytes().to_vec());
+        let put = Request::Put {
+            key,
+            value,
+            expect,
+            lease,
+        };
+        self.ask(0, put).unwrap()
+    }
+
+    fn list(&mut self, prefix: &str) -> Vec<Item> {
+        let prefix = prefix.to_owned();
+        match self.ask(1, Request::List { prefix }).unwrap() {
+            Reply::Items(items, _) => items,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn keys(&mut self, prefix: &str) -> Vec<String> {
+        self.list(prefix).into_iter().map(|item| item.key).collect()
+    }
+
+    fn grant(&mut self) -> LeaseId {
+        match self.ask(0, Request::Grant { ttl: self.ttl }).unwrap() {
+            Reply::Granted(lease) => lease,
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+fn suite(mut bench: Bench) {
+    puts_compare(&mut bench);
+    keys_are_listed_by_prefix(&mut bench);
+    nonsense_is_refused(&mut bench);
+    watches_tell(&mut bench);
+    leases_end(&mut bench);
+}
+
+/// S1, S2.
+fn puts_compare(bench: &mut Bench) {
+    let absent = Expect::Revision(Revision::ABSENT);
+    let Reply::Done(first) = bench.put("a", "1", absent, None) else {
+        panic!("a new key")
+    };
+    assert!(matches!(
+        bench.put("a", "2", absent, None),
+        Reply::Conflict(Some(_))
+    ));
+    let item = Item {
+        key: "a".into(),
+        value: b"1".to_vec(),
+        revision: first,
+    };
+    assert_eq!(bench.list("a"), [item]);
+    let Reply::Done(second) = bench.put("a", "2", Expect::Revision(first), None) else {
+        panic!("as expected")
+    };
+    assert!(second > first);
+    let stale = Request::Delete {
+        key: "a".into(),
+        expect: Expect::Revision(first),
+    };
+    assert!(matches!(bench.ask(1, stale), Ok(Reply::Conflict(Some(item))) if item.value == b"2"));
+    let delete = |expect| Request::Delete {
+        key: "a".into(),
+        expect,
+    };
+    assert!(matches!(
+        bench.ask(1, delete(Expect::Revision(second))),
+        Ok(Reply::Done(_))
+    ));
+    let gone = bench.put("a", "3", Expect::Revision(second), None);
+    assert_eq!(gone, Reply::Conflict(None));
+    assert!(matches!(
+        bench.ask(1, delete(Expect::Anything)),
+        Ok(Reply::Done(_))
+    ));
+    assert!(matches!(
+        bench.put("a", "4", Expect::Anything, None),
+        Reply::Done(_)
+    ));
+    assert!(
+        bench.list("a")[0].revision > second,
+        "revisions do not come back"
+    );
+}
+
+fn keys_are_listed_by_prefix(bench: &mut Bench) {
+    for key in ["member/2", "member/1", "members", "lember", "nember"] {
+        bench.put(key, "", Expect::Anything, None);
+    }
+    assert_eq!(bench.keys("member/"), ["member/1", "member/2"]);
+    assert_eq!(bench.keys("member"), ["member/1", "member/2", "members"]);
+    assert_eq!(bench.keys("x"), [""; 0]);
+}
+
+fn nonsense_is_refused(bench: &mut Bench) {
+    let invalid = |answer| matches!(answer, Err(StoreError::Invalid(_)));
+    let long = "k".repeat(257);
+    for key in [String::new(), long] {
+        let expect = Expect::Anything;
+        assert!(invalid(bench.ask(0, Request::Delete { key, expect })));
+    }
+    let put = Request::Put {
+        key: "big".into(),
+        value: vec![0; (64 << 10) + 1],
+        expect: Expect::Anything,
+        lease: None,
+    };
+    assert!(invalid(bench.ask(0, put)));
+    for ttl in [Duration::ZERO, Duration::from_secs(100_000)] {
+        assert!(invalid(bench.ask(0, Request::Grant { ttl })));
+    }
+}
+
+fn watches_tell(bench: &mut Bench) {
+    let prefix = "w/".to_owned();
+    let watch = Request::Watch { prefix };
+    assert_eq!(bench.ask(1, watch), Ok(Reply::Watching));
+    bench.put("w/1", "", Expect::Anything, None);
+    let changed = |event: &Event| match event {
+        Event::Changed { prefix } if prefix == "w/" => Some(()),
+        _ => None,
+    };
+    bench.wait(1, changed);
+    let (key, expect) = ("w/1".to_owned(), Expect::Anything);
+    bench.ask(0, Request::Delete { key, expect }).unwrap();
+    bench.wait(1, changed);
+}
+
+/// S3.
+fn leases_end(bench: &mut Bench) {
+    let (kept, left, ended) = (bench.grant(), bench.grant(), bench.grant());
+    for (key, lease) in [("l/kept", kept), ("l/left", left), ("l/ended", ended)] {
+        assert!(matches!(
+            bench.put(key, "", Expect::Anything, Some(lease)),
+            Reply::Done(_)
+        ));
+    }
+    assert_eq!(
+        bench.ask(1, Request::Revoke { lease: ended }),
+        Ok(Reply::Alive)
+    );
+    assert_eq!(
+        bench.ask(1, Request::Revoke { lease: ended }),
+        Ok(Reply::NoLease)
+    );
+    assert_eq!(
+        bench.put("l/ended", "", Expect::Anything, Some(ended)),
+        Reply::NoLease
+    );
+    assert_eq!(bench.keys("l/"), ["l/kept", "l/left"]);
+    // Put again without the lease, a key does not end with it.
+    bench.put("l/freed", "", Expect::Anything, Some(left));
+    bench.put("l/freed", "", Expect::Anything, None);
+    for _ in 0..8 {
+        (bench.pass)(bench.ttl / 4);
+        assert_eq!(
+            bench.ask(0, Request::KeepAlive { lease: kept }),
+            Ok(Reply::Alive)
+        );
+    }
+    while bench.keys("l/left") == ["l/left"] {
+        (bench.pass)(bench.ttl / 8);
+        assert_eq!(
+            bench.ask(0, Request::KeepAlive { lease: kept }),
+            Ok(Reply::Alive)
+        );
+    }
+    assert_eq!(bench.keys("l/"), ["l/freed", "l/kept"]);
+    assert_eq!(
+        bench.ask(0, Request::KeepAlive { lease: left }),
+        Ok(Reply::NoLease)
+    );
+}
+
+/// Time that passes when it is told to.
+fn clock() -> (Arc<AtomicU64>, Box<dyn Fn(Duration)>) {
+    let now = Arc::new(AtomicU64::new(0));
+    let clock = now.clone();
+    let pass = move |time: Duration| {
+        clock.fetch_add(time.as_micros() as u64, Ordering::SeqCst);
+    };
+    (now, Box::new(pass))
+}
+
+fn read(now: &Arc<AtomicU64>) -> Duration {
+    Duration::from_micros(now.load(Ordering::SeqCst))
+}
+
+/// The ledger behind the interface of a store.
+struct InMemory {
+    ledger: Arc<std::sync::Mutex<Ledger>>,
+    now: Arc<AtomicU64>,
+    tickets: u64,
+    events: VecDeque<Event>,
+    watches: Vec<(String, (Revision, usize))>,
+}
+
+impl Store for InMemory {
+    fn submit(&mut self, request: Request) -> Ticket {
+        self.tickets += 1;
+        let mut ledger = self.ledger.lock().unwrap();
+        let answer = ledger.apply(read(&self.now), &request);
+        if let Request::Watch { prefix } = request {
+            let digest = ledger.digest(&prefix);
+            self.watches.push((prefix, digest));
+        }
+        self.events
+            .push_back(Event::Answer(Ticket(self.tickets), answer));
+        Ticket(self.tickets)
+    }
+
+    fn poll(&mut self) -> Option<Event> {
+        let ledger = self.ledger.lock().unwrap();
+        for (prefix, seen) in &mut self.watches {
+            let digest = ledger.digest(prefix);
+            if std::mem::replace(seen, digest) != digest {
+                let prefix = prefix.clone();
+                self.events.push_back(Event::Changed { prefix });
+            }
+        }
+        self.events.pop_front()
+    }
+}
+
+#[test]
+fn the_ledger() {
+    let (now, pass) = clock();
+    let ledger = Arc::default();
+    let stores = [0, 1].map(|_| {
+        Box::new(InMemory {
+            ledger: Arc::clone(&ledger),
+            now: now.clone(),
+            tickets: 0,
+            events: VecDeque::new(),
+            watches: Vec::new(),
+        }) as Box<dyn Store>
+    });
+    suite(Bench {
+        stores,
+        pass,
+        ttl: Duration::from_millis(300),
+        events: Default::default(),
+    });
+}
+
+fn open(path: &Path, boot: &str, now: &Arc<AtomicU64>) -> Result<FileStore, FileStoreError> {
+    let now = now.clone();
+    FileStore::open_with(path, boot, Box::new(move || read(&now)))
+}
+
+#[test]
+fn a_file() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("store");
+    let (now, pass) = clock();
+    let stores = [0, 1].map(|_| Box::new(open(&path, "boot", &now).unwrap()) as Box<dyn Store>);
+    suite(Bench {
+        stores,
+        pass,
+        ttl: Duration::from_millis(300),
+        events: Default::default(),
+    });
+    // The system's clock and boot.
+    let mut store = FileStore::open(&path).unwrap();
+    store.submit(Request::List {
+        prefix: "l/".into(),
+    });
+    let Some(Event::Answer(_, Ok(Reply::Items(items, _)))) = store.poll() else {
+        panic!("it answers at once")
+    };
+    let keys: Vec<&str> = items.iter().map(|item| item.key.as_str()).collect();
+    assert_eq!(
+        keys,
+        ["l/freed"],
+        "leases of another boot are over, what has none stays"
+    );
+}
+
+/// I14: what is not a store is refused by name, and left as it was.
+#[test]
+fn bad_files_are_refused_and_left_alone() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("store");
+    let (now, _) = clock();
+    let mut store = open(&path, "boot", &now).unwrap();
+    store.submit(Request::Put {
+        key: "config".into(),
+        value: vec![1],
+        expect: Expect::Anything,
+        lease: None,
+    });
+    assert!(matches!(
+        store.poll(),
+        Some(Event::Answer(_, Ok(Reply::Done(_))))
+    ));
+    let good = std::fs::read(&path).unwrap();
+    let mut cases = vec![
+        b"no store".to_vec(),
+        vec![0xff; 100],
+        good[..good.len() - 1].to_vec(),
+    ];
+    for at in (0..good.len()).step_by(7) {
+        let mut flipped = good.clone();
+        flipped[at] ^= 4;
+        cases.push(flipped);
+    }
+    cases.push([&good[..], b" "].concat());
+    for case in cases {
+        std::fs::write(&path, &case).unwrap();
+        let refused = open(&path, "boot", &now).unwrap_err();
+        assert!(
+            matches!(refused, FileStoreError::Damaged { .. }),
+            "{refused}"
+        );
+        let said = refused.to_string();
+        assert!(
+            said.contains("store") && said.contains("move it away"),
+            "{said}"
+        );
+        store.submit(Request::List { prefix: "c".into() });
+        let answer = store.poll();
+        assert!(matches!(
+            answer,
+            Some(Event::Answer(_, Err(StoreError::Unavailable(_))))
+        ));
+        assert_eq!(std::fs::read(&path).unwrap(), case);
+    }
+    std::fs::write(&path, &good).unwrap();
+    open(&path, "boot", &now).unwrap();
+    let nowhere = directory.path().join("nowhere/store");
+    let refused = open(&nowhere, "boot", &now).unwrap_err();
+    assert!(refused.to_string().contains("nowhere/store"), "{refused}");
+}
+
+/// S1: of two processes' worth of users on one file, one wins each revision.
+#[test]
+fn users_of_one_file_take_turns() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("store");
+    let (now, _) = clock();
+    let workers: Vec<_> = (0..3)
+        .map(|_| {
+            let mut store = open(&path, "boot", &now).unwrap();
+            std::thread::spawn(move || {
+                let mut wins = 0u64;
+                while wins < 20 {
+                    store.submit(Request::List { prefix: "n".into() });
+                    let Some(Event::Answer(_, Ok(Reply::Items(items, _)))) = store.poll() else {
+                        panic!("it answers")
+                    };
+                    let (value, revision) = match items.first() {
+                        Some(item) => (item.value[0], item.revision),
+                        None => (0, Revision::ABSENT),
+                    };
+                    store.submit(Request::Put {
+                        key: "n".into(),
+                        value: vec![value + 1],
+                        expect: Expect::Revision(revision),
+                        lease: None,
+                    });
+                    if matches!(store.poll(), Some(Event::Answer(_, Ok(Reply::Done(_))))) {
+                        wins += 1;
+                    }
+                }
+            })
+        })
+        .collect();
+    for worker in workers {
+        worker.join().unwrap();
+    }
+    let mut store = open(&path, "boot", &now).unwrap();
+    store.submit(Request::List { prefix: "n".into() });
+    let Some(Event::Answer(_, Ok(Reply::Items(items, _)))) = store.poll() else {
+        panic!("it answers")
+    };
+    assert_eq!(items[0].value, [60]);
+}
+
+#[cfg(feature = "etcd")]
+mod etcd {
+    use std::net::TcpListener;
+    use std::process::{Child, Command, Stdio};
+
+    use offload_chain::config::EtcdStore;
+    use tempfile::TempDir;
+
+    use super::*;
+
+    /// Ends with the test.
+    struct Etcd {
+        child: Child,
+        endpoint: String,
+        _data: TempDir,
+    }
+
+    impl Drop for Etcd {
+        fn drop(&mut self) {
+            let _ = self.child.kill();
+            let _ = self.child.wait();
+        }
+    }
+
+    fn skip(reason: &str) {
+        let require = std::env::var("FLASHNET_REQUIRE").unwrap_or_default();
+        let required = require.split(',').any(|what| what == "all");
+        assert!(!required, "must not be skipped: {reason}");
+        println!("skipped: {reason}");
+    }
+
+    /// An etcd of one member on free ports of loopback, with as short elections as it allows.
+    fn start() -> Option<Etcd> {
+        let data = tempfile::tempdir().unwrap();
+        let port = || {
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            listener.local_addr().unwrap().port()
+        };
+        let [client, peer] = [port(), port()].map(|port| format!("http://127.0.0.1:{port}"));
+        let log = std::fs::File::create(data.path().join("log")).unwrap();
+        let child = Command::new("etcd")
+            .args(["--name", "test", "--data-dir"])
+            .arg(data.path().join("data"))
+            .args([
+                "--listen-client-urls",
+                &client,
+                "--advertise-client-urls",
+                &client,
+            ])
+            .args([
+                "--listen-peer-urls",
+                &peer,
+                "--initial-advertise-peer-urls",
+                &peer,
+            ])
+            .arg(format!("--initial-cluster=test={peer}"))
+            .env(
+                "ETCD_UNSUPPORTED_ARCH",
+                std::env::consts::ARCH.replace("aarch64", "arm64"),
+            )
+            .stdout(Stdio::null())
+            .stderr(log)
+            .spawn();
+        match child {
+            Ok(child) => Some(Etcd {
+                child,
+                endpoint: client,
+                _data: data,
+            }),
+            Err(error) => {
+                skip(&format!("cannot start etcd (Debian: etcd-server): {error}"));
+                None
+            }
+        }
+    }
+
+    fn connected(etcd: &Etcd, prefix: &str) -> EtcdStore {
+        let mut store = EtcdStore::open(std::slice::from_ref(&etcd.endpoint), prefix).unwrap();
+        let patience = Instant::now() + Duration::from_secs(120);
+        loop {
+            store.submit(Request::List { prefix: "x".into() });
+            let answer = loop {
+                match store.poll() {
+                    Some(Event::Answer(_, answer)) => break answer,
+                    _ => std::thread::sleep(Duration::from_millis(5)),
+                }
+            };
+            if answer.is_ok() {
+                return store;
+            }
+            assert!(Instant::now() < patience, "etcd did not start: {answer:?}");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    #[test]
+    fn the_same_suite_over_etcd() {
+        let Some(etcd) = start() else { return };
+        let stores = [0, 1].map(|_| Box::new(connected(&etcd, "group/7/")) as Box<dyn Store>);
+        suite(Bench {
+            stores,
+            pass: Box::new(std::thread::sleep),
+            ttl: Duration::from_secs(3),
+            events: Default::default(),
+        });
+        // Another prefix is another store.
+        let mut other = connected(&etcd, "group/8/");
+        other.submit(Request::List {
+            prefix: "l/".into(),
+        });
+        loop {
+            match other.poll() {
+                Some(Event::Answer(_, answer)) => {
+                    assert!(matches!(answer, Ok(Reply::Items(items, _)) if items.is_empty()));
+                    break;
+                }
+                _ => std::thread::sleep(Duration::from_millis(5)),
+            }
+        }
+    }
+
+    /// Nobody there: said so, by name, and again when asked again.
+    #[test]
+    fn without_etcd_requests_fail() {
+        let port = TcpListener::bind("127.0.0.1:0")
+            .unwrap()
+            .local_addr()
+            .unwrap()
+            .port();
+        let endpoint = format!("http://127.0.0.1:{port}");
+        let mut store = EtcdStore::open(&[endpoint], "").unwrap();
+        for _ in 0..2 {
+            store.submit(Request::List { prefix: "x".into() });
+            loop {
+                match store.poll() {
+                    Some(Event::Answer(_, answer)) => {
+                        assert!(
+                            matches!(answer, Err(StoreError::Unavailable(_))),
+                            "{answer:?}"
+                        );
+                        break;
+                    }
+                    _ => std::thread::sleep(Duration::from_millis(5)),
+                }
+            }
+        }
+    }
+}
