@@ -45,6 +45,7 @@ pub use helper::unmount_by_helper;
 pub use ioctl::quota::{QuotaAction, QuotaRefusal, QuotaRequest};
 pub use ioctl::{GROW, GrowRequest, QUOTA};
 pub use mount::{
-    MountError, MountOptions, Mounted, UnmountError, available, mount, mount_with_cache,
+    MountError, MountOptions, Mounted, TARGET_XATTR, UnmountError, available, mount,
+    mount_with_cache,
 };
 pub use passthrough::{SHARE_ATTRIBUTE, SharePages};

@@ -22,12 +22,13 @@ fn add(n: u64) -> Atomic {
     Atomic::FetchAdd { add: n, mask: 0 }
 }
 
+/// The sockets of a connection, and whether what the target says is lost.
+type Pair = ([TcpStream; 2], Arc<AtomicBool>);
+
 /// Everything between a client and a target, to lose connections at chosen moments.
 struct Wire {
     address: SocketAddr,
-    /// What the target says is lost.
-    deaf: Arc<AtomicBool>,
-    sockets: Arc<Mutex<Vec<TcpStream>>>,
+    pairs: Arc<Mutex<Vec<Pair>>>,
 }
 
 impl Wire {
@@ -35,19 +36,18 @@ impl Wire {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let wire = Self {
             address: listener.local_addr().unwrap(),
-            deaf: Arc::default(),
-            sockets: Arc::default(),
+            pairs: Arc::default(),
         };
-        let (deaf, sockets) = (Arc::clone(&wire.deaf), Arc::clone(&wire.sockets));
+        let pairs = Arc::clone(&wire.pairs);
         thread::spawn(move || {
             for client in listener.incoming() {
                 let (Ok(client), Ok(target)) = (client, TcpStream::connect(target)) else {
                     continue;
                 };
+                let deaf = Arc::new(AtomicBool::new(false));
                 let copies = [client.try_clone().unwrap(), target.try_clone().unwrap()];
-                sockets.lock().unwrap().extend(copies);
+                pairs.lock().unwrap().push((copies, Arc::clone(&deaf)));
                 let (up, down) = (client.try_clone().unwrap(), target.try_clone().unwrap());
-                let deaf = Arc::clone(&deaf);
                 thread::spawn(move || pass(up, target, &AtomicBool::new(false)));
                 thread::spawn(move || pass(down, client, &deaf));
             }
@@ -55,12 +55,20 @@ impl Wire {
         wire
     }
 
+    /// From now on what the target says on these connections is lost.
+    fn deafen(&self) {
+        for (_, deaf) in &*self.pairs.lock().unwrap() {
+            deaf.store(true, Ordering::SeqCst);
+        }
+    }
+
     /// Ends all connections; those that come are whole again.
     fn cut(&self) {
-        for socket in self.sockets.lock().unwrap().drain(..) {
-            let _ = socket.shutdown(Shutdown::Both);
+        for (sockets, _) in self.pairs.lock().unwrap().drain(..) {
+            for socket in sockets {
+                let _ = socket.shutdown(Shutdown::Both);
+            }
         }
-        self.deaf.store(false, Ordering::SeqCst);
     }
 }
 
@@ -210,7 +218,7 @@ fn an_atomic_operation_is_not_repeated() {
         u64::from_le_bytes(bytes)
     };
 
-    wire.deaf.store(true, Ordering::SeqCst);
+    wire.deafen();
     let working = file.clone();
     let worker = thread::spawn(move || {
         let written = working.write_at(&7_u64.to_le_bytes(), 64);
@@ -230,7 +238,7 @@ fn an_atomic_operation_is_not_repeated() {
     );
 
     let tasks = tools::client::aio::File::from(file.clone());
-    wire.deaf.store(true, Ordering::SeqCst);
+    wire.deafen();
     let (before, atomic) = (tasks.write_at(b"before", 128), tasks.atomic(0, add(1)));
     let after = tasks.write_at(b"after", 256);
     while word(0) != 3 {

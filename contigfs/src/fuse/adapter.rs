@@ -8,6 +8,7 @@ mod snapshots;
 
 pub(super) use snapshots::WithSnapshots;
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use super::attr::ShownOwner;
@@ -47,6 +48,8 @@ pub(super) struct Adapter<S: BlockStore> {
     cache: Arc<PageCache>,
     /// If pages are shared with mappings.
     passthrough: Option<Arc<Passthrough<S>>>,
+    /// What [`TARGET_XATTR`](super::mount::TARGET_XATTR) says.
+    target: Option<String>,
 }
 
 /// A request is answered, now or later; or it was not what it should be, which its reply says when it is dropped.
@@ -60,6 +63,7 @@ impl<S: BlockStore + 'static> Adapter<S> {
         cache: Arc<PageCache>,
         passthrough: Option<Arc<Passthrough<S>>>,
         features: u64,
+        target: Option<SocketAddr>,
     ) -> Self {
         let open_flags = if features & feature::DIRECT_IO_ALLOW_MMAP != 0 {
             OPEN_DIRECT_IO | OPEN_PARALLEL_DIRECT_WRITES
@@ -74,6 +78,7 @@ impl<S: BlockStore + 'static> Adapter<S> {
             open_flags,
             cache,
             passthrough,
+            target: target.map(|at| at.to_string()),
         }
     }
 

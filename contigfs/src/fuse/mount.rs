@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -57,7 +58,12 @@ pub struct MountOptions {
     pub share_scan: Duration,
     /// Requests come through io_uring if the kernel offers it; see [`threads_max`](Self::threads_max).
     pub rings: bool,
+    /// Where remote programs can use the same files: the extended attribute [`TARGET_XATTR`] of all of them.
+    pub target: Option<SocketAddr>,
 }
+
+/// Says where the target of a mount listens, to programs that want to tell their peers. Not stored on the volume.
+pub const TARGET_XATTR: &str = "user.contigfs.target";
 
 impl Default for MountOptions {
     fn default() -> Self {
@@ -76,6 +82,7 @@ impl Default for MountOptions {
             share: SharePages::default(),
             share_scan: Duration::from_secs(1),
             rings: true,
+            target: None,
         }
     }
 }
@@ -228,6 +235,7 @@ pub fn mount_with_cache<S: BlockStore + 'static>(
                 Arc::clone(&cache),
                 passthrough.clone(),
                 features,
+                options.target,
             );
             let adapter = WithSnapshots::new(adapter, Arc::clone(&fs), shown, options.read_only);
             let session = attached.serve(Arc::new(adapter), options.threads.max(1))?;

@@ -1,11 +1,12 @@
 //! Memory of this process that local code and remote peers read and write at the same time.
 //!
-//! A [`Buffer`] is one allocation with fixed place and size. Peers may write it at any moment, so no reference into
+//! A [`Buffer`] is one allocation with fixed place and size, its own or one that somebody else keeps. Peers may write it at any moment, so no reference into
 //! it is ever given out: bytes are copied in and out through raw pointers, and a reader that races with a writer
 //! sees some mixture of old and new bytes, as with any RDMA memory. This is the only place of the crate with `unsafe`.
 //!
 //! # Invariants
-//! - B1. `start` points to `len` bytes allocated with `LAYOUT(len)`, initialised, until the drop.
+//! - B1. `start` points to `len` bytes, initialised, until the drop: allocated with `LAYOUT(len)`, or kept by who handed them
+//!   over. It is a multiple of 8.
 //! - B2. Nobody holds a reference to these bytes, but for an atomic operation as an atomic.
 
 #![allow(unsafe_code)]
@@ -23,9 +24,11 @@ use crate::page::PAGE_BYTES;
 pub struct Buffer {
     start: NonNull<u8>,
     len: usize,
+    /// Allocated here.
+    is_own: bool,
 }
 
-// SAFETY: the memory is owned by the buffer (B1) and has no thread affinity.
+// SAFETY: the memory is there for as long as the buffer is (B1), and has no thread affinity.
 unsafe impl Send for Buffer {}
 // SAFETY: all access is by raw copies without references (B2); racing copies may mix bytes, which is documented.
 unsafe impl Sync for Buffer {}
@@ -43,7 +46,26 @@ impl Buffer {
         let Some(start) = NonNull::new(start) else {
             handle_alloc_error(layout)
         };
-        Arc::new(Self { start, len })
+        let is_own = true;
+        Arc::new(Self { start, len, is_own })
+    }
+
+    /// Memory of somebody else, such as a mapping.
+    ///
+    /// # Safety
+    /// The bytes have to stay where they are, readable and writable as far as they are used, until the last copy of what
+    /// this returns is gone, and nobody may hold a reference to them but as atomics.
+    ///
+    /// # Panics
+    /// If `start` is not a multiple of 8.
+    #[must_use]
+    pub unsafe fn adopt(start: NonNull<u8>, len: usize) -> Arc<Self> {
+        assert!(
+            start.as_ptr().addr().is_multiple_of(ATOMIC_BYTES),
+            "atomic operations need words"
+        );
+        let is_own = false;
+        Arc::new(Self { start, len, is_own })
     }
 
     /// Memory holding a copy of `bytes`.
@@ -130,8 +152,8 @@ impl Buffer {
         assert!(offset.is_multiple_of(ATOMIC_BYTES), "aligned offset");
         // SAFETY: inside the allocation (checked, B1).
         let word = unsafe { self.start.as_ptr().add(offset) }.cast::<u64>();
-        // SAFETY: initialised and alive (B1), aligned because the allocation is page-aligned and the offset a multiple
-        // of 8; nobody holds a reference to the bytes but as an atomic (B2).
+        // SAFETY: initialised and alive (B1), aligned because the start and the offset are multiples
+        // of 8 (B1); nobody holds a reference to the bytes but as an atomic (B2).
         op.execute(unsafe { AtomicU64::from_ptr(word) })
     }
 
@@ -158,8 +180,10 @@ impl Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        // SAFETY: allocated with this layout (B1), and nobody refers to it any more.
-        unsafe { dealloc(self.start.as_ptr(), Self::layout(self.len)) }
+        if self.is_own {
+            // SAFETY: allocated with this layout (B1), and nobody refers to it any more.
+            unsafe { dealloc(self.start.as_ptr(), Self::layout(self.len)) }
+        }
     }
 }
 
@@ -194,6 +218,19 @@ mod tests {
         assert_eq!(buffer.atomic(8, add), 7);
         assert_eq!(buffer.to_vec(8, 8), 10_u64.to_le_bytes());
         assert_eq!(buffer.to_vec(0, 8), [0; 8]);
+    }
+
+    /// Memory of others is used in place, and left alone at the end.
+    #[test]
+    fn adopted_memory_stays_with_its_owner() {
+        let mut words = vec![0_u64; 4].into_boxed_slice();
+        let start = NonNull::from(&mut words[1]).cast();
+        // SAFETY: within the slice, which outlives the buffer and is not looked at meanwhile.
+        let buffer = unsafe { Buffer::adopt(start, 16) };
+        buffer.write(0, &[1; 8]);
+        buffer.write(8, &[2; 8]);
+        drop(buffer);
+        assert_eq!(*words, [0, u64::MAX / 255, u64::MAX / 255 * 2, 0]);
     }
 
     #[test]

@@ -248,7 +248,7 @@ pub struct Reply {
     pub size: u64,
     /// Last modification, Unix time in nanoseconds.
     pub mtime_ns: u64,
-    /// Where the next list goes on; 0 at the end.
+    /// List: where the next one goes on, 0 at the end. Open: number of the file's inode.
     pub cookie: u64,
     /// Nanoseconds that registering took in the target, once the path was resolved; for those who measure.
     pub register_ns: u32,

@@ -21,6 +21,7 @@
 //! | level | what | for |
 //! |---|---|---|
 //! | [`Client`], [`File`]; [`aio`] | files; a thread of their own moves the bytes | programs |
+//! | [`registration`] | memory of a program, which may be a mapped file of a volume, for its peers | programs on the machine of a target |
 //! | [`Channel`] | a session that outlives its connections, on the caller's thread | programs that have a loop |
 //! | [`Session`] | one connection: control requests and work requests | commands, tests |
 //! | [`control`], [`credentials`] | the messages themselves | other endpoints |
@@ -54,6 +55,7 @@ mod file;
 pub mod fuzz;
 mod identity;
 mod promise;
+pub mod registration;
 mod remote_path;
 mod session;
 

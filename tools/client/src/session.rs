@@ -52,6 +52,8 @@ pub struct RemoteFile {
     pub length: u64,
     /// Bytes in the file.
     pub size: u64,
+    /// Number of the file: `st_ino` on a mount. 0: of no file.
+    pub inode: u64,
 }
 
 impl RemoteFile {
@@ -68,6 +70,7 @@ impl RemoteFile {
             to: reply.to,
             length: reply.length,
             size: reply.size,
+            inode: reply.cookie,
         }
     }
 

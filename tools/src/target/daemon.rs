@@ -2,7 +2,7 @@
 
 use std::fs::{self, File};
 use std::io;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, AtomicUsize};
 use std::sync::mpsc::sync_channel;
@@ -11,7 +11,9 @@ use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, anyhow};
-use contigfs::fuse::{Mounted, SharePages, UnmountError, mount_with_cache, unmount_by_helper};
+use contigfs::fuse::{
+    MountOptions, Mounted, SharePages, UnmountError, mount_with_cache, unmount_by_helper,
+};
 use contigfs::{Fs, FsOptions};
 use ftl::device::FileDevice;
 use ftl::{ArrayDevice, Device, Ftl, GRAIN_BYTES, OpenOptions, Port, Volume};
@@ -241,7 +243,11 @@ impl Target {
             detach_stale(dir);
             let fs = Arc::clone(&self.fs);
             let cache = self.mapped.page_cache();
-            let mounted = mount_with_cache(fs, dir, &settings.fuse, cache)?;
+            let options = MountOptions {
+                target: self.address.map(reachable),
+                ..settings.fuse.clone()
+            };
+            let mounted = mount_with_cache(fs, dir, &options, cache)?;
             info!(dir = %dir.display(), "mounted");
             self.mounted = Some(mounted);
         }
@@ -479,6 +485,17 @@ fn listens_at(socket: &Socket, wanted: Option<SocketAddr>) -> bool {
     at.zip(wanted).is_some_and(|(at, wanted)| {
         at.ip() == wanted.ip() && (wanted.port() == 0 || at.port() == wanted.port())
     })
+}
+
+/// Where local programs find who listens at `address`.
+fn reachable(mut address: SocketAddr) -> SocketAddr {
+    if address.ip().is_unspecified() {
+        address.set_ip(match address {
+            SocketAddr::V4(_) => Ipv4Addr::LOCALHOST.into(),
+            SocketAddr::V6(_) => Ipv6Addr::LOCALHOST.into(),
+        });
+    }
+    address
 }
 
 /// Listens. A target that was killed has the port until the kernel has taken its ring apart, which is waited for.

@@ -630,6 +630,7 @@ fn opened(handle: u32, region: &MemoryRegion, attr: &Attr) -> Reply {
         length: region.len,
         size: attr.size,
         mtime_ns: attr.mtime.as_unix_ns(),
+        cookie: attr.ino.0,
         ..Reply::default()
     }
 }

@@ -6,6 +6,7 @@ use std::os::unix::ffi::OsStrExt;
 use super::super::attr::set_attr;
 use super::super::caller::Caller;
 use super::super::message::Message;
+use super::super::mount::TARGET_XATTR;
 use super::super::reply::Reply;
 use super::super::wire::{
     Getxattr, SETXATTR_ACL_KILL_SGID, SetattrIn, SetxattrExt, SetxattrIn, StatfsOut,
@@ -77,6 +78,12 @@ impl<S: BlockStore + 'static> Adapter<S> {
     pub(super) fn getxattr(&self, mut message: Message<'_>, reply: Reply) -> Served {
         let what: Getxattr = message.take()?;
         let name = message.name()?;
+        if name.as_bytes() == TARGET_XATTR.as_bytes()
+            && let Some(target) = &self.target
+        {
+            sized(reply, what.size, target.as_bytes());
+            return Ok(());
+        }
         match self.fs.xattr(message.ino(), name) {
             Ok(value) => sized(reply, what.size, &value),
             Err(error) => reply.error(error),
