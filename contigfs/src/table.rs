@@ -153,6 +153,31 @@ impl Table {
         self.update_roomy(grain);
     }
 
+    /// Plans the end of grains that a record has left without taking them with it, as `plan` of its end says, because others
+    /// ended at the same time. Must be followed by [`finish_sweep`](Self::finish_sweep).
+    pub(crate) fn plan_sweep(&mut self, ino: InodeNo, plan: FreePlan) -> Option<FreePlan> {
+        let (grain, bit) = place(ino);
+        let g = self.grain(grain);
+        let sweep = FreePlan {
+            trim_hot: !plan.trim_hot && g.live | g.closing == 0,
+            trim_cold: !plan.trim_cold && (g.live | g.closing) & cold_mask(bit) == 0,
+        };
+        if sweep.trim_hot {
+            g.closing = u128::MAX;
+        } else if sweep.trim_cold {
+            g.closing |= cold_mask(bit);
+        } else {
+            return None;
+        }
+        self.update_roomy(grain);
+        Some(sweep)
+    }
+
+    /// Ends what [`plan_sweep`](Self::plan_sweep) began.
+    pub(crate) fn finish_sweep(&mut self, ino: InodeNo, sweep: FreePlan) {
+        self.finish_free(ino, sweep, false, false);
+    }
+
     /// The number of a freed inode may be used again.
     pub(crate) fn forget(&mut self, ino: InodeNo) {
         let (grain, bit) = place(ino);
@@ -222,6 +247,33 @@ mod tests {
                 trim_cold: true
             }
         );
+    }
+
+    /// Two records that end at the same time see each other: neither takes the grain with it, but whoever ends last sweeps up,
+    /// once, and nothing is handed out of the grain meanwhile.
+    #[test]
+    fn the_last_of_several_sweeps_up() {
+        let mut table = Table::default();
+        for _ in 0..35 {
+            table.allocate();
+        }
+        let (one, other) = (InodeNo(33), InodeNo(34));
+        free(&mut table, InodeNo(32));
+        let plans = [one, other].map(|ino| table.plan_free(ino));
+        assert!(plans.iter().all(|plan| !plan.trim_hot && !plan.trim_cold));
+        table.finish_free(one, plans[0], true, false);
+        assert_eq!(table.plan_sweep(one, plans[0]), None);
+        table.finish_free(other, plans[1], true, false);
+        let sweep = table.plan_sweep(other, plans[1]).unwrap();
+        assert_eq!((sweep.trim_hot, sweep.trim_cold), (false, true));
+        assert_eq!(table.plan_sweep(one, plans[0]), None);
+        assert_eq!(table.allocate(), Some(InodeNo(64)));
+        table.finish_sweep(other, sweep);
+        assert_eq!(table.allocate(), Some(InodeNo(32)));
+        // A grain that its last record took is not swept.
+        let plan = free(&mut table, InodeNo(32));
+        assert!(plan.trim_cold);
+        assert_eq!(table.plan_sweep(InodeNo(32), plan), None);
     }
 
     /// T1, T2: nothing comes from a closing grain, and a held number waits.

@@ -185,6 +185,16 @@ impl<S: BlockStore> Fs<S> {
         for edit in txn.edits {
             self.apply(edit, &frees);
         }
+        for (ino, plan) in frees {
+            let sweep = self.alloc().table.plan_sweep(ino, plan);
+            if let Some(sweep) = sweep {
+                let mut batch = AtomicBatch::default();
+                trim_records(ino, sweep, &mut batch);
+                // If that fails the grains stay, and hold nothing.
+                let _ = carry_out(batch);
+                self.alloc().table.finish_sweep(ino, sweep);
+            }
+        }
         Ok(())
     }
 
@@ -272,15 +282,23 @@ impl Edit {
             batch.patch(cold_lba, cold_offset, self.after.emit_cold(ino));
             return;
         };
-        if plan.trim_hot {
-            batch.trim(LbaRange::new(hot_lba, 1));
-        } else {
+        trim_records(ino, plan, batch);
+        if !plan.trim_hot {
             batch.patch(hot_lba, hot_offset, [0; HOT_BYTES]);
         }
-        if plan.trim_cold {
-            batch.trim(LbaRange::new(cold_lba, 1));
-        } else {
+        if !plan.trim_cold {
             batch.patch(cold_lba, cold_offset, [0; COLD_BYTES]);
         }
+    }
+}
+
+/// Trims the grains of the records of an inode that hold nothing else.
+fn trim_records(ino: InodeNo, plan: FreePlan, batch: &mut AtomicBatch) {
+    let places = [
+        (plan.trim_hot, hot_place(ino)),
+        (plan.trim_cold, cold_place(ino)),
+    ];
+    for (_, (lba, _)) in places.into_iter().filter(|(trim, _)| *trim) {
+        batch.trim(LbaRange::new(lba, 1));
     }
 }
