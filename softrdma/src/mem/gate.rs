@@ -11,7 +11,7 @@ use std::sync::{RwLock, RwLockReadGuard};
 
 // The tests of this file run it under many schedules.
 #[cfg(test)]
-use shuttle::sync::{RwLock, RwLockReadGuard};
+use modelled::{RwLock, RwLockReadGuard};
 
 #[derive(Clone, Copy, Debug)]
 struct State {
@@ -60,12 +60,122 @@ impl Passage<'_> {
     }
 }
 
+/// The lock of the standard library, but in a model that of the scheduler.
+#[cfg(test)]
+mod modelled {
+    use std::cell::Cell;
+    use std::ops::{Deref, DerefMut};
+    use std::sync::{LockResult, PoisonError};
+
+    thread_local! {
+        /// All tasks of a model run on the thread of its test.
+        static IN_MODEL: Cell<bool> = const { Cell::new(false) };
+    }
+
+    /// Locks that are made while this lives belong to a model.
+    #[derive(Debug)]
+    pub(super) struct Model(());
+
+    impl Model {
+        pub(super) fn begin() -> Self {
+            IN_MODEL.set(true);
+            Self(())
+        }
+    }
+
+    impl Drop for Model {
+        fn drop(&mut self) {
+            IN_MODEL.set(false);
+        }
+    }
+
+    #[derive(Debug)]
+    pub(super) enum RwLock<T> {
+        Plain(std::sync::RwLock<T>),
+        Modelled(shuttle::sync::RwLock<T>),
+    }
+
+    #[derive(Debug)]
+    pub(super) enum RwLockReadGuard<'a, T> {
+        Plain(std::sync::RwLockReadGuard<'a, T>),
+        Modelled(shuttle::sync::RwLockReadGuard<'a, T>),
+    }
+
+    pub(super) enum RwLockWriteGuard<'a, T> {
+        Plain(std::sync::RwLockWriteGuard<'a, T>),
+        Modelled(shuttle::sync::RwLockWriteGuard<'a, T>),
+    }
+
+    fn map<T, U>(result: LockResult<T>, guard: impl Fn(T) -> U) -> LockResult<U> {
+        match result {
+            Ok(inner) => Ok(guard(inner)),
+            Err(poisoned) => Err(PoisonError::new(guard(poisoned.into_inner()))),
+        }
+    }
+
+    impl<T> RwLock<T> {
+        pub(super) fn new(value: T) -> Self {
+            match IN_MODEL.get() {
+                false => Self::Plain(std::sync::RwLock::new(value)),
+                true => Self::Modelled(shuttle::sync::RwLock::new(value)),
+            }
+        }
+
+        pub(super) fn read(&self) -> LockResult<RwLockReadGuard<'_, T>> {
+            match self {
+                Self::Plain(lock) => map(lock.read(), RwLockReadGuard::Plain),
+                Self::Modelled(lock) => map(lock.read(), RwLockReadGuard::Modelled),
+            }
+        }
+
+        pub(super) fn write(&self) -> LockResult<RwLockWriteGuard<'_, T>> {
+            match self {
+                Self::Plain(lock) => map(lock.write(), RwLockWriteGuard::Plain),
+                Self::Modelled(lock) => map(lock.write(), RwLockWriteGuard::Modelled),
+            }
+        }
+    }
+
+    impl<T> Deref for RwLockReadGuard<'_, T> {
+        type Target = T;
+
+        fn deref(&self) -> &T {
+            match self {
+                Self::Plain(guard) => guard,
+                Self::Modelled(guard) => guard,
+            }
+        }
+    }
+
+    impl<T> Deref for RwLockWriteGuard<'_, T> {
+        type Target = T;
+
+        fn deref(&self) -> &T {
+            match self {
+                Self::Plain(guard) => guard,
+                Self::Modelled(guard) => guard,
+            }
+        }
+    }
+
+    impl<T> DerefMut for RwLockWriteGuard<'_, T> {
+        fn deref_mut(&mut self) -> &mut T {
+            match self {
+                Self::Plain(guard) => guard,
+                Self::Modelled(guard) => guard,
+            }
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
 
     use shuttle::sync::Mutex;
     use shuttle::thread;
+
+    use super::modelled::Model;
 
     use crate::addr::{ProtectionDomain, Stag, StreamId, TaggedOffset};
     use crate::mem::Buffer;
@@ -85,6 +195,7 @@ mod tests {
     const SEGMENT: usize = 4;
 
     struct World {
+        _model: Model,
         table: Arc<RegionTable>,
         memory: Arc<Buffer>,
         region: MemoryRegion,
@@ -92,6 +203,7 @@ mod tests {
 
     impl World {
         fn new() -> Arc<Self> {
+            let model = Model::begin();
             let table = RegionTable::new([7; 32]);
             let memory = Buffer::zeroed(LEN);
             let spec = RegionSpec::memory(
@@ -101,6 +213,7 @@ mod tests {
             );
             let region = table.register(spec).unwrap();
             Arc::new(Self {
+                _model: model,
                 table,
                 memory,
                 region,
