@@ -138,7 +138,8 @@ pub trait PageStore {
     }
 
     /// Told how many of the pages that a connection got to read, or waits for, it has done with. Not told of them one by
-    /// one, but before the connection asks for others.
+    /// one, but before the connection asks for others, and when its driver calls
+    /// [`Connection::settle_pages`](crate::Connection::settle_pages).
     fn read_done(&mut self, pages: usize) {
         let _ = pages;
     }

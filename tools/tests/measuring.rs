@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{can_serve, good};
+use common::{bad, can_serve, good};
 use serde_json::Value;
 
 fn measure(more: &[&str]) -> Value {
@@ -51,4 +51,19 @@ fn idle_connections() {
     check(&report);
     check(&report["baseline"]);
     assert_eq!(report["baseline"]["name"], "alone");
+}
+
+/// What can not be measured as asked is said, not something else measured.
+#[test]
+fn mistakes() {
+    let crowd = ["perf", "read", "--connections", "3000", "--pool", "4MiB"];
+    let said = bad(&crowd);
+    assert!(
+        said.contains("--pool") && said.contains("too small"),
+        "{said}"
+    );
+    let said = bad(&["perf", "read", "--baseline", "alone"]);
+    assert!(said.contains("--idle"), "{said}");
+    let said = bad(&["perf", "lat", "--idle", "10"]);
+    assert!(said.contains("idle connections"), "{said}");
 }

@@ -307,6 +307,11 @@ impl<S: PageStore> Connection<S> {
         }
     }
 
+    /// Tells the store of pages that are done with; a driver that drops a connection calls it last.
+    pub fn settle_pages(&mut self, pages: &mut S) {
+        self.responses.tell_done(pages);
+    }
+
     /// Gives back every page of a backing of these that this connection holds and asks for it anew. The owner of the pages wants
     /// to do something to them that must not wait until the peer takes its bytes. Whether there were any.
     pub fn renew_pages(&mut self, pages: &mut S, of: impl Fn(BackingId) -> bool) -> bool {

@@ -215,7 +215,7 @@ impl<S: PageStore> Net<S> {
             // Taking bytes to send ends work requests, and may end the connection.
             self.links[slot].tell(&mut notice);
             self.set_timer(slot);
-            self.retire(now, slot);
+            self.retire(now, pages, slot);
         }
     }
 
@@ -359,7 +359,7 @@ impl<S: PageStore> Net<S> {
     }
 
     /// Does to the socket what the connection wants, and forgets the link when nothing of it is left.
-    fn retire(&mut self, now: Time, slot: usize) {
+    fn retire(&mut self, now: Time, pages: &mut S, slot: usize) {
         let link = &mut self.links[slot];
         let idle = !link.send_in_flight && link.sending.is_empty();
         match link.connection.socket_state() {
@@ -381,6 +381,7 @@ impl<S: PageStore> Net<S> {
                     }
                 }
                 if idle && !link.recv_in_flight {
+                    link.connection.settle_pages(pages);
                     self.links.remove(slot);
                 }
             }

@@ -186,8 +186,15 @@ impl Subject {
             None if options.resident => shape.file_bytes * 2,
             None => 32 << 20,
         };
-        // Each connection takes its part of the pool.
-        let pool = pool.max((shape.connections + shape.idle + 16) as u64 * POOL_PER_CONNECTION);
+        // Each connection takes its part of the pool; one more fills the file.
+        let needed = (shape.connections + shape.idle + 1) as u64 * POOL_PER_CONNECTION;
+        if let Some(given) = options.pool
+            && given.as_u64() < needed
+        {
+            let needed = ByteSize::b(needed);
+            bail!("--pool {given} is too small for so many connections: they take {needed}");
+        }
+        let pool = pool.max(needed);
         let pool = format!("{pool}B");
         let memory = format!("{}B", shape.file_bytes);
         let mut more = vec!["--pool", pool.as_str()];
@@ -292,6 +299,9 @@ fn shape(options: &cli::Perf) -> Result<Shape> {
             "{} idle connections: `read` and `write` can have up to 16384 in all",
             options.idle
         );
+    }
+    if options.baseline == Some(Baseline::Alone) && options.idle == 0 {
+        bail!("--baseline alone: there are no idle connections to leave away (--idle N)");
     }
     if !(0.1..=86_400.0).contains(&options.seconds) {
         bail!("{} seconds: 0.1 to 86400 are possible", options.seconds);
