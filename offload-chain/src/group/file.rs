@@ -8,10 +8,9 @@
 //! later request for durability fails too (I8). After a failed write of a page nothing is handed out any more.
 
 use std::collections::VecDeque;
-use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 
@@ -19,6 +18,7 @@ use softrdma::{
     BackingId, GetPage, Intent, PAGE_BYTES, Page, PageError, PageRange, PageStore, PutPage, Ticket,
 };
 
+use super::member_file::MemberFile;
 use super::node::{Answer, Store};
 
 /// Called when a request for durability was carried out, from another thread.
@@ -41,13 +41,10 @@ impl Page for FilePage {
     }
 }
 
-/// A file.
+/// The pages of a member's file, for its engine in one epoch.
 #[derive(Debug)]
 pub struct FilePages {
-    file: File,
-    pages: u64,
-    /// A page that could not be written: nothing is acknowledged any more.
-    failed: bool,
+    file: Arc<MemberFile>,
     asked: Option<Sender<Ticket>>,
     answers: Receiver<(Ticket, Result<(), PageError>)>,
     own: VecDeque<Answer<FilePage>>,
@@ -60,28 +57,22 @@ impl FilePages {
     /// # Errors
     /// What the system says.
     pub fn open(path: &Path, size: u64, wake: Wake) -> io::Result<Self> {
-        let mut options = OpenOptions::new();
-        let file = options
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .open(path)?;
-        let pages = size.div_ceil(PAGE_BYTES as u64);
-        if file.metadata()?.len() < pages * PAGE_BYTES as u64 {
-            file.set_len(pages * PAGE_BYTES as u64)?;
-            file.sync_all()?;
-        }
+        Self::new(MemberFile::open(path, size)?, wake)
+    }
+
+    /// The pages of a file that others use, too. Tickets are of one engine: each epoch has an object of its own.
+    ///
+    /// # Errors
+    /// If there can be no thread.
+    pub fn new(file: Arc<MemberFile>, wake: Wake) -> io::Result<Self> {
         let (asked, requests) = channel::<Ticket>();
         let (done, answers) = channel();
-        let synced = file.try_clone()?;
+        let synced = Arc::clone(&file);
         let thread = std::thread::Builder::new()
             .name("group-fdatasync".to_owned())
             .spawn(move || sync_on_request(&synced, &requests, &done, &wake))?;
         Ok(Self {
             file,
-            pages,
-            failed: false,
             asked: Some(asked),
             answers,
             own: VecDeque::new(),
@@ -92,24 +83,18 @@ impl FilePages {
 
 /// Answers requests, all that wait by one `fdatasync`: they were written before.
 fn sync_on_request(
-    file: &File,
+    file: &MemberFile,
     requests: &Receiver<Ticket>,
     done: &Sender<(Ticket, Result<(), PageError>)>,
     wake: &Wake,
 ) {
-    let mut failed = false;
     let mut tickets = Vec::new();
     while let Ok(first) = requests.recv() {
         tickets.push(first);
         tickets.extend(requests.try_iter());
-        failed = failed || file.sync_data().is_err();
+        let flushed = file.flush().map_err(|_| PageError::Media);
         for ticket in tickets.drain(..) {
-            let result = if failed {
-                Err(PageError::Media)
-            } else {
-                Ok(())
-            };
-            if done.send((ticket, result)).is_err() {
+            if done.send((ticket, flushed)).is_err() {
                 return;
             }
         }
@@ -121,20 +106,16 @@ impl PageStore for FilePages {
     type Page = FilePage;
 
     fn get(&mut self, _: BackingId, page: u64, intent: Intent, _: Ticket) -> GetPage<FilePage> {
-        if page >= self.pages {
+        if page >= self.file.pages() {
             return GetPage::Failed(PageError::Gone);
         }
-        if self.failed {
+        if self.file.has_failed() {
             return GetPage::Failed(PageError::Media);
         }
         let mut bytes = Box::new([0; PAGE_BYTES]);
-        if intent != Intent::Overwrite {
-            let read = self
-                .file
-                .read_exact_at(&mut bytes[..], page * PAGE_BYTES as u64);
-            if read.is_err() {
-                return GetPage::Failed(PageError::Media);
-            }
+        let at = page * PAGE_BYTES as u64;
+        if intent != Intent::Overwrite && self.file.read_at(at, &mut bytes[..]).is_err() {
+            return GetPage::Failed(PageError::Media);
         }
         GetPage::Ready(FilePage {
             number: page,
@@ -144,12 +125,13 @@ impl PageStore for FilePages {
 
     fn put(&mut self, page: FilePage, _: Ticket) -> PutPage {
         let at = page.number * PAGE_BYTES as u64;
-        self.failed |= self.file.write_all_at(&page.bytes[..], at).is_err();
+        // The file remembers a failure: whoever asks for durability is told.
+        let _ = self.file.write_at(at, &page.bytes[..]);
         PutPage::Done
     }
 
     fn sync(&mut self, _: &[PageRange], ticket: Ticket) {
-        let asked = self.asked.as_ref().filter(|_| !self.failed);
+        let asked = self.asked.as_ref().filter(|_| !self.file.has_failed());
         if asked.is_none_or(|asked| asked.send(ticket).is_err()) {
             self.own
                 .push_back(Answer::Durable(ticket, Err(PageError::Media)));

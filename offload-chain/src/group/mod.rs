@@ -56,6 +56,7 @@ pub mod block;
 mod client;
 pub mod file;
 mod member;
+mod member_file;
 pub mod network;
 mod node;
 mod primitives;
@@ -66,6 +67,7 @@ pub mod tcp;
 
 pub use client::{Client, ClientError};
 pub use member::{BrokenGroup, GroupMemory, Member, MemberConfig, MemberError, MemberEvent};
+pub use member_file::{FileMemory, MemberFile};
 pub use node::{Answer, Node, Store};
 pub use primitives::{
     Durability, Flight, MEMBERS_MAX, MemberMap, Outcome, Primitive, PrimitiveError, Primitives,

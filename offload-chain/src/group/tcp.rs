@@ -235,10 +235,35 @@ impl<N: Node> Loop<N> {
 #[derive(Debug)]
 pub struct MemberServer<S: Store> {
     inner: Loop<Member<S>>,
-    listener: TcpListener,
+    /// None: somebody else accepts connections.
+    listener: Option<TcpListener>,
     /// Of all members.
     addresses: Vec<SocketAddr>,
     tried: Instant,
+    progress: Progress,
+}
+
+/// Since when the oldest operation of a member waits for something.
+#[derive(Debug, Default)]
+struct Progress {
+    finished: u64,
+    since: Option<Instant>,
+    worst: Duration,
+}
+
+impl Progress {
+    fn look(&mut self, now: Instant, begun: u64, finished: u64) {
+        if let Some(since) = self.since {
+            self.worst = self.worst.max(now - since);
+        }
+        let moved = self.finished != finished;
+        self.finished = finished;
+        if begun == finished {
+            self.since = None;
+        } else if moved || self.since.is_none() {
+            self.since = Some(now);
+        }
+    }
 }
 
 impl<S: Store> MemberServer<S> {
@@ -253,15 +278,49 @@ impl<S: Store> MemberServer<S> {
     ) -> io::Result<Self> {
         listener.set_nonblocking(true)?;
         let mut listener = TcpListener::from_std(listener);
-        let inner = Loop::new(member)?;
-        let registry = inner.poll.registry();
+        let mut server = Self::without_listener(member, addresses)?;
+        let registry = server.inner.poll.registry();
         registry.register(&mut listener, LISTENER, Interest::READABLE)?;
+        server.listener = Some(listener);
+        Ok(server)
+    }
+
+    /// A server whose connections somebody else accepts, and hands over by [`admit`](Self::admit).
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn without_listener(member: Member<S>, addresses: Vec<SocketAddr>) -> io::Result<Self> {
+        let now = Instant::now();
         Ok(Self {
-            tried: Instant::now() - RETRY,
-            inner,
-            listener,
+            tried: now.checked_sub(RETRY).unwrap_or(now),
+            inner: Loop::new(member)?,
+            listener: None,
             addresses,
+            progress: Progress::default(),
         })
+    }
+
+    /// Takes a connection that somebody made. With too many of them, it is closed.
+    pub fn admit(&mut self, stream: TcpStream) {
+        let now = self.inner.now();
+        let Ok(link) = self.inner.node.listen(now) else {
+            return;
+        };
+        if self.inner.add(stream, link).is_err() {
+            self.inner.node.handle_transport_error(link);
+        }
+    }
+
+    /// The longest that the oldest operation had to wait here, for memory or for the next member's socket, since this was
+    /// last asked.
+    pub fn take_lag(&mut self) -> Duration {
+        self.look_at_progress();
+        std::mem::take(&mut self.progress.worst)
+    }
+
+    fn look_at_progress(&mut self) {
+        let (begun, finished) = self.inner.node.engine().operations();
+        self.progress.look(Instant::now(), begun, finished);
     }
 
     /// The member.
@@ -296,6 +355,7 @@ impl<S: Store> MemberServer<S> {
         }
         let now = self.inner.now();
         self.inner.node.service(now);
+        self.look_at_progress();
         Ok(())
     }
 
@@ -336,18 +396,9 @@ impl<S: Store> MemberServer<S> {
     }
 
     fn accept(&mut self) {
-        loop {
-            match self.listener.accept() {
-                Ok((stream, _)) => {
-                    let now = self.inner.now();
-                    // With too many links the caller finds the socket closed.
-                    let Ok(link) = self.inner.node.listen(now) else {
-                        continue;
-                    };
-                    if self.inner.add(stream, link).is_err() {
-                        self.inner.node.handle_transport_error(link);
-                    }
-                }
+        while let Some(listener) = &self.listener {
+            match listener.accept() {
+                Ok((stream, _)) => self.admit(stream),
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 // Nobody more; or out of descriptors, and the next event tries again.
                 Err(_) => return,
@@ -483,5 +534,29 @@ impl Primitives for TcpClient {
 
     fn poll(&mut self) -> Option<(Flight, Result<Outcome, PrimitiveError>)> {
         self.inner.node.poll()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A member that has nothing to do is not slow; one that waits is, as long as its oldest operation waits.
+    #[test]
+    fn waiting_is_what_counts() {
+        let start = Instant::now();
+        let at = |millis| start + Duration::from_millis(millis);
+        let mut progress = Progress::default();
+        progress.look(at(0), 0, 0);
+        progress.look(at(500), 5, 5);
+        assert_eq!(progress.worst, Duration::ZERO);
+        progress.look(at(600), 7, 5);
+        progress.look(at(620), 7, 6);
+        assert_eq!(progress.worst, Duration::from_millis(20));
+        progress.look(at(650), 8, 6);
+        progress.look(at(670), 8, 8);
+        assert_eq!(progress.worst, Duration::from_millis(50));
+        progress.look(at(900), 9, 9);
+        assert_eq!(progress.worst, Duration::from_millis(50));
     }
 }

@@ -1,0 +1,225 @@
+//! The file that has the memory of a member, and which of its chunks changed when.
+//!
+//! Two threads use it in turns: the engine's while an epoch is open ([`FilePages`](super::file::FilePages)), the agent's while it is
+//! closed ([`FileMemory`]); the agent also reads while the engine writes, to let a joiner catch up.
+//!
+//! # Invariants
+//! - A change is stamped after its bytes are in the file and before the generation says so. So who reads the generation,
+//!   then bytes, and later asks what changed since, misses nothing: bytes that were not there yet have a later stamp.
+//! - There is one writer at a time.
+//! - After a failed write or flush nothing is read or written any more (I8): what is on media is unknown.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use softrdma::PAGE_BYTES;
+
+use crate::memory::{CHUNK_BYTES, Memory, MemoryError};
+
+const _: () = assert!(CHUNK_BYTES == PAGE_BYTES as u64);
+
+/// A file, its size in whole pages, and stamps.
+#[derive(Debug)]
+pub struct MemberFile {
+    file: File,
+    path: PathBuf,
+    size: u64,
+    generation: AtomicU64,
+    /// Generation of the last change of each chunk; 0: none in this life.
+    stamps: Vec<AtomicU64>,
+    failed: AtomicBool,
+}
+
+impl MemberFile {
+    /// Opens or makes a file of at least `size` bytes, rounded up to pages.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn open(path: &Path, size: u64) -> io::Result<Arc<Self>> {
+        let mut options = OpenOptions::new();
+        let file = options
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(path)?;
+        Self::over(file, path, size)
+    }
+
+    /// Uses an open file, which may have no name.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn over(file: File, path: &Path, size: u64) -> io::Result<Arc<Self>> {
+        let size = size.next_multiple_of(CHUNK_BYTES);
+        if file.metadata()?.len() < size {
+            file.set_len(size)?;
+            file.sync_all()?;
+        }
+        let chunks = usize::try_from(size / CHUNK_BYTES).map_err(io::Error::other)?;
+        Ok(Arc::new(Self {
+            file,
+            path: path.to_owned(),
+            size,
+            generation: AtomicU64::new(1),
+            stamps: (0..chunks).map(|_| AtomicU64::new(0)).collect(),
+            failed: AtomicBool::new(false),
+        }))
+    }
+
+    /// Pages.
+    #[must_use]
+    pub fn pages(&self) -> u64 {
+        self.stamps.len() as u64
+    }
+
+    /// Whether nobody knows what is on media.
+    #[must_use]
+    pub fn has_failed(&self) -> bool {
+        self.failed.load(Ordering::Acquire)
+    }
+
+    pub(super) fn read_at(&self, offset: u64, to: &mut [u8]) -> io::Result<()> {
+        self.check()?;
+        self.file.read_exact_at(to, offset)
+    }
+
+    pub(super) fn write_at(&self, offset: u64, from: &[u8]) -> io::Result<()> {
+        self.check()?;
+        let written = self.file.write_all_at(from, offset);
+        self.note(written.is_err());
+        if !from.is_empty() {
+            let next = self.generation.load(Ordering::Relaxed) + 1;
+            let last = (offset + from.len() as u64 - 1) / CHUNK_BYTES;
+            for chunk in offset / CHUNK_BYTES..=last {
+                if let Some(stamp) = self.stamps.get(chunk as usize) {
+                    stamp.store(next, Ordering::Release);
+                }
+            }
+            self.generation.store(next, Ordering::Release);
+        }
+        written
+    }
+
+    pub(super) fn flush(&self) -> io::Result<()> {
+        self.check()?;
+        let flushed = self.file.sync_data();
+        self.note(flushed.is_err());
+        flushed
+    }
+
+    fn note(&self, failed: bool) {
+        if failed {
+            self.failed.store(true, Ordering::Release);
+        }
+    }
+
+    fn check(&self) -> io::Result<()> {
+        match self.has_failed() {
+            true => Err(io::Error::other("an earlier write or flush failed")),
+            false => Ok(()),
+        }
+    }
+}
+
+/// A member's memory in a file, for its agent.
+#[derive(Clone, Debug)]
+pub struct FileMemory(pub Arc<MemberFile>);
+
+impl FileMemory {
+    fn check(&self, offset: u64, length: usize) -> Result<(), MemoryError> {
+        let (length, size) = (length as u64, self.0.size);
+        match offset.checked_add(length) {
+            Some(end) if end <= size => Ok(()),
+            _ => Err(MemoryError::Range {
+                offset,
+                length,
+                size,
+            }),
+        }
+    }
+
+    fn failed(&self, error: &io::Error) -> MemoryError {
+        MemoryError::Device(format!("{}: {error}", self.0.path.display()))
+    }
+}
+
+impl Memory for FileMemory {
+    fn size(&self) -> u64 {
+        self.0.size
+    }
+
+    fn read(&self, offset: u64, to: &mut [u8]) -> Result<(), MemoryError> {
+        self.check(offset, to.len())?;
+        let read = self.0.read_at(offset, to);
+        read.map_err(|error| self.failed(&error))
+    }
+
+    fn write(&mut self, offset: u64, from: &[u8]) -> Result<(), MemoryError> {
+        self.check(offset, from.len())?;
+        let written = self.0.write_at(offset, from);
+        written.map_err(|error| self.failed(&error))
+    }
+
+    fn flush(&mut self) -> Result<(), MemoryError> {
+        self.0.flush().map_err(|error| self.failed(&error))
+    }
+
+    fn generation(&self) -> u64 {
+        self.0.generation.load(Ordering::Acquire)
+    }
+
+    fn changed_since(&self, generation: u64) -> Vec<u64> {
+        let stamps = self.0.stamps.iter().enumerate();
+        let newer = stamps.filter(|(_, stamp)| stamp.load(Ordering::Acquire) > generation);
+        newer.map(|(chunk, _)| chunk as u64).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// I14: what a joiner is told is all that changed, by whomever, and no more.
+    #[test]
+    fn changes_are_stamped() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = MemberFile::open(&directory.path().join("memory"), 10_000).unwrap();
+        let mut memory = FileMemory(Arc::clone(&file));
+        assert_eq!((memory.size(), file.pages()), (12_288, 3));
+        let start = memory.generation();
+        assert_eq!(memory.changed_since(start), Vec::<u64>::new());
+        memory.write(4090, &[1; 10]).unwrap();
+        assert_eq!(memory.changed_since(start), [0, 1]);
+        let later = memory.generation();
+        file.write_at(8192, &[2; 4096]).unwrap();
+        assert_eq!(memory.changed_since(later), [2]);
+        assert_eq!(memory.changed_since(start), [0, 1, 2]);
+        let mut bytes = [0; 2];
+        memory.read(4099, &mut bytes).unwrap();
+        assert_eq!(bytes, [1, 0]);
+        assert!(matches!(
+            memory.read(12_280, &mut [0; 9]),
+            Err(MemoryError::Range { .. })
+        ));
+    }
+
+    /// I8: after one failure everything fails.
+    #[test]
+    fn failure_is_for_good() {
+        let directory = tempfile::tempdir().unwrap();
+        let file = MemberFile::open(&directory.path().join("memory"), 4096).unwrap();
+        let mut memory = FileMemory(Arc::clone(&file));
+        memory.write(0, b"once").unwrap();
+        file.note(true);
+        assert!(matches!(memory.flush(), Err(MemoryError::Device(_))));
+        assert!(matches!(
+            memory.read(0, &mut [0; 4]),
+            Err(MemoryError::Device(_))
+        ));
+    }
+}
