@@ -5,6 +5,7 @@
 
 mod execute;
 mod flush;
+mod hold;
 mod inbound;
 mod nudge;
 mod phase;

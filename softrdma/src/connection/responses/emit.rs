@@ -32,6 +32,7 @@ impl<P: Page> Responses<P> {
             }
             None => return Ok(()),
         };
+        self.taken += 1;
         if let Some(digest) = read.digest {
             return self.emit_digest(who, digest, framer, out);
         }

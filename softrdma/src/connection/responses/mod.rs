@@ -152,6 +152,10 @@ pub(super) struct Responses<P> {
     scratch: Vec<u8>,
     /// Bytes that went into digests since this was last taken.
     digested: usize,
+    /// READs and VERIFYs wait.
+    held: bool,
+    /// How often bytes were taken for them.
+    taken: u64,
     planted: Option<Bug>,
 }
 
@@ -169,6 +173,8 @@ impl<P: Page> Responses<P> {
             flushing: 0,
             scratch: Vec::new(),
             digested: 0,
+            held: false,
+            taken: 0,
             planted,
         }
     }
@@ -180,6 +186,20 @@ impl<P: Page> Responses<P> {
     /// A response was begun and not ended.
     pub(super) fn is_mid_message(&self) -> bool {
         matches!(self.entries.front(), Some(Entry::Read(read)) if read.sent > 0 && read.digest.is_none())
+    }
+
+    pub(super) fn hold(&mut self, held: bool) {
+        self.held = held;
+    }
+
+    /// Is the first request one that waits because it is held?
+    pub(super) fn holds(&self) -> bool {
+        self.held && matches!(self.entries.front(), Some(Entry::Read(_)))
+    }
+
+    /// How often bytes were taken for READs and VERIFYs.
+    pub(super) fn taken(&self) -> u64 {
+        self.taken
     }
 
     /// Gives all pages back and forgets all requests.
@@ -361,6 +381,9 @@ impl<P: Page> Responses<P> {
         tickets: &mut Tickets,
     ) {
         self.tell_done(pages);
+        if self.held {
+            return;
+        }
         while let Some(entry) = self.entries.get_mut(self.asking) {
             let Entry::Read(read) = entry else {
                 self.asking += 1;
@@ -443,6 +466,7 @@ impl<P: Page> Responses<P> {
         match self.entries.front() {
             None => false,
             Some(Entry::Answer(answer)) => answer.hold == Hold::Nothing,
+            Some(Entry::Read(_)) if self.held => false,
             Some(Entry::Read(read)) if read.is_paged() => {
                 (self.slots.front()).is_some_and(|slot| !matches!(slot.state, State::Pending))
             }

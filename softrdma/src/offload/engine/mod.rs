@@ -445,6 +445,27 @@ impl<S: PageStore> Engine<S> {
         count
     }
 
+    /// Whether READs on a link wait from now on; see [`Connection::hold_reads`].
+    pub fn hold_reads(&mut self, link: LinkId, held: bool) {
+        if let Some(link) = self.links.get_mut(&link) {
+            link.connection.hold_reads(held);
+        }
+    }
+
+    /// Does a READ on a link wait because it is held?
+    #[must_use]
+    pub fn holds_read(&self, link: LinkId) -> bool {
+        let link = self.links.get(&link);
+        link.is_some_and(|link| link.connection.holds_read())
+    }
+
+    /// How often bytes were taken to answer READs on a link; see [`Connection::reads_taken`].
+    #[must_use]
+    pub fn reads_taken(&self, link: LinkId) -> u64 {
+        let link = self.links.get(&link);
+        link.map_or(0, |link| link.connection.reads_taken())
+    }
+
     /// What to do with the socket of a link when all bytes are sent.
     #[must_use]
     pub fn socket_state(&self, link: LinkId) -> SocketState {
