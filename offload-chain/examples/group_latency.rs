@@ -46,6 +46,7 @@ fn main() -> Result<(), Box<dyn Error>> {
             },
             domains: [ProtectionDomain(1), ProtectionDomain(2)],
             link: link.clone(),
+            reads: None,
             planted: None,
         };
         let pm = EmulatedPm::new(Domain::Dmp, SIZE as usize);

@@ -18,6 +18,8 @@ pub enum Bug {
     LastRoundSkipped,
     /// A new epoch takes no locks from clients that were fenced, and does not wait for members to seal.
     SealNotAwaited,
+    /// An engine looks at its read lease before it takes the bytes of a READ, and not after.
+    LeaseOnlyBefore,
     /// A dirty object is answered like a clean one.
     DirtyAnswered,
 }

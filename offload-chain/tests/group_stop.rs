@@ -76,6 +76,7 @@ fn engine(number: usize, path: &Path) {
         },
         domains: [ProtectionDomain(1), ProtectionDomain(2)],
         link: link(),
+        reads: None,
         planted: None,
     };
     let table = RegionTable::new([number as u8; 32]);

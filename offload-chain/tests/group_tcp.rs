@@ -70,6 +70,7 @@ fn serve(shape: GroupShape, dir: &Path) -> Group {
                 },
                 domains: [ProtectionDomain(1), ProtectionDomain(2)],
                 link: link(),
+                reads: None,
                 planted: None,
             };
             let table = RegionTable::new([number as u8; 32]);

@@ -22,6 +22,7 @@
 //!         memory: GroupMemory::Memory(memory.clone()),
 //!         domains: [ProtectionDomain(1), ProtectionDomain(2)],
 //!         link: link.clone(),
+//!         reads: None,
 //!         planted: None,
 //!     };
 //!     let table = RegionTable::new([member as u8; 32]);
@@ -47,6 +48,7 @@
 //! - G2. An outcome means that every member has carried it out; a durable one, that each had it durable before it handed on.
 //! - G3. Nothing of another epoch than a member's own touches its memory (I12).
 //! - G4. Each accepted primitive has one outcome (I18).
+//! - G5. A member with a [`ReadLease`] lets no byte of a READ go that it took when the lease was over (I13).
 //!
 //! # Failure
 //! A member that loses the link to another stops, and so do the others in turn; clients are told `Broken` for all that is
@@ -55,6 +57,7 @@
 pub mod block;
 mod client;
 pub mod file;
+mod lease;
 mod member;
 mod member_file;
 pub mod network;
@@ -66,6 +69,7 @@ mod staging;
 pub mod tcp;
 
 pub use client::{Client, ClientError};
+pub use lease::ReadLease;
 pub use member::{BrokenGroup, GroupMemory, Member, MemberConfig, MemberError, MemberEvent};
 pub use member_file::{FileMemory, MemberFile};
 pub use node::{Answer, Node, Store};

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use offload_chain::group::network::{Network, PartyId};
 use offload_chain::group::{
     Answer, Client, Flight, GroupMemory, GroupShape, Member, MemberConfig, MemberEvent, Outcome,
-    Primitive, PrimitiveError, Primitives, Store,
+    Primitive, PrimitiveError, Primitives, ReadLease, Store,
 };
 use offload_chain::persist::pm::PmPage;
 use offload_chain::persist::{Domain, EmulatedPm};
@@ -123,6 +123,8 @@ pub struct World {
     pub pms: Vec<EmulatedPm>,
     pub buffers: Vec<Arc<Buffer>>,
     pub kind: Kind,
+    /// Of all members.
+    pub reads: Option<Arc<ReadLease>>,
     /// Deliver late pages and durability when nothing else happens.
     pub patient: bool,
 }
@@ -135,12 +137,26 @@ pub fn link() -> Config {
 }
 
 impl World {
-    pub fn new(
+    pub fn new(shape: GroupShape, kind: Kind, clients: u16, seed: u64, flaw: Option<Flaw>) -> Self {
+        Self::make(shape, kind, clients, seed, (flaw, None))
+    }
+
+    pub fn with_reads(
+        shape: GroupShape,
+        kind: Kind,
+        clients: u16,
+        seed: u64,
+        reads: Option<Arc<ReadLease>>,
+    ) -> Self {
+        Self::make(shape, kind, clients, seed, (None, reads))
+    }
+
+    fn make(
         mut shape: GroupShape,
         kind: Kind,
         clients: u16,
         seed: u64,
-        flaw: Option<Flaw>,
+        (flaw, reads): (Option<Flaw>, Option<Arc<ReadLease>>),
     ) -> Self {
         shape.persistent = kind != Kind::Memory;
         let size = shape.size as usize;
@@ -156,6 +172,7 @@ impl World {
             pms: (0..shape.members).map(pm).collect(),
             buffers: (0..shape.members).map(|_| Buffer::zeroed(size)).collect(),
             kind,
+            reads,
             patient: true,
         };
         for number in 0..shape.members {
@@ -186,6 +203,7 @@ impl World {
             memory,
             domains: [ProtectionDomain(10), ProtectionDomain(11)],
             link: link(),
+            reads: self.reads.clone(),
             planted: flaw,
         };
         let store = LatePm::new(self.pms[number].clone(), late, number as u64);

@@ -1,6 +1,7 @@
 //! A member: its memory, and the engine that changes it without a program.
 
 mod callers;
+mod reads;
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -14,6 +15,7 @@ use softrdma::{
     RegionTable, RegisterError, Rights, SocketState, Stag, Time,
 };
 
+use super::lease::ReadLease;
 use super::node::{Answer, Node, Store};
 use super::program::{Parts, program};
 use super::shape::{Caller, Denied, GroupShape, ShapeError, hello};
@@ -51,6 +53,8 @@ pub struct MemberConfig {
     pub domains: [ProtectionDomain; 2],
     /// Settings of links.
     pub link: Config,
+    /// READs are answered while this holds, and wait otherwise; always, in a group without membership.
+    pub reads: Option<Arc<ReadLease>>,
     /// Tests only: a flaw to plant.
     pub planted: Option<Flaw>,
 }
@@ -150,6 +154,8 @@ pub struct Member<S: Store> {
     peers: HashMap<LinkId, Peer>,
     lanes: HashMap<usize, Lane>,
     waiting: VecDeque<(LinkId, Caller)>,
+    /// READs wait for the lease: when to look at it again.
+    look_at: Option<Time>,
     ready: bool,
     events: VecDeque<MemberEvent>,
     broken: bool,
@@ -226,6 +232,7 @@ impl<S: Store> Member<S> {
             peers: HashMap::new(),
             lanes: HashMap::new(),
             waiting: VecDeque::new(),
+            look_at: None,
             ready,
             events: ready.then_some(MemberEvent::Ready).into_iter().collect(),
             broken: false,
@@ -337,6 +344,7 @@ impl<S: Store> Member<S> {
     /// As [`stop`](Self::stop), for a member that is still asked for its events.
     pub fn halt(&mut self) {
         self.broken = true;
+        self.look_at = None;
         self.engine.stop();
         for stag in self.own.drain(..) {
             self.table.deregister(stag);
@@ -423,8 +431,14 @@ impl<S: Store> Node for Member<S> {
     }
 
     fn poll_transmit(&mut self, link: LinkId, now: Time, out: &mut Vec<u8>, limit: usize) -> usize {
-        let pages = &mut self.pages;
-        let count = self.engine.poll_transmit(link, now, pages, out, limit);
+        let lease = self.config.reads.clone();
+        let count = match lease {
+            None => {
+                let pages = &mut self.pages;
+                self.engine.poll_transmit(link, now, pages, out, limit)
+            }
+            Some(lease) => self.transmit_leased(&lease, link, now, out, limit),
+        };
         self.settle();
         count
     }
@@ -437,11 +451,14 @@ impl<S: Store> Node for Member<S> {
         self.engine.socket_state(link)
     }
 
+    /// Also when READs wait for the lease: whoever extends it is in another thread, and tells nobody.
     fn poll_timeout(&self) -> Option<Time> {
-        self.engine.poll_timeout()
+        let due = [self.engine.poll_timeout(), self.look_at];
+        due.into_iter().flatten().min()
     }
 
     fn handle_timeout(&mut self, now: Time) {
+        self.look_at = self.look_at.filter(|&at| at > now);
         self.engine.handle_timeout(now, &mut self.pages);
         self.settle();
     }

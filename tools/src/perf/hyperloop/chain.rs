@@ -128,6 +128,7 @@ impl Chain {
             memory: GroupMemory::Memory(Buffer::zeroed(SIZE as usize)),
             domains: [ProtectionDomain(2), ProtectionDomain(3)],
             link: Config::default(),
+            reads: None,
             planted: None,
         };
         let table = RegionTable::new(rand::random());
