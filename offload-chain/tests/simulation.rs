@@ -14,7 +14,7 @@ mod check;
 #[path = "simulation/fabric.rs"]
 mod fabric;
 mod support;
-#[path = "simulation/world.rs"]
+#[path = "simulation/world/mod.rs"]
 mod world;
 
 use app::ClientBug;

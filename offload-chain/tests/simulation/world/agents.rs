@@ -1,0 +1,182 @@
+//! Agents of members, controllers and sessions: when they are called, and what they want done.
+
+use std::time::Duration;
+
+use offload_chain::config::Event;
+use offload_chain::membership::{Action, MemberId, Note, Phase, SessionEvent};
+use offload_chain::planted::Bug;
+
+use super::store::Port;
+use super::{Hop, Node, What, World};
+
+impl World {
+    pub(super) fn tick(&mut self, node: Node, life: u64) {
+        if self.life(node) != Some(life) {
+            return;
+        }
+        let now = self.clock(node);
+        let mut port = self.port(node);
+        let next = match node {
+            Node::Member(at) => {
+                let host = &mut self.members[at];
+                let lag = Duration::from_micros(host.slow * 300);
+                host.agent.set_lag(lag);
+                host.agent.tick(now, &mut port, &mut host.memory);
+                let next = host.agent.next_tick();
+                self.after_member(at, port);
+                next
+            }
+            Node::Client(at) => {
+                let session = &mut self.clients[at].session;
+                session.tick(now, &mut port);
+                let next = session.next_tick();
+                self.return_port(node, port);
+                self.after_session(at);
+                next
+            }
+            Node::Controller(at) => {
+                let controller = &mut self.controllers[at].0;
+                controller.tick(now, &mut port);
+                let next = controller.next_tick();
+                self.return_port(node, port);
+                self.after_controller(at);
+                next
+            }
+            Node::Store => return,
+        };
+        let at = self
+            .when(node, next)
+            .max(self.now + Duration::from_micros(500));
+        self.at(at, What::Tick(node, life));
+    }
+
+    pub(super) fn told(&mut self, node: Node, life: u64, event: Event) {
+        if self.life(node) != Some(life) {
+            return;
+        }
+        let now = self.clock(node);
+        let mut port = self.port(node);
+        match node {
+            Node::Member(at) => {
+                let host = &mut self.members[at];
+                host.agent.handle(now, &mut port, &mut host.memory, event);
+                self.after_member(at, port);
+            }
+            Node::Client(at) => {
+                self.clients[at].session.handle(now, &mut port, event);
+                self.return_port(node, port);
+                self.after_session(at);
+            }
+            Node::Controller(at) => {
+                self.controllers[at].0.handle(now, &mut port, event);
+                self.return_port(node, port);
+                self.after_controller(at);
+            }
+            Node::Store => {}
+        }
+    }
+
+    pub(super) fn after_controller(&mut self, at: usize) {
+        for note in self.controllers[at].0.take_notes() {
+            if matches!(note, Note::NewEpoch(..)) {
+                self.stats.epochs += 1;
+            }
+            let delicate = matches!(note, Note::Phase(_, Phase::Sync | Phase::Recover));
+            if delicate && self.now < self.faults_until && self.rng.permille(100) {
+                let member = self.rng.below(self.members.len() as u64) as usize;
+                let delay = self.rng.range(100, 4000);
+                self.after(delay, What::Kill(member));
+            }
+            if let Note::NewEpoch(_, why) = &note
+                && why.contains("joins")
+            {
+                self.stats.joins += 1;
+            }
+            self.note(&format!("controller {at}: {note:?}"));
+        }
+    }
+
+    pub(super) fn after_member(&mut self, at: usize, port: Port) {
+        self.return_port(Node::Member(at), port);
+        while let Some(action) = self.members[at].agent.poll_action() {
+            match action {
+                Action::Close(epoch) => {
+                    self.note(&format!("member {at} closes before {epoch}"));
+                    let late = self.product_bug() == Some(Bug::SealNotAwaited);
+                    let host = &mut self.members[at];
+                    if !late {
+                        host.closed = host.closed.max(epoch);
+                        host.open = None;
+                        host.pending.clear();
+                    }
+                    let lanes = 0..self.lanes.len();
+                    let links: Vec<(usize, Hop)> = lanes
+                        .filter(|lane| self.lanes[*lane].epoch < epoch && !late)
+                        .filter_map(|lane| {
+                            let place = self.lanes[lane].chain.iter().position(|m| *m == at)?;
+                            Some((lane, Hop::Along(place)))
+                        })
+                        .collect();
+                    for (lane, hop) in links {
+                        self.lose(lane, hop);
+                    }
+                }
+                Action::Open(epoch, chain) => {
+                    self.note(&format!("member {at} opens {epoch}"));
+                    let host = &mut self.members[at];
+                    host.closed = host.closed.max(epoch);
+                    host.open = Some((epoch, chain));
+                }
+                Action::ReadLease(epoch, until) => {
+                    let lease = &mut self.members[at].read_lease;
+                    *lease = (*lease).max((epoch, until));
+                }
+                Action::Send(to, message) => {
+                    let to = to.0 as usize;
+                    if self.reaches(Node::Member(at), Node::Member(to)) {
+                        let from = MemberId(at as u32);
+                        let delay = self.rng.range(50, 300);
+                        self.after(delay, What::Peer(from, to, message));
+                    }
+                }
+                Action::Warn(said) => self.note(&format!("member {at}: {said}")),
+            }
+        }
+    }
+
+    pub(super) fn after_session(&mut self, at: usize) {
+        while let Some(event) = self.clients[at].session.poll_event() {
+            match event {
+                SessionEvent::Connect(config) => self.connect(at, &config),
+                SessionEvent::Over(epoch) => {
+                    let host = &mut self.clients[at];
+                    if let Some(handle) = &mut host.handle
+                        && handle.epoch == epoch
+                    {
+                        handle.break_off();
+                    }
+                    self.pump(at);
+                }
+                SessionEvent::Fenced => {
+                    self.note(&format!("client {at} is fenced"));
+                    self.stats.fenced += 1;
+                    self.clients[at].app.fenced();
+                    self.restart_client(at);
+                }
+                SessionEvent::Taken => {
+                    self.note(&format!("client {at}: slot taken"));
+                    self.restart_client(at);
+                }
+            }
+        }
+    }
+
+    pub(super) fn restart_client(&mut self, at: usize) {
+        let host = &mut self.clients[at];
+        host.handle = None;
+        host.life += 1;
+        host.up = false;
+        let delay = self.rng.range(20_000, 80_000);
+        self.after(delay, What::Start(Node::Client(at)));
+    }
+}

@@ -1,0 +1,91 @@
+//! Clients: connect, take outcomes, go on.
+
+use offload_chain::group::{Primitive, Primitives};
+use offload_chain::membership::Configuration;
+
+use super::{Handle, Hop, Lane, Node, Packet, What, World};
+
+impl World {
+    pub(super) fn connect(&mut self, at: usize, config: &Configuration) {
+        let lane = self.lanes.len();
+        let chain: Vec<usize> = config.chain.iter().map(|seat| seat.id.0 as usize).collect();
+        self.note(&format!(
+            "client {at} connects in {}: {chain:?}",
+            config.epoch
+        ));
+        let size = config.birth.layout().unwrap().size();
+        let mut handle = Handle::new(lane, config.epoch, chain.len(), size);
+        let host = &mut self.clients[at];
+        host.app.disconnect();
+        host.app.connect(&mut handle);
+        host.handle = Some(handle);
+        self.lanes.push(Lane {
+            client: at,
+            client_life: host.life,
+            epoch: config.epoch,
+            chain,
+        });
+        self.pump(at);
+    }
+
+    pub(super) fn app(&mut self, at: usize, life: u64) {
+        if self.clients[at].life == life && self.clients[at].up {
+            self.pump(at);
+        }
+    }
+
+    /// Lets a client take its outcomes and go on, and the network what it posts.
+    pub(super) fn pump(&mut self, at: usize) {
+        let now = self.now;
+        let host = &mut self.clients[at];
+        let Some(handle) = &mut host.handle else {
+            return;
+        };
+        let before = host.app.completed;
+        while let Some((flight, result)) = handle.poll() {
+            host.app.handle(now, handle, flight, &result);
+        }
+        let mut broken = None;
+        if handle.is_broken() {
+            broken = Some(handle.epoch);
+            host.app.disconnect();
+            host.handle = None;
+        } else {
+            host.app.wake(now, handle);
+        }
+        let life = host.life;
+        if let Some(wake) = host.app.wake {
+            self.at(wake, What::App(at, life));
+        }
+        let completed = self.clients[at].app.completed;
+        if completed != before {
+            self.note(&format!("client {at} has completed {completed}"));
+        }
+        if let Some(epoch) = broken {
+            self.note(&format!("client {at}: {epoch} is broken"));
+            let node = Node::Client(at);
+            let mut port = self.port(node);
+            let local = self.clock(node);
+            self.clients[at].session.broken(local, &mut port, epoch);
+            self.return_port(node, port);
+            return;
+        }
+        let Some(handle) = &mut self.clients[at].handle else {
+            return;
+        };
+        let lane = handle.lane;
+        for (flight, primitive) in std::mem::take(&mut handle.outbox) {
+            let hop = match &primitive {
+                Primitive::Read { member, .. } => Hop::Ask(*member),
+                _ => Hop::Along(0),
+            };
+            let packet = Packet {
+                flight,
+                primitive,
+                found: Vec::new(),
+                bytes: Vec::new(),
+            };
+            self.send(lane, hop, packet);
+        }
+    }
+}

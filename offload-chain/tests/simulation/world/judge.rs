@@ -1,0 +1,143 @@
+//! A whole run, and whether it was right.
+
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use offload_chain::config::{Ledger, Request};
+use offload_chain::membership::{CONFIG, Configuration, Phase};
+
+use super::super::check::Operation;
+use super::{Stats, World};
+
+impl World {
+    /// Faults, then none, and everything has to come to rest. What is wrong, if anything is.
+    pub fn run(&mut self) -> Result<Stats, String> {
+        self.run_until(self.faults_until)?;
+        self.note("no faults any more");
+        self.cut.clear();
+        self.paused.clear();
+        for member in &mut self.members {
+            member.slow = 1;
+        }
+        let completed: Vec<u64> = self.clients.iter().map(|host| host.app.completed).collect();
+        let goal = |world: &Self| {
+            world.healthy()
+                && world
+                    .clients
+                    .iter()
+                    .zip(&completed)
+                    .all(|(host, before)| host.app.completed >= before + 5)
+        };
+        self.run_while(|world| !goal(world), "the group does not recover")?;
+        for host in &mut self.clients {
+            host.app.stop = true;
+        }
+        let idle = |world: &Self| world.clients.iter().all(|host| host.app.is_done());
+        self.run_while(
+            |world| !(idle(world) && world.healthy()),
+            "clients do not come to rest",
+        )?;
+        self.judge()
+    }
+
+    pub(super) fn run_while(
+        &mut self,
+        on: impl Fn(&Self) -> bool,
+        said: &str,
+    ) -> Result<(), String> {
+        let patience = self.now + Duration::from_secs(30);
+        while on(self) {
+            if self.now > patience {
+                let mut said = said.to_owned();
+                for host in &self.clients {
+                    let _ = write!(
+                        said,
+                        "\n  client {} {}: {}",
+                        host.up,
+                        host.life,
+                        host.app.describe()
+                    );
+                }
+                let _ = write!(said, "\n  {:?}", self.configuration());
+                for member in &self.members {
+                    let _ = write!(said, "\n  {} {:?}", member.up, member.agent.report());
+                }
+                return Err(said);
+            }
+            self.run_until(self.now + Duration::from_millis(20))?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn configuration(&mut self) -> Configuration {
+        configuration(&mut self.ledger.clone(), self.now)
+    }
+
+    /// The group is active, with all its members.
+    pub(super) fn healthy(&self) -> bool {
+        let config = configuration(&mut self.ledger.clone(), self.now);
+        config.phase == Phase::Active && config.chain.len() == self.members.len()
+    }
+
+    pub(super) fn judge(&mut self) -> Result<Stats, String> {
+        // I15.
+        let config = self.configuration();
+        for seat in &config.chain {
+            let (a, b) = (config.chain[0].id.0 as usize, seat.id.0 as usize);
+            let (one, other) = (
+                self.members[a].memory.bytes(),
+                self.members[b].memory.bytes(),
+            );
+            if let Some(at) = (0..one.len()).find(|at| one[*at] != other[*at]) {
+                return Err(format!("members {a} and {b} differ at {at}"));
+            }
+        }
+        // I1: what the members have in the end is what everybody reads from now on.
+        let layout = config.birth.layout().unwrap();
+        let mut history: Vec<Operation> = Vec::new();
+        for host in &mut self.clients {
+            host.app.end();
+            history.extend(host.app.history.iter().copied());
+        }
+        let end = self.now + Duration::from_secs(1);
+        for object in 0..super::super::app::OBJECTS as usize {
+            let at = layout.data_at() as usize
+                + super::super::app::object(object as u32).offset as usize;
+            let bytes = &self.members[config.chain[0].id.0 as usize].memory.bytes()[at..];
+            let bytes = &bytes[..super::super::app::OBJECT_BYTES];
+            if !(super::super::app::object(object as u32).whole)(bytes) {
+                return Err(format!("object {object} is torn"));
+            }
+            history.push(Operation {
+                object,
+                client: usize::MAX,
+                kind: super::super::check::Kind::Read(super::super::app::value_of(bytes)),
+                begin: end,
+                end: Some(end),
+            });
+        }
+        for object in 0..super::super::app::OBJECTS as usize {
+            let of = |one: &&Operation| one.object == object;
+            let history: Vec<Operation> = history.iter().filter(of).copied().collect();
+            super::super::check::check(&history)
+                .map_err(|said| format!("object {object}: {said}"))?;
+        }
+        self.stats.completed = self.clients.iter().map(|host| host.app.completed).sum();
+        self.stats.unknown = history.iter().filter(|one| one.end.is_none()).count() as u64;
+        Ok(self.stats)
+    }
+
+    pub fn handled(&self) -> u64 {
+        self.handled
+    }
+}
+
+pub(super) fn configuration(ledger: &mut Ledger, now: Duration) -> Configuration {
+    let prefix = CONFIG.to_owned();
+    let Ok(offload_chain::config::Reply::Items(items, _)) =
+        ledger.apply(now, &Request::List { prefix })
+    else {
+        panic!("a list is answered");
+    };
+    offload_chain::membership::decode(&items[0]).unwrap()
+}

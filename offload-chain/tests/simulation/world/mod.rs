@@ -1,0 +1,318 @@
+//! Everybody in one process, in virtual time.
+//!
+//! Nodes: members (engine host with its agent), clients, controllers, the store. What can happen to them: they pause and go on,
+//! are killed and start again, lose power and with it what was not flushed, lose their memory altogether, become slow; messages
+//! between any two nodes, in one direction or both, do not arrive for a while, so connections break, and requests to the
+//! store get lost, or their answers. Clocks run up to 1 % fast or slow. The store itself keeps its promises.
+
+mod agents;
+mod clients;
+mod faults;
+mod judge;
+mod model;
+mod store;
+mod time;
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap, HashSet};
+use std::time::Duration;
+
+use offload_chain::Epoch;
+use offload_chain::config::{Event, Ledger, Request, Revision, Ticket};
+use offload_chain::lock::Slot;
+use offload_chain::membership::{
+    Birth, Boot, CONFIG, Configuration, Controller, ControllerSettings, Member, MemberId,
+    MemberSettings, Message, Seat, Session, SessionSettings, SlowPolicy, encode,
+};
+use offload_chain::planted::Bug;
+
+use super::app::{App, ClientBug};
+use super::fabric::{Handle, Hop, Link, Packet, Pending};
+use super::support::mem::Mem;
+use super::support::rng::Rng;
+use store::Port;
+
+pub const PERIOD: Duration = Duration::from_millis(40);
+const MISSES: u32 = 4;
+const READ_LEASE: Duration = Duration::from_millis(150);
+const PATIENCE: Duration = Duration::from_millis(250);
+/// A connection over which nothing gets for so long is given up.
+const CONNECTION_TIMEOUTS_MS: [u64; 3] = [120, 120, 500];
+const EVENTS_MAX: u64 = 3_000_000;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Node {
+    Member(usize),
+    Client(usize),
+    Controller(usize),
+    Store,
+}
+
+/// Bugs of the simulated engine, for M12.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum EngineBug {
+    /// Executes for any epoch.
+    AnyEpoch,
+    /// The head answers, instead of the tail.
+    HeadAnswers,
+    /// Forwards before it is durable.
+    ForwardBeforeFlush,
+}
+
+/// What is wrong on purpose.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Planted {
+    Product(Bug),
+    Client(ClientBug),
+    Engine(EngineBug),
+}
+
+#[derive(Debug)]
+struct MemberHost {
+    memory: Mem,
+    agent: Member,
+    up: bool,
+    life: u64,
+    /// Executes nothing before this epoch.
+    closed: Epoch,
+    open: Option<(Epoch, Vec<Seat>)>,
+    read_lease: (Epoch, Duration),
+    pending: BTreeMap<usize, Pending>,
+    slow: u64,
+}
+
+#[derive(Debug)]
+struct ClientHost {
+    app: App,
+    session: Session,
+    handle: Option<Handle>,
+    up: bool,
+    life: u64,
+}
+
+#[derive(Debug)]
+struct Lane {
+    client: usize,
+    client_life: u64,
+    epoch: Epoch,
+    chain: Vec<usize>,
+}
+
+#[derive(Debug)]
+enum What {
+    Tick(Node, u64),
+    App(usize, u64),
+    ToStore(Node, u64, Ticket, Request),
+    FromStore(Node, u64, Event),
+    StoreTick,
+    Peer(MemberId, usize, Message),
+    Deliver(usize, Hop),
+    Flushed(usize, u64, usize, u64),
+    ReadTaken(usize, u64, usize, Packet),
+    LinkLost(usize, Hop),
+    Start(Node),
+    Kill(usize),
+    Fault,
+    Heal(HashSet<(Node, Node)>),
+}
+
+pub struct World {
+    pub now: Duration,
+    rng: Rng,
+    sequence: u64,
+    queue: BinaryHeap<Reverse<(Duration, u64)>>,
+    events: BTreeMap<u64, What>,
+    ledger: Ledger,
+    watches: Vec<(Node, u64, String, (Revision, usize))>,
+    members: Vec<MemberHost>,
+    clients: Vec<ClientHost>,
+    controllers: Vec<(Controller, u64)>,
+    ports: BTreeMap<Node, Port>,
+    lanes: Vec<Lane>,
+    links: BTreeMap<(usize, Hop), Link>,
+    cut: Vec<(Node, Node)>,
+    paused: BTreeMap<Node, Duration>,
+    drift: BTreeMap<Node, i64>,
+    faults_until: Duration,
+    lives: u64,
+    durable: bool,
+    connection_timeout: Duration,
+    planted: Option<Planted>,
+    pub hash: u64,
+    pub trace: Option<Vec<String>>,
+    handled: u64,
+    pub stats: Stats,
+}
+
+/// What happened, so that a run of nothing is noticed.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Stats {
+    pub epochs: u64,
+    pub joins: u64,
+    pub fenced: u64,
+    pub kills: u64,
+    pub power_cuts: u64,
+    pub wipes: u64,
+    pub pauses: u64,
+    pub partitions: u64,
+    pub completed: u64,
+    pub unknown: u64,
+}
+
+impl World {
+    pub fn new(seed: u64, planted: Option<Planted>) -> Self {
+        let mut rng = Rng::new(seed);
+        let members = rng.range(2, 5) as usize;
+        let clients = rng.range(2, 5) as usize;
+        let birth = Birth {
+            locks: super::app::OBJECTS + 1,
+            ring_bytes: *rng.pick(&[512, 1024, 4096]),
+            data_bytes: 1024,
+            salt: rng.next(),
+            executes: true,
+            durable: rng.permille(800),
+        };
+        let mut world = Self {
+            now: Duration::ZERO,
+            rng: rng.fork(),
+            sequence: 0,
+            queue: BinaryHeap::new(),
+            events: BTreeMap::new(),
+            ledger: Ledger::new(),
+            watches: Vec::new(),
+            members: Vec::new(),
+            clients: Vec::new(),
+            controllers: Vec::new(),
+            ports: BTreeMap::new(),
+            lanes: Vec::new(),
+            links: BTreeMap::new(),
+            cut: Vec::new(),
+            paused: BTreeMap::new(),
+            drift: BTreeMap::new(),
+            faults_until: Duration::from_millis(rng.range(1000, 2500)),
+            lives: 0,
+            durable: birth.durable,
+            connection_timeout: Duration::from_millis(*rng.pick(&CONNECTION_TIMEOUTS_MS)),
+            planted,
+            hash: 0xcbf2_9ce4_8422_2325,
+            trace: None,
+            handled: 0,
+            stats: Stats::default(),
+        };
+        let ids = (0..members as u32).map(MemberId).collect();
+        let put = Request::Put {
+            key: CONFIG.into(),
+            value: encode(&Configuration::new(birth, ids)),
+            expect: offload_chain::config::Expect::Anything,
+            lease: None,
+        };
+        world.ledger.apply(Duration::ZERO, &put).unwrap();
+        let layout = birth.layout().unwrap();
+        let readers = rng.permille(300);
+        for index in 0..members {
+            let agent = Member::new(world.member_settings(index));
+            world.members.push(MemberHost {
+                memory: Mem::new(layout.size()),
+                agent,
+                up: true,
+                life: 0,
+                closed: Epoch(0),
+                open: None,
+                read_lease: (Epoch(0), Duration::ZERO),
+                pending: BTreeMap::new(),
+                slow: 1,
+            });
+        }
+        for index in 0..clients {
+            let slot = Slot::new(index as u32 * 5).unwrap();
+            let mut app = App::new(index, slot, layout, rng.fork());
+            app.planted = match planted {
+                Some(Planted::Product(bug)) => (Some(bug), None),
+                Some(Planted::Client(bug)) => (None, Some(bug)),
+                _ => (None, None),
+            };
+            app.reader = index > 0 && readers;
+            let session = world.session(index);
+            world.clients.push(ClientHost {
+                app,
+                session,
+                handle: None,
+                up: true,
+                life: 0,
+            });
+        }
+        for _ in 0..2 {
+            let controller = Controller::new(ControllerSettings {
+                period: PERIOD,
+                patience: PATIENCE,
+                read_lease: READ_LEASE,
+                slow: SlowPolicy {
+                    remove: true,
+                    ..SlowPolicy::default()
+                },
+                planted: world.product_bug(),
+            });
+            world.controllers.push((controller, 0));
+        }
+        for node in world.nodes() {
+            let drift = rng.below(20_001) as i64 - 10_000;
+            world.drift.insert(node, drift);
+            world.ports.insert(node, Port::default());
+            let at = Duration::from_micros(rng.below(5000));
+            if node != Node::Store {
+                world.at(at, What::Tick(node, 0));
+            }
+        }
+        world.at(Duration::ZERO, What::StoreTick);
+        world.at(Duration::from_millis(300), What::Fault);
+        world
+    }
+
+    fn product_bug(&self) -> Option<Bug> {
+        match self.planted {
+            Some(Planted::Product(bug)) => Some(bug),
+            _ => None,
+        }
+    }
+
+    fn engine_bug(&self, bug: EngineBug) -> bool {
+        self.planted == Some(Planted::Engine(bug))
+    }
+
+    fn boot(&mut self) -> Boot {
+        self.lives += 1;
+        Boot(self.lives)
+    }
+
+    fn member_settings(&mut self, index: usize) -> MemberSettings {
+        MemberSettings {
+            seat: Seat {
+                id: MemberId(index as u32),
+                boot: self.boot(),
+            },
+            address: format!("member-{index}"),
+            period: PERIOD,
+            misses: MISSES,
+            read_lease: READ_LEASE,
+            ready_chunks: 2,
+            planted: self.product_bug(),
+        }
+    }
+
+    fn session(&mut self, index: usize) -> Session {
+        Session::new(SessionSettings {
+            slot: Slot::new(index as u32 * 5).unwrap(),
+            boot: self.boot(),
+            period: PERIOD,
+            misses: MISSES,
+        })
+    }
+
+    fn nodes(&self) -> Vec<Node> {
+        let members = (0..self.members.len()).map(Node::Member);
+        let clients = (0..self.clients.len()).map(Node::Client);
+        let controllers = (0..2).map(Node::Controller);
+        let nodes = members.chain(clients).chain(controllers);
+        nodes.chain([Node::Store]).collect()
+    }
+}

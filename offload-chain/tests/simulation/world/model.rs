@@ -1,0 +1,251 @@
+//! The group underneath as a model: packets go from member to member, which execute, forward and answer.
+
+use offload_chain::group::{Outcome, Primitive};
+use offload_chain::membership::MemberId;
+use offload_chain::planted::Bug;
+
+use super::super::support::mem::{execute, flush, flushes};
+use super::{EngineBug, Handle, Hop, Lane, Node, Packet, Planted, What, World};
+
+impl World {
+    /// From where to where a link goes.
+    pub(super) fn ends(&self, lane: usize, hop: Hop) -> (Node, Node) {
+        let lane = &self.lanes[lane];
+        let client = Node::Client(lane.client);
+        let member = |at: usize| Node::Member(lane.chain[at]);
+        match hop {
+            Hop::Along(0) => (client, member(0)),
+            Hop::Along(at) if at == lane.chain.len() => (member(at - 1), client),
+            Hop::Along(at) => (member(at - 1), member(at)),
+            Hop::Ask(at) => (client, member(at)),
+            Hop::Answer(at) => (member(at), client),
+        }
+    }
+
+    pub(super) fn send(&mut self, lane: usize, hop: Hop, packet: Packet) {
+        let link = self.links.entry((lane, hop)).or_default();
+        if link.gone {
+            return;
+        }
+        link.queue.push_back(packet);
+        if !link.scheduled {
+            link.scheduled = true;
+            let delay = self.latency(lane, hop);
+            self.after(delay, What::Deliver(lane, hop));
+        }
+    }
+
+    pub(super) fn latency(&mut self, lane: usize, hop: Hop) -> u64 {
+        let (from, to) = self.ends(lane, hop);
+        let slow = |node: Node| match node {
+            Node::Member(at) => self.members[at].slow,
+            _ => 1,
+        };
+        let slow = slow(from).max(slow(to));
+        self.rng.range(10, 60) * slow
+    }
+
+    pub(super) fn deliver(&mut self, lane: usize, hop: Hop) {
+        let (from, to) = self.ends(lane, hop);
+        let reaches = self.reaches(from, to) && self.reaches(to, from);
+        let now = self.now;
+        let Some(link) = self.links.get_mut(&(lane, hop)) else {
+            return;
+        };
+        if link.gone {
+            return;
+        }
+        if !reaches {
+            let since = *link.stalled_since.get_or_insert(now);
+            if now > since + self.connection_timeout {
+                self.lose(lane, hop);
+            } else {
+                self.after(3000, What::Deliver(lane, hop));
+            }
+            return;
+        }
+        link.stalled_since = None;
+        let Some(packet) = link.queue.pop_front() else {
+            link.scheduled = false;
+            return;
+        };
+        link.scheduled = !link.queue.is_empty();
+        if link.scheduled {
+            let delay = self.latency(lane, hop);
+            self.after(delay, What::Deliver(lane, hop));
+        }
+        match (hop, to) {
+            (Hop::Along(place), Node::Member(member)) => self.arrive(lane, place, member, packet),
+            (Hop::Ask(_), Node::Member(member)) => self.read(lane, hop, member, packet),
+            (_, _) => self.answered(lane, packet),
+        }
+    }
+
+    /// A connection breaks: what is on it is gone, and both ends learn of it.
+    pub(super) fn lose(&mut self, lane: usize, hop: Hop) {
+        let link = self.links.entry((lane, hop)).or_default();
+        if link.gone {
+            return;
+        }
+        link.gone = true;
+        link.queue.clear();
+        let delay = self.rng.range(50, 5000);
+        self.after(delay, What::LinkLost(lane, hop));
+    }
+
+    /// The one who sends finds that nobody takes it: the break travels back to the client.
+    pub(super) fn link_lost(&mut self, lane: usize, hop: Hop) {
+        let (from, to) = self.ends(lane, hop);
+        let epoch = self.lanes[lane].epoch;
+        if let (Node::Member(from), Hop::Along(place)) = (from, hop) {
+            if self.life(Node::Member(from)).is_some()
+                && let Node::Member(suspect) = to
+            {
+                let node = Node::Member(from);
+                let mut port = self.port(node);
+                let suspect = Some(MemberId(suspect as u32));
+                self.members[from].agent.doubt(&mut port, epoch, suspect);
+                self.return_port(node, port);
+            }
+            self.lose(lane, Hop::Along(place - 1));
+        }
+        let Lane {
+            client,
+            client_life,
+            ..
+        } = self.lanes[lane];
+        let host = &mut self.clients[client];
+        let ours = |handle: &&mut Handle| handle.lane == lane;
+        let end = from == Node::Client(client) || to == Node::Client(client);
+        if end
+            && host.life == client_life
+            && let Some(handle) = host.handle.as_mut().filter(ours)
+        {
+            handle.break_off();
+            self.pump(client);
+        }
+    }
+
+    pub(super) fn serves(&self, lane: usize, member: usize) -> bool {
+        let host = &self.members[member];
+        let epoch = self.lanes[lane].epoch;
+        if self.engine_bug(EngineBug::AnyEpoch) || self.product_bug() == Some(Bug::SealNotAwaited) {
+            return host.up;
+        }
+        let open = host.open.as_ref().is_some_and(|(open, _)| *open == epoch);
+        host.up && open && host.closed <= epoch
+    }
+
+    pub(super) fn arrive(&mut self, lane: usize, place: usize, member: usize, packet: Packet) {
+        if !self.serves(lane, member) {
+            return self.lose(lane, Hop::Along(place));
+        }
+        let durable = flushes(&packet.primitive);
+        let host = &mut self.members[member];
+        let (found, _) = execute(&mut host.memory, place, &packet.primitive);
+        let mut packet = packet;
+        packet.found.push(found);
+        let pending = host.pending.entry(lane).or_default();
+        pending.next += 1;
+        let number = pending.next;
+        let early = self.planted == Some(Planted::Engine(EngineBug::ForwardBeforeFlush));
+        pending.queue.push_back((number, packet, !durable || early));
+        if durable {
+            let (slow, life) = (host.slow, host.life);
+            let delay = self.rng.range(20, 150) * slow;
+            self.after(delay, What::Flushed(member, life, lane, number));
+        }
+        self.forward(lane, place, member);
+    }
+
+    pub(super) fn flushed(&mut self, member: usize, life: u64, lane: usize, number: u64) {
+        let host = &mut self.members[member];
+        if !host.up || host.life != life {
+            return;
+        }
+        let Some(pending) = host.pending.get_mut(&lane) else {
+            return;
+        };
+        for (of, packet, done) in &mut pending.queue {
+            if *of == number {
+                flush(&mut host.memory, &packet.primitive);
+                *done = true;
+            }
+        }
+        let place = self.lanes[lane].chain.iter().position(|at| *at == member);
+        if let Some(place) = place {
+            self.forward(lane, place, member);
+        }
+    }
+
+    pub(super) fn forward(&mut self, lane: usize, place: usize, member: usize) {
+        let chain = self.lanes[lane].chain.len();
+        let head_answers = self.engine_bug(EngineBug::HeadAnswers);
+        while let Some(pending) = self.members[member].pending.get_mut(&lane) {
+            if !pending.queue.front().is_some_and(|(_, _, done)| *done) {
+                return;
+            }
+            let Some((_, packet, _)) = pending.queue.pop_front() else {
+                return;
+            };
+            if head_answers && place == 0 && chain > 1 {
+                let mut answer = packet.clone();
+                answer.found = vec![packet.found[0]; chain];
+                self.send(lane, Hop::Along(chain), answer);
+            }
+            if !(head_answers && place + 1 == chain && chain > 1) {
+                self.send(lane, Hop::Along(place + 1), packet);
+            }
+        }
+    }
+
+    pub(super) fn read(&mut self, lane: usize, hop: Hop, member: usize, mut packet: Packet) {
+        if !self.serves(lane, member) {
+            return self.lose(lane, hop);
+        }
+        let host = &mut self.members[member];
+        packet.bytes = execute(&mut host.memory, member, &packet.primitive).1;
+        let life = host.life;
+        self.after(5, What::ReadTaken(member, life, lane, packet));
+    }
+
+    /// The bytes are taken; only now the lease is looked at.
+    pub(super) fn read_taken(&mut self, member: usize, life: u64, lane: usize, packet: Packet) {
+        let host = &self.members[member];
+        if !host.up || host.life != life {
+            return;
+        }
+        let epoch = self.lanes[lane].epoch;
+        let (leased, until) = host.read_lease;
+        let leased = leased == epoch && self.clock(Node::Member(member)) < until;
+        let Some(place) = self.lanes[lane].chain.iter().position(|at| *at == member) else {
+            return;
+        };
+        if !leased {
+            return self.lose(lane, Hop::Ask(place));
+        }
+        self.send(lane, Hop::Answer(place), packet);
+    }
+
+    pub(super) fn answered(&mut self, lane: usize, packet: Packet) {
+        let Lane {
+            client,
+            client_life,
+            ..
+        } = self.lanes[lane];
+        let host = &mut self.clients[client];
+        if !host.up || host.life != client_life {
+            return;
+        }
+        let Some(handle) = host.handle.as_mut().filter(|handle| handle.lane == lane) else {
+            return;
+        };
+        let outcome = match packet.primitive {
+            Primitive::Cas { .. } => Outcome::Cas(packet.found),
+            Primitive::Read { .. } => Outcome::Read(packet.bytes),
+            _ => Outcome::Done,
+        };
+        handle.answer(packet.flight, outcome);
+        self.pump(client);
+    }
+}
