@@ -43,7 +43,7 @@
 //! argument is in `docs/persistence.md`.
 //!
 //! [`log`]: `layout`, `header` and `record` the bytes, `append` the client's end, `recover` the member's; with [`lock`] and [`read`]
-//! argued in `docs/log.md`. [`config`]: `ledger` the state, `file` and `etcd` (feature `etcd`) where it is kept. [`membership`]:
+//! argued in `docs/log.md`. [`config`]: `ledger` the state, `file` and `etcd` where it is kept, `open` which of them. [`membership`]:
 //! `configuration` what is in the store, `member`, `controller` and `session` who acts on it, `copy` how memory is
 //! made alike, `slow` who holds others up; argued in `docs/membership.md`. [`memory`]: a member's memory from inside.
 

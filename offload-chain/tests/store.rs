@@ -11,6 +11,13 @@ use offload_chain::config::{
     Store, StoreError, Ticket,
 };
 
+#[path = "store/etcd.rs"]
+mod etcd;
+#[path = "support/etcd.rs"]
+mod etcd_process;
+#[path = "store/gateway.rs"]
+mod gateway;
+
 /// Two users of one store, and time.
 struct Bench {
     stores: [Box<dyn Store>; 2],
@@ -77,6 +84,44 @@ impl Bench {
             Reply::Granted(lease) => lease,
             other => panic!("{other:?}"),
         }
+    }
+}
+
+/// Asks, and waits for that answer; drops what else is said.
+fn answer(store: &mut impl Store, request: Request) -> Result<Reply, StoreError> {
+    let asked = store.submit(request);
+    wait(store, |event| match event {
+        Event::Answer(ticket, answer) if ticket == asked => Some(answer),
+        _ => None,
+    })
+}
+
+fn wait<T>(store: &mut impl Store, is: impl Fn(Event) -> Option<T>) -> T {
+    let patience = Instant::now() + Duration::from_secs(60);
+    loop {
+        match store.poll() {
+            Some(event) => {
+                if let Some(found) = is(event) {
+                    return found;
+                }
+            }
+            None => std::thread::sleep(Duration::from_millis(1)),
+        }
+        assert!(Instant::now() < patience, "the store does not answer");
+    }
+}
+
+fn list(prefix: &str) -> Request {
+    let prefix = prefix.to_owned();
+    Request::List { prefix }
+}
+
+fn put(key: &str, value: &[u8], expect: Expect) -> Request {
+    Request::Put {
+        key: key.to_owned(),
+        value: value.to_vec(),
+        expect,
+        lease: None,
     }
 }
 
@@ -428,153 +473,4 @@ fn users_of_one_file_take_turns() {
         panic!("it answers")
     };
     assert_eq!(items[0].value, [60]);
-}
-
-#[cfg(feature = "etcd")]
-mod etcd {
-    use std::net::TcpListener;
-    use std::process::{Child, Command, Stdio};
-
-    use offload_chain::config::EtcdStore;
-    use tempfile::TempDir;
-
-    use super::*;
-
-    /// Ends with the test.
-    struct Etcd {
-        child: Child,
-        endpoint: String,
-        _data: TempDir,
-    }
-
-    impl Drop for Etcd {
-        fn drop(&mut self) {
-            let _ = self.child.kill();
-            let _ = self.child.wait();
-        }
-    }
-
-    fn skip(reason: &str) {
-        let require = std::env::var("FLASHNET_REQUIRE").unwrap_or_default();
-        let required = require.split(',').any(|what| what == "all");
-        assert!(!required, "must not be skipped: {reason}");
-        println!("skipped: {reason}");
-    }
-
-    /// An etcd of one member on free ports of loopback, with as short elections as it allows.
-    fn start() -> Option<Etcd> {
-        let data = tempfile::tempdir().unwrap();
-        let port = || {
-            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-            listener.local_addr().unwrap().port()
-        };
-        let [client, peer] = [port(), port()].map(|port| format!("http://127.0.0.1:{port}"));
-        let log = std::fs::File::create(data.path().join("log")).unwrap();
-        let child = Command::new("etcd")
-            .args(["--name", "test", "--data-dir"])
-            .arg(data.path().join("data"))
-            .args([
-                "--listen-client-urls",
-                &client,
-                "--advertise-client-urls",
-                &client,
-            ])
-            .args([
-                "--listen-peer-urls",
-                &peer,
-                "--initial-advertise-peer-urls",
-                &peer,
-            ])
-            .arg(format!("--initial-cluster=test={peer}"))
-            .env(
-                "ETCD_UNSUPPORTED_ARCH",
-                std::env::consts::ARCH.replace("aarch64", "arm64"),
-            )
-            .stdout(Stdio::null())
-            .stderr(log)
-            .spawn();
-        match child {
-            Ok(child) => Some(Etcd {
-                child,
-                endpoint: client,
-                _data: data,
-            }),
-            Err(error) => {
-                skip(&format!("cannot start etcd (Debian: etcd-server): {error}"));
-                None
-            }
-        }
-    }
-
-    fn connected(etcd: &Etcd, prefix: &str) -> EtcdStore {
-        let mut store = EtcdStore::open(std::slice::from_ref(&etcd.endpoint), prefix).unwrap();
-        let patience = Instant::now() + Duration::from_secs(120);
-        loop {
-            store.submit(Request::List { prefix: "x".into() });
-            let answer = loop {
-                match store.poll() {
-                    Some(Event::Answer(_, answer)) => break answer,
-                    _ => std::thread::sleep(Duration::from_millis(5)),
-                }
-            };
-            if answer.is_ok() {
-                return store;
-            }
-            assert!(Instant::now() < patience, "etcd did not start: {answer:?}");
-            std::thread::sleep(Duration::from_millis(50));
-        }
-    }
-
-    #[test]
-    fn the_same_suite_over_etcd() {
-        let Some(etcd) = start() else { return };
-        let stores = [0, 1].map(|_| Box::new(connected(&etcd, "group/7/")) as Box<dyn Store>);
-        suite(Bench {
-            stores,
-            pass: Box::new(std::thread::sleep),
-            ttl: Duration::from_secs(3),
-            events: Default::default(),
-        });
-        // Another prefix is another store.
-        let mut other = connected(&etcd, "group/8/");
-        other.submit(Request::List {
-            prefix: "l/".into(),
-        });
-        loop {
-            match other.poll() {
-                Some(Event::Answer(_, answer)) => {
-                    assert!(matches!(answer, Ok(Reply::Items(items, _)) if items.is_empty()));
-                    break;
-                }
-                _ => std::thread::sleep(Duration::from_millis(5)),
-            }
-        }
-    }
-
-    /// Nobody there: said so, by name, and again when asked again.
-    #[test]
-    fn without_etcd_requests_fail() {
-        let port = TcpListener::bind("127.0.0.1:0")
-            .unwrap()
-            .local_addr()
-            .unwrap()
-            .port();
-        let endpoint = format!("http://127.0.0.1:{port}");
-        let mut store = EtcdStore::open(&[endpoint], "").unwrap();
-        for _ in 0..2 {
-            store.submit(Request::List { prefix: "x".into() });
-            loop {
-                match store.poll() {
-                    Some(Event::Answer(_, answer)) => {
-                        assert!(
-                            matches!(answer, Err(StoreError::Unavailable(_))),
-                            "{answer:?}"
-                        );
-                        break;
-                    }
-                    _ => std::thread::sleep(Duration::from_millis(5)),
-                }
-            }
-        }
-    }
 }

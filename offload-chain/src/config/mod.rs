@@ -7,7 +7,9 @@
 //! |---|---|
 //! | [`Ledger`] | the state itself, in memory; what the others are compared with |
 //! | [`FileStore`] | the processes of one machine |
-//! | `EtcdStore` (feature `etcd`) | several machines |
+//! | [`EtcdStore`] | several machines |
+//!
+//! [`open`] chooses by a URL.
 //!
 //! # Invariants
 //! - S1. Revisions only grow, over all keys; a compare-and-put wins at most once per revision of its key.
@@ -19,19 +21,19 @@
 //! [`StoreError::Unavailable`] says that it is unknown whether a request was carried out. Ask what is there before asking
 //! for it again.
 
-#[cfg(feature = "etcd")]
 mod etcd;
 mod file;
 mod ledger;
+mod open;
 
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-#[cfg(feature = "etcd")]
-pub use etcd::EtcdStore;
+pub use etcd::{EtcdOpenError, EtcdStore};
 pub use file::{FileStore, FileStoreError};
 pub use ledger::Ledger;
+pub use open::{OpenError, open};
 
 /// Longest key.
 pub const KEY_BYTES_MAX: usize = 256;
@@ -179,6 +181,16 @@ pub trait Store {
 
     /// What there is to say.
     fn poll(&mut self) -> Option<Event>;
+}
+
+impl<S: Store + ?Sized> Store for Box<S> {
+    fn submit(&mut self, request: Request) -> Ticket {
+        (**self).submit(request)
+    }
+
+    fn poll(&mut self) -> Option<Event> {
+        (**self).poll()
+    }
 }
 
 /// Refuses what no store has to take.

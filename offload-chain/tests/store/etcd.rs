@@ -1,0 +1,166 @@
+//! Over a real etcd, which each test starts for itself.
+
+use offload_chain::config::{self, EtcdStore};
+
+use super::etcd_process::{Etcd, Timing};
+use super::*;
+
+fn open(etcd: &Etcd, prefix: &str) -> EtcdStore {
+    EtcdStore::open(&[format!("http://{}", etcd.place())], prefix).unwrap()
+}
+
+fn bench(stores: [Box<dyn Store>; 2]) -> Bench {
+    Bench {
+        stores,
+        pass: Box::new(std::thread::sleep),
+        ttl: Duration::from_secs(3),
+        events: Default::default(),
+    }
+}
+
+#[test]
+fn the_same_suite_over_etcd() {
+    let Some(etcd) = Etcd::start(Timing::default()) else {
+        return;
+    };
+    suite(bench(
+        [0, 1].map(|_| Box::new(open(&etcd, "group/7/")) as Box<dyn Store>),
+    ));
+    // Another prefix is another store, and none is all.
+    let found = answer(&mut open(&etcd, "group/8/"), list("l/"));
+    assert!(matches!(found, Ok(Reply::Items(items, _)) if items.is_empty()));
+    let found = answer(&mut open(&etcd, ""), list(""));
+    assert!(matches!(found, Ok(Reply::Items(items, _)) if items[0].key == "group/7/a"));
+    // The URL means the same.
+    let url = format!("etcd://{}/group/7", etcd.place());
+    let Ok(Reply::Items(items, _)) = answer(&mut config::open(&url).unwrap(), list("l/freed"))
+    else {
+        panic!("it lists")
+    };
+    assert_eq!(items[0].key, "l/freed");
+}
+
+/// S1: of two users, one wins each revision.
+#[test]
+fn users_of_one_etcd_take_turns() {
+    let Some(etcd) = Etcd::start(Timing::default()) else {
+        return;
+    };
+    let count = |mut store: EtcdStore| {
+        let mut wins = 0;
+        while wins < 20 {
+            let Ok(Reply::Items(items, _)) = answer(&mut store, list("n")) else {
+                panic!("it answers")
+            };
+            let (value, revision) = match items.first() {
+                Some(item) => (item.value[0], item.revision),
+                None => (0, Revision::ABSENT),
+            };
+            match answer(
+                &mut store,
+                put("n", &[value + 1], Expect::Revision(revision)),
+            ) {
+                Ok(Reply::Done(_)) => wins += 1,
+                other => assert!(matches!(other, Ok(Reply::Conflict(_))), "{other:?}"),
+            }
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            let store = open(&etcd, "race/");
+            scope.spawn(move || count(store));
+        }
+    });
+    let found = answer(&mut open(&etcd, "race/"), list("n"));
+    assert!(matches!(found, Ok(Reply::Items(items, _)) if items[0].value == [40]));
+}
+
+/// S2, and that no change is missed: a killed etcd is said to be unavailable; when it is back, what was answered is there, and
+/// the watch tells.
+#[test]
+fn etcd_may_be_killed_and_come_back() {
+    let Some(mut etcd) = Etcd::start(Timing::default()) else {
+        return;
+    };
+    let (mut store, mut other) = (open(&etcd, "g/"), open(&etcd, "g/"));
+    let changed = |event| matches!(event, Event::Changed { .. }).then_some(());
+    let prefix = "k".to_owned();
+    assert_eq!(
+        answer(&mut store, Request::Watch { prefix }),
+        Ok(Reply::Watching)
+    );
+    let Ok(Reply::Done(first)) = answer(&mut store, put("k", b"1", Expect::Anything)) else {
+        panic!("it puts")
+    };
+    wait(&mut store, changed);
+    etcd.kill();
+    for _ in 0..3 {
+        let said = answer(&mut store, put("k", b"2", Expect::Revision(first)));
+        assert!(matches!(&said, Err(StoreError::Unavailable(_))), "{said:?}");
+        let said = said.unwrap_err().to_string();
+        assert!(said.contains(&etcd.place()), "{said}");
+    }
+    etcd.restart();
+    // By somebody else, and maybe before the watch is back.
+    let done = loop {
+        match answer(&mut other, put("k", b"3", Expect::Revision(first))) {
+            Err(StoreError::Unavailable(_)) => {}
+            done => break done,
+        }
+    };
+    assert!(matches!(done, Ok(Reply::Done(second)) if second > first));
+    wait(&mut store, changed);
+    let found = answer(&mut store, list("k"));
+    assert!(matches!(found, Ok(Reply::Items(items, _)) if items[0].value == b"3"));
+    // It goes on telling, and ends while it watches.
+    while store.poll().is_some() {}
+    assert!(answer(&mut other, put("k", b"4", Expect::Anything)).is_ok());
+    wait(&mut store, changed);
+}
+
+/// A user and a password get a token; one that is over is renewed.
+#[test]
+fn etcd_may_want_to_know_who_asks() {
+    let Some(mut etcd) = Etcd::start(Timing::default()) else {
+        return;
+    };
+    for (path, body) in [
+        ("user/add", r#"{"name":"root","password":"p@ss:word"}"#),
+        ("role/add", r#"{"name":"root"}"#),
+        ("user/grant", r#"{"user":"root","role":"root"}"#),
+        ("enable", "{}"),
+    ] {
+        let url = format!("http://{}/v3/auth/{path}", etcd.place());
+        ureq::post(url).send(body).unwrap();
+    }
+    let anybody = answer(&mut open(&etcd, ""), list("k"));
+    assert!(
+        matches!(anybody, Err(StoreError::Unavailable(_))),
+        "{anybody:?}"
+    );
+    let wrong = format!("etcd://root:wrong@{}/g", etcd.place());
+    let refused = answer(&mut config::open(&wrong).unwrap(), list("k")).unwrap_err();
+    assert!(refused.to_string().contains("password"), "{refused}");
+
+    let url = format!("etcd://root:p@ss:word@{}/g", etcd.place());
+    let mut store = config::open(&url).unwrap();
+    let prefix = "k".to_owned();
+    assert_eq!(
+        answer(&mut store, Request::Watch { prefix }),
+        Ok(Reply::Watching)
+    );
+    assert!(answer(&mut store, put("k", b"1", Expect::Anything)).is_ok());
+    // Its tokens are in memory only.
+    etcd.restart();
+    loop {
+        match answer(&mut store, list("k")) {
+            Ok(Reply::Items(items, _)) => {
+                assert_eq!(items[0].value, b"1");
+                break;
+            }
+            // Only the connection that was lost.
+            Err(StoreError::Unavailable(why)) => assert!(!why.contains("token"), "{why}"),
+            other => panic!("{other:?}"),
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! A real etcd of one member, for tests: started, killed and started again on the same data. Other crates' tests include this
+//! file by its path; it needs `tempfile`.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicU8, Ordering};
+use std::time::{Duration, Instant};
+
+/// How long etcd may take until it answers.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// An etcd, which ends with this.
+pub(crate) struct Etcd {
+    child: Option<Child>,
+    client: SocketAddr,
+    peer: SocketAddr,
+    timing: Timing,
+    directory: tempfile::TempDir,
+}
+
+/// etcd's own times. A lease lasts one and a half elections at least.
+#[derive(Clone, Copy)]
+pub(crate) struct Timing {
+    pub(crate) heartbeat_ms: u32,
+    pub(crate) election_ms: u32,
+}
+
+impl Default for Timing {
+    fn default() -> Self {
+        Self {
+            heartbeat_ms: 100,
+            election_ms: 1000,
+        }
+    }
+}
+
+impl Etcd {
+    /// Starts one, and waits until it answers. `None`, and said why, if there is no etcd; unless `FLASHNET_REQUIRE` says that
+    /// nothing may be skipped.
+    pub(crate) fn start(timing: Timing) -> Option<Self> {
+        // An address of its own: nobody takes its ports while etcd is down, and no connection to it can meet itself.
+        static COUNT: AtomicU8 = AtomicU8::new(1);
+        let [high, low, ..] = (std::process::id() % 0xfe01 + 0x100).to_le_bytes();
+        let host = [127, low.max(1), high, COUNT.fetch_add(1, Ordering::Relaxed)];
+        let port = || {
+            let listener = TcpListener::bind((std::net::Ipv4Addr::from(host), 0)).unwrap();
+            listener.local_addr().unwrap()
+        };
+        let mut etcd = Self {
+            child: None,
+            client: port(),
+            peer: port(),
+            timing,
+            directory: tempfile::tempdir().unwrap(),
+        };
+        match etcd.spawn() {
+            Ok(()) => {
+                etcd.wait();
+                Some(etcd)
+            }
+            Err(error) => {
+                let reason = format!("cannot start etcd (Debian: etcd-server): {error}");
+                let require = std::env::var("FLASHNET_REQUIRE").unwrap_or_default();
+                let required = require.split(',').any(|what| what == "all");
+                assert!(!required, "must not be skipped: {reason}");
+                println!("skipped: {reason}");
+                None
+            }
+        }
+    }
+
+    /// `host:port`.
+    pub(crate) fn place(&self) -> String {
+        self.client.to_string()
+    }
+
+    /// SIGKILL.
+    pub(crate) fn kill(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+
+    /// Kills it if it runs, starts it on the same data and ports, and waits until it answers.
+    #[allow(dead_code, reason = "not every test needs it")]
+    pub(crate) fn restart(&mut self) {
+        self.kill();
+        self.spawn().unwrap();
+        self.wait();
+    }
+
+    fn spawn(&mut self) -> std::io::Result<()> {
+        let [client, peer] = [self.client, self.peer].map(|place| format!("http://{place}"));
+        let directory: &Path = self.directory.path();
+        let log = std::fs::File::options()
+            .create(true)
+            .append(true)
+            .open(directory.join("log"))?;
+        let arch = std::env::consts::ARCH.replace("aarch64", "arm64");
+        let child = Command::new("etcd")
+            .args(["--name", "test", "--data-dir"])
+            .arg(directory.join("data"))
+            .args(["--listen-client-urls", &client])
+            .args(["--advertise-client-urls", &client])
+            .args(["--listen-peer-urls", &peer])
+            .args(["--initial-advertise-peer-urls", &peer])
+            .arg(format!("--initial-cluster=test={peer}"))
+            .arg(format!("--heartbeat-interval={}", self.timing.heartbeat_ms))
+            .arg(format!("--election-timeout={}", self.timing.election_ms))
+            .env("ETCD_UNSUPPORTED_ARCH", arch)
+            .stdout(Stdio::null())
+            .stderr(log)
+            .spawn()?;
+        self.child = Some(child);
+        Ok(())
+    }
+
+    fn wait(&mut self) {
+        let patience = Instant::now() + PATIENCE;
+        while !self.answers() {
+            let ended =
+                (self.child.as_mut()).is_none_or(|child| child.try_wait().unwrap().is_some());
+            if ended || Instant::now() > patience {
+                let log = std::fs::read_to_string(self.directory.path().join("log"));
+                let log = log.unwrap_or_default();
+                panic!("etcd does not start (ended: {ended}):\n{log}");
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Whether it is healthy by its own account, so has a leader; which it tells without knowing who asks.
+    fn answers(&self) -> bool {
+        let ask = || -> std::io::Result<bool> {
+            let mut stream = TcpStream::connect_timeout(&self.client, Duration::from_secs(1))?;
+            stream.set_read_timeout(Some(Duration::from_secs(10)))?;
+            let host = self.client;
+            write!(
+                stream,
+                "GET /health HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n"
+            )?;
+            let mut answer = Vec::new();
+            stream.read_to_end(&mut answer)?;
+            Ok(answer.starts_with(b"HTTP/1.1 200 "))
+        };
+        ask().unwrap_or(false)
+    }
+}
+
+impl Drop for Etcd {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
