@@ -18,8 +18,8 @@ pub enum Bug {
     LastRoundSkipped,
     /// A new epoch takes no locks from clients that were fenced, and does not wait for members to seal.
     SealNotAwaited,
-    /// An engine looks at its read lease before it takes the bytes of a READ, and not after.
-    LeaseOnlyBefore,
+    /// An engine looks at its read lease before it waits for what comes, and not after it has taken bytes.
+    LeaseLookedAtEarly,
     /// A dirty object is answered like a clean one.
     DirtyAnswered,
 }

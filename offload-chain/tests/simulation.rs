@@ -11,35 +11,78 @@
 mod app;
 #[path = "simulation/check.rs"]
 mod check;
+#[path = "simulation/device.rs"]
+mod device;
 #[path = "simulation/fabric.rs"]
 mod fabric;
+#[path = "simulation/group.rs"]
+mod group;
 mod support;
 #[path = "simulation/world/mod.rs"]
 mod world;
 
 use app::ClientBug;
 use offload_chain::planted::Bug;
-use world::{EngineBug, Planted, Stats, World};
+use softrdma::offload::Flaw;
+use world::{EngineBug, Planted, Stats, Under, World};
 
 fn run(seed: u64, planted: Option<Planted>) -> Result<(Stats, u64), String> {
-    let mut world = World::new(seed, planted);
+    run_on(Under::Model, seed, planted)
+}
+
+fn run_on(under: Under, seed: u64, planted: Option<Planted>) -> Result<(Stats, u64), String> {
+    let mut world = World::new(seed, under, planted);
     let stats = world.run()?;
     Ok((stats, world.hash))
+}
+
+/// With `FLASHNET_ENGINE`: the real engine.
+fn under_test() -> Under {
+    match std::env::var_os("FLASHNET_ENGINE") {
+        Some(_) => Under::Engine,
+        None => Under::Model,
+    }
+}
+
+/// With `FLASHNET_BUG`: what is to be wrong, by its name.
+fn bug_under_test() -> Option<Planted> {
+    let name = std::env::var("FLASHNET_BUG").ok()?;
+    let mut bugs = BUGS.into_iter().chain(ENGINE_BUGS).chain(LEASE_BUGS);
+    bugs.find(|bug| format!("{bug:?}").contains(&name))
 }
 
 fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
 }
 
+/// How many seeds are run over the real engine.
+const ENGINE_SEEDS: u64 = 500;
+
 #[test]
 fn seeds() {
+    many(Under::Model, number("FLASHNET_SEEDS").unwrap_or(500));
+}
+
+/// The same over real members and clients.
+#[test]
+fn seeds_with_real_engines() {
+    many(
+        Under::Engine,
+        number("FLASHNET_SEEDS").unwrap_or(ENGINE_SEEDS),
+    );
+}
+
+fn many(under: Under, seeds: u64) {
     let first = number("FLASHNET_SEED").unwrap_or(0);
-    let seeds = number("FLASHNET_SEEDS").unwrap_or(500);
     let mut sum = Stats::default();
     for seed in first..first + seeds {
-        let (stats, _) = run(seed, None).unwrap_or_else(|wrong| {
+        let (stats, _) = run_on(under, seed, None).unwrap_or_else(|wrong| {
+            let engine = match under {
+                Under::Model => "",
+                Under::Engine => "FLASHNET_ENGINE=1 ",
+            };
             panic!(
-                "seed {seed}: {wrong}\nagain: FLASHNET_SEED={seed} cargo test -p offload-chain --test simulation one_seed -- --nocapture"
+                "seed {seed}: {wrong}\nagain: FLASHNET_SEED={seed} {engine}cargo test -p offload-chain --test simulation one_seed -- --nocapture"
             )
         });
         sum.epochs += stats.epochs;
@@ -53,7 +96,7 @@ fn seeds() {
         sum.completed += stats.completed;
         sum.unknown += stats.unknown;
     }
-    println!("{seeds} seeds: {sum:?}");
+    println!("{under:?}, {seeds} seeds: {sum:?}");
     // A simulation in which nothing happens shows nothing.
     if seeds >= 100 {
         assert!(
@@ -79,7 +122,7 @@ fn one_seed() {
     let Some(seed) = number("FLASHNET_SEED") else {
         return;
     };
-    let mut world = World::new(seed, None);
+    let mut world = World::new(seed, under_test(), bug_under_test());
     world.trace = Some(Vec::new());
     let result = world.run();
     for line in world.trace.take().unwrap_or_default() {
@@ -97,35 +140,82 @@ fn one_seed() {
 /// Same seed, same trace.
 #[test]
 fn a_seed_tells_everything() {
-    for seed in 0..5 {
-        let (_, one) = run(seed, None).unwrap();
-        let (_, other) = run(seed, None).unwrap();
-        assert_eq!(one, other, "seed {seed}");
+    for under in [Under::Model, Under::Engine] {
+        let hash = |seed| run_on(under, seed, None).unwrap().1;
+        for seed in 0..5 {
+            assert_eq!(hash(seed), hash(seed), "{under:?}, seed {seed}");
+        }
+        assert!(hash(0) != hash(1));
     }
-    let different = run(0, None).unwrap().1 != run(1, None).unwrap().1;
-    assert!(different);
 }
 
-/// M12: each bug is found within so many seeds.
+/// What a member answers that was left out and has not heard of it, to a client that has not either (I13).
+#[test]
+fn an_excluded_member_answers_no_reads() {
+    for seed in 0..20 {
+        let result = World::excluded(seed, None).run_excluded();
+        result.unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
+    }
+}
+
+/// M12: bugs of the model's engine, of clients, and of the product.
+const BUGS: [Planted; 10] = [
+    Planted::Engine(EngineBug::AnyEpoch),
+    Planted::Engine(EngineBug::HeadAnswers),
+    Planted::Engine(EngineBug::ForwardBeforeFlush),
+    Planted::Client(ClientBug::UnlockEarly),
+    Planted::Client(ClientBug::RetryUnknown),
+    Planted::Product(Bug::EndNotKept),
+    Planted::Product(Bug::BlankVouches),
+    Planted::Product(Bug::LastRoundSkipped),
+    Planted::Product(Bug::SealNotAwaited),
+    Planted::Product(Bug::DirtyAnswered),
+];
+
+/// Bugs that only real engines can have.
+const ENGINE_BUGS: [Planted; 4] = [
+    Planted::Engine(EngineBug::NotStopped),
+    Planted::Flaw(Flaw::FlushSkipped),
+    Planted::Flaw(Flaw::CountedEarly),
+    Planted::Flaw(Flaw::DryRingTaken),
+];
+
+/// Bugs that let a member answer that was left out.
+const LEASE_BUGS: [Planted; 2] = [
+    Planted::Engine(EngineBug::NoLease),
+    Planted::Product(Bug::LeaseLookedAtEarly),
+];
+
+/// Each bug is found within so many seeds.
 #[test]
 fn planted_bugs_are_found() {
-    let bugs = [
-        Planted::Engine(EngineBug::AnyEpoch),
-        Planted::Engine(EngineBug::HeadAnswers),
-        Planted::Engine(EngineBug::ForwardBeforeFlush),
-        Planted::Client(ClientBug::UnlockEarly),
-        Planted::Client(ClientBug::RetryUnknown),
-        Planted::Product(Bug::EndNotKept),
-        Planted::Product(Bug::BlankVouches),
-        Planted::Product(Bug::LastRoundSkipped),
-        Planted::Product(Bug::SealNotAwaited),
-        Planted::Product(Bug::DirtyAnswered),
-    ];
+    find(&BUGS, |seed, bug| run(seed, Some(bug)).err());
+}
+
+#[test]
+fn planted_bugs_of_engines_are_found() {
+    find(&ENGINE_BUGS, |seed, bug| {
+        run_on(Under::Engine, seed, Some(bug)).err()
+    });
+}
+
+#[test]
+fn planted_bugs_of_leases_are_found() {
+    find(&LEASE_BUGS, |seed, bug| {
+        World::excluded(seed, Some(bug)).run_excluded().err()
+    });
+}
+
+fn find(bugs: &[Planted], finds: impl Fn(u64, Planted) -> Option<String>) {
     let seeds = number("FLASHNET_SEEDS").unwrap_or(150);
     let mut unnoticed = Vec::new();
-    for bug in bugs {
-        match (0..seeds).find(|seed| run(*seed, Some(bug)).is_err()) {
-            Some(seed) => println!("{bug:?}: seed {seed}"),
+    for &bug in bugs {
+        let found = (0..seeds).find_map(|seed| Some((seed, finds(seed, bug)?)));
+        match found {
+            Some((seed, wrong)) => {
+                let wrong = wrong.lines().next().unwrap_or_default();
+                println!("{bug:?}: seed {seed}: {wrong}");
+            }
             None => unnoticed.push(bug),
         }
     }

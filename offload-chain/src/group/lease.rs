@@ -5,7 +5,7 @@
 //! `until` has to read the same one.
 
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering, fence};
 use std::time::Duration;
 
 use crate::planted::Bug;
@@ -23,6 +23,8 @@ pub struct ReadLease {
     /// In nanoseconds of the clock.
     until: AtomicU64,
     planted: Option<Bug>,
+    /// What a look found, for a bug that uses it later.
+    early: AtomicBool,
 }
 
 impl ReadLease {
@@ -41,6 +43,7 @@ impl ReadLease {
             clock: Box::new(clock),
             until: AtomicU64::new(0),
             planted,
+            early: AtomicBool::new(false),
         }
     }
 
@@ -60,12 +63,16 @@ impl ReadLease {
     /// Does it hold at this moment?
     pub fn holds(&self) -> bool {
         let until = self.until.load(Ordering::Acquire);
-        until != WITHDRAWN && (self.clock)().as_nanos() < u128::from(until)
+        let holds = until != WITHDRAWN && (self.clock)().as_nanos() < u128::from(until);
+        match self.planted {
+            Some(Bug::LeaseLookedAtEarly) => self.early.swap(holds, Ordering::Relaxed),
+            _ => holds,
+        }
     }
 
     /// Does it hold still, now that bytes were taken? If so, it held when they were.
     pub(super) fn still_holds(&self) -> bool {
-        if self.planted == Some(Bug::LeaseOnlyBefore) {
+        if self.planted == Some(Bug::LeaseLookedAtEarly) {
             return true;
         }
         // The bytes first, then the clock.

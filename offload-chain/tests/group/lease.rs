@@ -149,7 +149,7 @@ fn bytes_taken_when_the_lease_was_over_do_not_leave() {
     for kind in [Kind::Memory, Kind::Pm { late: 0 }] {
         assert_eq!(over_in_between(kind, None), (0, true));
         // M12: without looking afterwards they would.
-        let (sent, lost) = over_in_between(kind, Some(Bug::LeaseOnlyBefore));
+        let (sent, lost) = over_in_between(kind, Some(Bug::LeaseLookedAtEarly));
         assert!(sent > 3000 && !lost, "{sent} {lost}");
     }
 }

@@ -13,7 +13,6 @@ use offload_chain::planted::Bug;
 use offload_chain::read::{Object, Read, ReadEvent};
 
 use super::check::{Kind, Operation};
-use super::fabric::Handle;
 use super::support::rng::Rng;
 
 pub const OBJECTS: u32 = 3;
@@ -50,6 +49,8 @@ pub struct App {
     pub stop: bool,
     /// Only reads, and often.
     pub reader: bool,
+    /// Reads without locks at this member only.
+    pub reads_at: Option<usize>,
     /// What cannot be, but is.
     pub wrong: Option<String>,
 }
@@ -114,12 +115,13 @@ impl App {
             wake: None,
             stop: false,
             reader: false,
+            reads_at: None,
             wrong: None,
         }
     }
 
     /// The group of a new epoch.
-    pub fn connect(&mut self, group: &mut Handle) {
+    pub fn connect(&mut self, group: &mut impl Primitives) {
         self.log = None;
         let read = Primitive::Read {
             member: self.rng.below(group.members() as u64) as usize,
@@ -196,7 +198,7 @@ impl App {
     }
 
     /// Goes on, if it is time.
-    pub fn wake(&mut self, now: Duration, group: &mut Handle) {
+    pub fn wake(&mut self, now: Duration, group: &mut impl Primitives) {
         if self.wake.is_none_or(|wake| wake > now) {
             return;
         }
@@ -213,7 +215,7 @@ impl App {
         }
     }
 
-    fn begin(&mut self, now: Duration, group: &mut Handle) {
+    fn begin(&mut self, now: Duration, group: &mut impl Primitives) {
         if self.jobs.is_empty() {
             if self.stop {
                 if self.locks.token(LockId::LOG).is_some() {
@@ -228,6 +230,7 @@ impl App {
         match job.kind {
             Wanted::Read => {
                 let member = self.rng.below(group.members() as u64) as usize;
+                let member = self.reads_at.unwrap_or(member);
                 let (object, mode) = (object(job.object), ReadMode::Clean);
                 match Read::start(group, self.layout, object, member, mode, true) {
                     Ok(mut read) => {
@@ -258,7 +261,7 @@ impl App {
         }
     }
 
-    fn take_log(&mut self, now: Duration, group: &mut Handle) {
+    fn take_log(&mut self, now: Duration, group: &mut impl Primitives) {
         if self.locks.wr_lock(group, LockId::LOG).is_err() {
             self.sleep(now, 3000);
         }
@@ -294,7 +297,7 @@ impl App {
         }
     }
 
-    fn read_header(&mut self, group: &mut Handle) {
+    fn read_header(&mut self, group: &mut impl Primitives) {
         let member = self.rng.below(group.members() as u64) as usize;
         let mut read = |slot| {
             let (offset, length) = (Layout::header_at(slot), HEADER_BYTES);
@@ -309,7 +312,7 @@ impl App {
     }
 
     /// Has the lock and the header of the log: what was unknown is known, and it goes on.
-    fn have_header(&mut self, now: Duration, group: &mut Handle, header: Header) {
+    fn have_header(&mut self, now: Duration, group: &mut impl Primitives, header: Header) {
         let token = self.locks.token(LockId::LOG);
         if self.appended_under.is_some() && self.appended_under != token {
             self.give_up();
@@ -346,12 +349,12 @@ impl App {
         }
     }
 
-    fn have_log(&mut self, now: Duration, group: &mut Handle) {
+    fn have_log(&mut self, now: Duration, group: &mut impl Primitives) {
         self.step = Step::TakingObjects;
         self.take_objects(now, group);
     }
 
-    fn take_objects(&mut self, now: Duration, group: &mut Handle) {
+    fn take_objects(&mut self, now: Duration, group: &mut impl Primitives) {
         for job in &mut self.jobs {
             job.locked = self.locks.token(LockId(job.object + 1)).is_some();
         }
@@ -365,7 +368,7 @@ impl App {
     }
 
     /// Reads what swaps compare with.
-    fn look(&mut self, now: Duration, group: &mut Handle) {
+    fn look(&mut self, now: Duration, group: &mut impl Primitives) {
         let swaps = |job: &Job| matches!(job.kind, Wanted::Swap(..)) && job.found.is_none();
         let Some(at) = self.jobs.iter().position(swaps) else {
             self.step = Step::Writing;
@@ -382,7 +385,7 @@ impl App {
         }
     }
 
-    fn append(&mut self, now: Duration, group: &mut Handle) {
+    fn append(&mut self, now: Duration, group: &mut impl Primitives) {
         for at in 0..self.jobs.len() {
             let job = self.jobs[at].clone();
             if job.done || job.sequence.is_some() {
@@ -421,7 +424,7 @@ impl App {
         self.go_on_writing(now, group);
     }
 
-    fn go_on_writing(&mut self, now: Duration, group: &mut Handle) {
+    fn go_on_writing(&mut self, now: Duration, group: &mut impl Primitives) {
         if let Some(log) = &mut self.log {
             log.execute_and_advance(group);
         }
@@ -444,7 +447,7 @@ impl App {
     }
 
     /// Gives locks free, objects first; the log's only sometimes, and when nothing is under way.
-    fn unlock(&mut self, now: Duration, group: &mut Handle) {
+    fn unlock(&mut self, now: Duration, group: &mut impl Primitives) {
         if self.locks.is_busy() {
             return;
         }
@@ -485,7 +488,7 @@ impl App {
     pub fn handle(
         &mut self,
         now: Duration,
-        group: &mut Handle,
+        group: &mut impl Primitives,
         flight: Flight,
         result: &Result<Outcome, PrimitiveError>,
     ) {
@@ -562,7 +565,7 @@ impl App {
         }
     }
 
-    fn logged(&mut self, now: Duration, group: &mut Handle, event: &LogEvent) {
+    fn logged(&mut self, now: Duration, group: &mut impl Primitives, event: &LogEvent) {
         match event {
             LogEvent::Appended(_) | LogEvent::Truncated(_) | LogEvent::Broken => {}
             LogEvent::Executed(sequence) => {
@@ -582,7 +585,7 @@ impl App {
         }
     }
 
-    fn locked(&mut self, now: Duration, group: &mut Handle, event: &LockEvent) {
+    fn locked(&mut self, now: Duration, group: &mut impl Primitives, event: &LockEvent) {
         match (event, &self.step) {
             (LockEvent::WrLocked(LockId::LOG, _), Step::TakingLog) => self.read_header(group),
             (LockEvent::WrLocked(..), Step::TakingObjects) => self.take_objects(now, group),
@@ -631,6 +634,15 @@ impl App {
 
     pub fn is_done(&self) -> bool {
         matches!(self.step, Step::Idle) && self.jobs.is_empty() && self.locks.is_idle()
+    }
+
+    /// Goes to sleep, if it is doing nothing.
+    pub fn nap(&mut self, until: Duration) -> bool {
+        let idle = self.is_done();
+        if idle {
+            self.wake = Some(until);
+        }
+        idle
     }
 
     pub fn describe(&self) -> String {

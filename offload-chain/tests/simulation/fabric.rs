@@ -4,7 +4,7 @@
 //! executes in order, and forwards in order when what has to be durable is; the flush of one primitive may end after later ones
 //! were executed. Connections break one by one: what was forwarded before goes on.
 //!
-//! [`Handle`] is the client's end. A real engine takes its place by implementing the same trait.
+//! [`Handle`] is the client's end.
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -28,6 +28,7 @@ pub struct Handle {
     pub outbox: Vec<(Flight, Primitive)>,
     inbox: VecDeque<(Flight, Result<Outcome, PrimitiveError>)>,
     broken: bool,
+    greeted: bool,
 }
 
 impl Handle {
@@ -42,7 +43,13 @@ impl Handle {
             outbox: Vec::new(),
             inbox: VecDeque::new(),
             broken: false,
+            greeted: false,
         }
+    }
+
+    /// True once: there is nothing to wait for.
+    pub fn becomes_ready(&mut self) -> bool {
+        !std::mem::replace(&mut self.greeted, true)
     }
 
     pub fn answer(&mut self, flight: Flight, outcome: Outcome) {

@@ -57,6 +57,21 @@ impl Mem {
         }
     }
 
+    /// Words of a range that are not durable.
+    pub fn dirty_words(&self, offset: usize, length: usize) -> Vec<usize> {
+        let words = offset / WORD..(offset + length).div_ceil(WORD);
+        self.dirty.range(words).copied().collect()
+    }
+
+    /// Makes these words durable, as they are now.
+    pub fn keep_words(&mut self, words: &[usize]) {
+        for &word in words {
+            if self.dirty.contains(&word) {
+                self.keep(word);
+            }
+        }
+    }
+
     pub fn flush_all(&mut self) {
         for word in std::mem::take(&mut self.dirty) {
             self.keep(word);

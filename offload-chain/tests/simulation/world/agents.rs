@@ -7,7 +7,7 @@ use offload_chain::membership::{Action, MemberId, Note, Phase, SessionEvent};
 use offload_chain::planted::Bug;
 
 use super::store::Port;
-use super::{Hop, Node, What, World};
+use super::{Hop, Node, Under, What, World};
 
 impl World {
     pub(super) fn tick(&mut self, node: Node, life: u64) {
@@ -109,6 +109,7 @@ impl World {
                         host.open = None;
                         host.pending.clear();
                     }
+                    self.close_engine(at, epoch);
                     let lanes = 0..self.lanes.len();
                     let links: Vec<(usize, Hop)> = lanes
                         .filter(|lane| self.lanes[*lane].epoch < epoch && !late)
@@ -125,11 +126,15 @@ impl World {
                     self.note(&format!("member {at} opens {epoch}"));
                     let host = &mut self.members[at];
                     host.closed = host.closed.max(epoch);
-                    host.open = Some((epoch, chain));
+                    host.open = Some((epoch, chain.clone()));
+                    if self.under == Under::Engine {
+                        self.open_engine(at, epoch, &chain);
+                    }
                 }
                 Action::ReadLease(epoch, until) => {
                     let lease = &mut self.members[at].read_lease;
                     *lease = (*lease).max((epoch, until));
+                    self.extend_lease(at, epoch, until);
                 }
                 Action::Send(to, message) => {
                     let to = to.0 as usize;
@@ -150,10 +155,10 @@ impl World {
                 SessionEvent::Connect(config) => self.connect(at, &config),
                 SessionEvent::Over(epoch) => {
                     let host = &mut self.clients[at];
-                    if let Some(handle) = &mut host.handle
-                        && handle.epoch == epoch
+                    if let Some(group) = &mut host.group
+                        && group.epoch() == epoch
                     {
-                        handle.break_off();
+                        group.break_off();
                     }
                     self.pump(at);
                 }
@@ -172,8 +177,9 @@ impl World {
     }
 
     pub(super) fn restart_client(&mut self, at: usize) {
+        self.leave_group(at);
         let host = &mut self.clients[at];
-        host.handle = None;
+        host.group = None;
         host.life += 1;
         host.up = false;
         let delay = self.rng.range(20_000, 80_000);

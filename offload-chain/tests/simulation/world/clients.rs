@@ -3,29 +3,36 @@
 use offload_chain::group::{Primitive, Primitives};
 use offload_chain::membership::Configuration;
 
-use super::{Handle, Hop, Lane, Node, Packet, What, World};
+use super::{Group, Handle, Hop, Lane, Node, Packet, Under, What, World};
 
 impl World {
     pub(super) fn connect(&mut self, at: usize, config: &Configuration) {
-        let lane = self.lanes.len();
         let chain: Vec<usize> = config.chain.iter().map(|seat| seat.id.0 as usize).collect();
         self.note(&format!(
             "client {at} connects in {}: {chain:?}",
             config.epoch
         ));
+        self.leave_group(at);
+        self.clients[at].app.disconnect();
+        match self.under {
+            Under::Model => self.join_model(at, config, chain),
+            Under::Engine => self.join_group(at, config, chain),
+        }
+        self.pump(at);
+    }
+
+    fn join_model(&mut self, at: usize, config: &Configuration, chain: Vec<usize>) {
+        let lane = self.lanes.len();
         let size = config.birth.layout().unwrap().size();
-        let mut handle = Handle::new(lane, config.epoch, chain.len(), size);
+        let handle = Handle::new(lane, config.epoch, chain.len(), size);
         let host = &mut self.clients[at];
-        host.app.disconnect();
-        host.app.connect(&mut handle);
-        host.handle = Some(handle);
+        host.group = Some(Group::Model(handle));
         self.lanes.push(Lane {
             client: at,
             client_life: host.life,
             epoch: config.epoch,
             chain,
         });
-        self.pump(at);
     }
 
     pub(super) fn app(&mut self, at: usize, life: u64) {
@@ -38,21 +45,25 @@ impl World {
     pub(super) fn pump(&mut self, at: usize) {
         let now = self.now;
         let host = &mut self.clients[at];
-        let Some(handle) = &mut host.handle else {
+        let Some(group) = &mut host.group else {
             return;
         };
         let before = host.app.completed;
-        while let Some((flight, result)) = handle.poll() {
-            host.app.handle(now, handle, flight, &result);
+        if group.becomes_ready() {
+            host.app.connect(group);
+        }
+        while let Some((flight, result)) = group.poll() {
+            host.app.handle(now, group, flight, &result);
         }
         let mut broken = None;
-        if handle.is_broken() {
-            broken = Some(handle.epoch);
+        if group.is_broken() {
+            broken = Some(group.epoch());
             host.app.disconnect();
-            host.handle = None;
+            self.leave_group(at);
         } else {
-            host.app.wake(now, handle);
+            host.app.wake(now, group);
         }
+        let host = &mut self.clients[at];
         let life = host.life;
         if let Some(wake) = host.app.wake {
             self.at(wake, What::App(at, life));
@@ -70,7 +81,8 @@ impl World {
             self.return_port(node, port);
             return;
         }
-        let Some(handle) = &mut self.clients[at].handle else {
+        self.send_joined(at);
+        let Some(Group::Model(handle)) = &mut self.clients[at].group else {
             return;
         };
         let lane = handle.lane;

@@ -9,7 +9,7 @@ use offload_chain::membership::{Member, Phase};
 
 use super::judge::configuration;
 use super::store::Port;
-use super::{Hop, Node, What, World};
+use super::{Hop, Node, Under, What, World};
 
 impl World {
     pub(super) fn fault(&mut self) {
@@ -28,7 +28,7 @@ impl World {
                 if down && self.rng.permille(300) && self.is_spare(member, !self.durable) {
                     self.note(&format!("member {member} is wiped"));
                     self.stats.wipes += 1;
-                    self.members[member].memory.wipe();
+                    self.members[member].memory.with(|memory| memory.wipe());
                 }
             }
             3 if self.rng.permille(300) && self.durable => {
@@ -98,6 +98,9 @@ impl World {
 
     /// One connection is reset; with it go the answers on it.
     pub(super) fn break_link(&mut self) {
+        if self.under == Under::Engine {
+            return self.break_wire();
+        }
         let alive: Vec<(usize, Hop)> = self
             .links
             .iter()
@@ -112,6 +115,22 @@ impl World {
                 .unwrap_or((lane, hop));
             self.note(&format!("connection {lane} {hop:?} is reset"));
             self.lose(lane, hop);
+        }
+    }
+
+    fn break_wire(&mut self) {
+        let mut alive = Vec::new();
+        for (at, wire) in self.wires.all.iter().enumerate().rev() {
+            let open = wire.ways.iter().all(|way| way.end.is_none());
+            if !wire.lost && open && alive.len() < 8 {
+                alive.push(at);
+            }
+        }
+        if !alive.is_empty() {
+            let wire = *self.rng.pick(&alive);
+            let ends = self.wires.all[wire].ends.map(|end| end.node);
+            self.note(&format!("wire {wire} is reset: {ends:?}"));
+            self.lose_wire(wire);
         }
     }
 
@@ -143,9 +162,11 @@ impl World {
         let host = &mut self.members[member];
         host.up = false;
         host.life += 1;
-        host.memory.cut(&mut rng);
+        host.memory.with(|memory| memory.cut(&mut rng));
         host.open = None;
         host.pending.clear();
+        let engines = host.engine.take().into_iter().chain(host.old.drain(..));
+        let objects: Vec<u64> = engines.map(|hosted| hosted.object).collect();
         self.paused.remove(&Node::Member(member));
         // Its kernel says so, or nobody does.
         if self.rng.permille(600) {
@@ -159,6 +180,11 @@ impl World {
             for (lane, place) in lanes {
                 self.lose(lane, Hop::Along(place));
             }
+            for object in objects {
+                for wire in self.wires.wires_of(object) {
+                    self.lose_wire(wire);
+                }
+            }
         }
         let delay = self.rng.range(5_000, 900_000);
         self.after(delay, What::Start(Node::Member(member)));
@@ -169,8 +195,10 @@ impl World {
         let life = match node {
             Node::Member(at) => {
                 let settings = self.member_settings(at);
+                let table = self.table();
                 let host = &mut self.members[at];
                 host.agent = Member::new(settings);
+                host.table = table;
                 host.up = true;
                 host.closed = Epoch(0);
                 host.read_lease = (Epoch(0), Duration::ZERO);

@@ -84,10 +84,12 @@ impl World {
         let config = self.configuration();
         for seat in &config.chain {
             let (a, b) = (config.chain[0].id.0 as usize, seat.id.0 as usize);
-            let (one, other) = (
-                self.members[a].memory.bytes(),
-                self.members[b].memory.bytes(),
-            );
+            let bytes = |at: usize| {
+                self.members[at]
+                    .memory
+                    .with(|memory| memory.bytes().to_vec())
+            };
+            let (one, other) = (bytes(a), bytes(b));
             if let Some(at) = (0..one.len()).find(|at| one[*at] != other[*at]) {
                 return Err(format!("members {a} and {b} differ at {at}"));
             }
@@ -103,8 +105,9 @@ impl World {
         for object in 0..super::super::app::OBJECTS as usize {
             let at = layout.data_at() as usize
                 + super::super::app::object(object as u32).offset as usize;
-            let bytes = &self.members[config.chain[0].id.0 as usize].memory.bytes()[at..];
-            let bytes = &bytes[..super::super::app::OBJECT_BYTES];
+            let end_of = at + super::super::app::OBJECT_BYTES;
+            let memory = &self.members[config.chain[0].id.0 as usize].memory;
+            let bytes = &memory.with(|memory| memory.bytes()[at..end_of].to_vec());
             if !(super::super::app::object(object as u32).whole)(bytes) {
                 return Err(format!("object {object} is torn"));
             }

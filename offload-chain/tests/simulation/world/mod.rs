@@ -7,14 +7,19 @@
 
 mod agents;
 mod clients;
+mod engine;
+mod excluded;
 mod faults;
 mod judge;
 mod model;
 mod store;
 mod time;
+mod traffic;
+mod wires;
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashSet};
+use std::sync::Arc;
 use std::time::Duration;
 
 use offload_chain::Epoch;
@@ -26,11 +31,17 @@ use offload_chain::membership::{
 };
 use offload_chain::planted::Bug;
 
+use softrdma::RegionTable;
+use softrdma::offload::Flaw;
+
 use super::app::{App, ClientBug};
+use super::device::Device;
 use super::fabric::{Handle, Hop, Link, Packet, Pending};
-use super::support::mem::Mem;
+use super::group::{Group, Joined};
 use super::support::rng::Rng;
+use engine::{EngineClock, Hosted};
 use store::Port;
+use wires::Wires;
 
 pub const PERIOD: Duration = Duration::from_millis(40);
 const MISSES: u32 = 4;
@@ -48,7 +59,16 @@ pub enum Node {
     Store,
 }
 
-/// Bugs of the simulated engine, for M12.
+/// What the group is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Under {
+    /// A model of members and clients: packets that are primitives. Fast.
+    Model,
+    /// Real members with their engines, and real clients, over wires.
+    Engine,
+}
+
+/// Bugs of the simulated engine, or of the process around a real one, for M12.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EngineBug {
     /// Executes for any epoch.
@@ -57,6 +77,10 @@ pub enum EngineBug {
     HeadAnswers,
     /// Forwards before it is durable.
     ForwardBeforeFlush,
+    /// A real engine is not stopped when its member seals.
+    NotStopped,
+    /// A real engine answers READs without a lease.
+    NoLease,
 }
 
 /// What is wrong on purpose.
@@ -65,11 +89,13 @@ pub enum Planted {
     Product(Bug),
     Client(ClientBug),
     Engine(EngineBug),
+    /// Of a real engine.
+    Flaw(Flaw),
 }
 
 #[derive(Debug)]
 struct MemberHost {
-    memory: Mem,
+    memory: Device,
     agent: Member,
     up: bool,
     life: u64,
@@ -79,13 +105,19 @@ struct MemberHost {
     read_lease: (Epoch, Duration),
     pending: BTreeMap<usize, Pending>,
     slow: u64,
+    // With a real engine.
+    clock: Arc<EngineClock>,
+    table: Arc<RegionTable>,
+    engine: Option<Hosted>,
+    /// Engines that should have been stopped.
+    old: Vec<Hosted>,
 }
 
 #[derive(Debug)]
 struct ClientHost {
     app: App,
     session: Session,
-    handle: Option<Handle>,
+    group: Option<Group>,
     up: bool,
     life: u64,
 }
@@ -110,6 +142,15 @@ enum What {
     Flushed(usize, u64, usize, u64),
     ReadTaken(usize, u64, usize, Packet),
     LinkLost(usize, Hop),
+    /// Of a member: its engine sends, having looked at the clock then.
+    Turn(usize, u64, Duration),
+    Device(usize, u64, u64),
+    Due(Node, u64),
+    Reach(Node, u64, usize, Duration),
+    /// Of a wire: in which way.
+    Segment(usize, usize),
+    /// Which end hears of it.
+    WireLost(usize, usize),
     Start(Node),
     Kill(usize),
     Fault,
@@ -130,6 +171,15 @@ pub struct World {
     ports: BTreeMap<Node, Port>,
     lanes: Vec<Lane>,
     links: BTreeMap<(usize, Hop), Link>,
+    under: Under,
+    wires: Wires,
+    objects: u64,
+    /// Operations that rings hold.
+    depth: u32,
+    /// Of a thousand pages, how many come late.
+    late: u64,
+    /// Longest flush.
+    flush_us: u64,
     cut: Vec<(Node, Node)>,
     paused: BTreeMap<Node, Duration>,
     drift: BTreeMap<Node, i64>,
@@ -160,9 +210,18 @@ pub struct Stats {
 }
 
 impl World {
-    pub fn new(seed: u64, planted: Option<Planted>) -> Self {
+    pub fn new(seed: u64, under: Under, planted: Option<Planted>) -> Self {
+        Self::with_members(seed, under, planted, None)
+    }
+
+    fn with_members(
+        seed: u64,
+        under: Under,
+        planted: Option<Planted>,
+        members: Option<usize>,
+    ) -> Self {
         let mut rng = Rng::new(seed);
-        let members = rng.range(2, 5) as usize;
+        let members = members.unwrap_or(rng.range(2, 5) as usize);
         let clients = rng.range(2, 5) as usize;
         let birth = Birth {
             locks: super::app::OBJECTS + 1,
@@ -186,6 +245,12 @@ impl World {
             ports: BTreeMap::new(),
             lanes: Vec::new(),
             links: BTreeMap::new(),
+            under,
+            wires: Wires::default(),
+            objects: 0,
+            depth: 64,
+            late: 0,
+            flush_us: 150,
             cut: Vec::new(),
             paused: BTreeMap::new(),
             drift: BTreeMap::new(),
@@ -211,8 +276,9 @@ impl World {
         let readers = rng.permille(300);
         for index in 0..members {
             let agent = Member::new(world.member_settings(index));
+            let table = world.table();
             world.members.push(MemberHost {
-                memory: Mem::new(layout.size()),
+                memory: Device::new(layout.size()),
                 agent,
                 up: true,
                 life: 0,
@@ -221,6 +287,10 @@ impl World {
                 read_lease: (Epoch(0), Duration::ZERO),
                 pending: BTreeMap::new(),
                 slow: 1,
+                clock: EngineClock::new(),
+                table,
+                engine: None,
+                old: Vec::new(),
             });
         }
         for index in 0..clients {
@@ -236,7 +306,7 @@ impl World {
             world.clients.push(ClientHost {
                 app,
                 session,
-                handle: None,
+                group: None,
                 up: true,
                 life: 0,
             });
@@ -263,6 +333,11 @@ impl World {
                 world.at(at, What::Tick(node, 0));
             }
         }
+        if under == Under::Engine {
+            world.depth = *rng.pick(&[2, 4, 64]);
+            world.late = *rng.pick(&[0, 100]);
+            world.flush_us = *rng.pick(&[150, 150, 6000]);
+        }
         world.at(Duration::ZERO, What::StoreTick);
         world.at(Duration::from_millis(300), What::Fault);
         world
@@ -277,6 +352,11 @@ impl World {
 
     fn engine_bug(&self, bug: EngineBug) -> bool {
         self.planted == Some(Planted::Engine(bug))
+    }
+
+    /// Regions of a member in one life.
+    fn table(&self) -> Arc<RegionTable> {
+        RegionTable::new([self.lives as u8; 32])
     }
 
     fn boot(&mut self) -> Boot {

@@ -5,7 +5,7 @@ use offload_chain::membership::MemberId;
 use offload_chain::planted::Bug;
 
 use super::super::support::mem::{execute, flush, flushes};
-use super::{EngineBug, Handle, Hop, Lane, Node, Packet, Planted, What, World};
+use super::{EngineBug, Hop, Lane, Node, Packet, Planted, What, World};
 
 impl World {
     /// From where to where a link goes.
@@ -115,11 +115,10 @@ impl World {
             ..
         } = self.lanes[lane];
         let host = &mut self.clients[client];
-        let ours = |handle: &&mut Handle| handle.lane == lane;
         let end = from == Node::Client(client) || to == Node::Client(client);
         if end
             && host.life == client_life
-            && let Some(handle) = host.handle.as_mut().filter(ours)
+            && let Some(handle) = host.group.as_mut().and_then(|group| group.model(lane))
         {
             handle.break_off();
             self.pump(client);
@@ -142,7 +141,8 @@ impl World {
         }
         let durable = flushes(&packet.primitive);
         let host = &mut self.members[member];
-        let (found, _) = execute(&mut host.memory, place, &packet.primitive);
+        let primitive = &packet.primitive;
+        let (found, _) = (host.memory).with(|memory| execute(memory, place, primitive));
         let mut packet = packet;
         packet.found.push(found);
         let pending = host.pending.entry(lane).or_default();
@@ -168,7 +168,7 @@ impl World {
         };
         for (of, packet, done) in &mut pending.queue {
             if *of == number {
-                flush(&mut host.memory, &packet.primitive);
+                host.memory.with(|memory| flush(memory, &packet.primitive));
                 *done = true;
             }
         }
@@ -204,7 +204,9 @@ impl World {
             return self.lose(lane, hop);
         }
         let host = &mut self.members[member];
-        packet.bytes = execute(&mut host.memory, member, &packet.primitive).1;
+        let primitive = &packet.primitive;
+        let (_, bytes) = (host.memory).with(|memory| execute(memory, member, primitive));
+        packet.bytes = bytes;
         let life = host.life;
         self.after(5, What::ReadTaken(member, life, lane, packet));
     }
@@ -237,7 +239,7 @@ impl World {
         if !host.up || host.life != client_life {
             return;
         }
-        let Some(handle) = host.handle.as_mut().filter(|handle| handle.lane == lane) else {
+        let Some(handle) = host.group.as_mut().and_then(|group| group.model(lane)) else {
             return;
         };
         let outcome = match packet.primitive {

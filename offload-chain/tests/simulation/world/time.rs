@@ -35,6 +35,10 @@ impl World {
         Some(match what {
             What::Tick(node, _) | What::FromStore(node, ..) => *node,
             What::App(client, _) => Node::Client(*client),
+            What::Turn(member, ..) | What::Device(member, ..) => Node::Member(*member),
+            What::Due(node, _) | What::Reach(node, ..) => *node,
+            What::Segment(wire, way) => self.wires.all[*wire].ends[1 - way].node,
+            What::WireLost(wire, end) => self.wires.all[*wire].ends[*end].node,
             What::Peer(_, member, _) | What::Flushed(member, ..) | What::ReadTaken(member, ..) => {
                 Node::Member(*member)
             }
@@ -76,6 +80,9 @@ impl World {
                     continue;
                 }
                 self.paused.remove(&node);
+            }
+            for at in 0..self.members.len() {
+                self.members[at].clock.set(self.clock(Node::Member(at)));
             }
             self.handled += 1;
             if self.handled > EVENTS_MAX {
@@ -119,6 +126,12 @@ impl World {
                 self.read_taken(member, life, lane, packet);
             }
             What::LinkLost(lane, hop) => self.link_lost(lane, hop),
+            What::Turn(member, object, looked) => self.turn(member, object, looked),
+            What::Device(member, object, number) => self.device_done(member, object, number),
+            What::Due(node, object) => self.due(node, object),
+            What::Reach(node, object, place, since) => self.reach(node, object, place, since),
+            What::Segment(wire, way) => self.segment(wire, way),
+            What::WireLost(wire, end) => self.wire_lost(wire, end),
             What::Start(node) => self.start(node),
             What::Kill(member) => self.kill(member),
             What::Fault => self.fault(),
