@@ -35,7 +35,7 @@
 //! # Modules
 //! [`group`]: `primitives` what can be asked, `client` and `member` the two sides, `shape` what they agree on,
 //! [`group::block`] and [`group::program`] what goes over the wire and what engines run, [`group::network`] and
-//! [`group::tcp`] what moves the bytes, [`group::file`] memory in a file. The argument is in `docs/group.md`.
+//! [`group::tcp`] what moves the bytes, [`group::file`] memory in a file, `lease` until when READs are answered. The argument is in `docs/group.md`.
 //!
 //! [`persist`]: `scenario` the axes, `recipe` and `catalogue` what can be done, `peer` and `plan` what is right; `model`
 //! the emulated responder, `search` all its states, `prove` a cell; `run` and `endpoint` the requester, `serve` and
@@ -46,12 +46,18 @@
 //! argued in `docs/log.md`. [`config`]: `ledger` the state, `file` and `etcd` where it is kept, `open` which of them. [`membership`]:
 //! `configuration` what is in the store, `member`, `controller` and `session` who acts on it, `copy` how memory is
 //! made alike, `slow` who holds others up; argued in `docs/membership.md`. [`memory`]: a member's memory from inside.
+//!
+//! [`host`]: a member as a process, over TCP and a store: `door` accepts, `engine` runs the group, `agent` does what membership says,
+//! `peers` talks to other members. [`client`]: a program's end of such a group, over changes of its epochs.
 
 #![forbid(unsafe_code)]
 
+pub mod client;
+mod clock;
 pub mod config;
 mod epoch;
 pub mod group;
+pub mod host;
 pub mod lock;
 pub mod log;
 pub mod membership;

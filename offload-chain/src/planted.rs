@@ -18,6 +18,8 @@ pub enum Bug {
     LastRoundSkipped,
     /// A new epoch takes no locks from clients that were fenced, and does not wait for members to seal.
     SealNotAwaited,
+    /// A member looks at its log and reports that it has sealed before its engine has stopped.
+    SealedBeforeClosed,
     /// An engine looks at its read lease before it waits for what comes, and not after it has taken bytes.
     LeaseLookedAtEarly,
     /// A dirty object is answered like a clean one.

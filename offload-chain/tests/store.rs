@@ -431,6 +431,61 @@ fn bad_files_are_refused_and_left_alone() {
     assert!(refused.to_string().contains("nowhere/store"), "{refused}");
 }
 
+/// I14: leases are not on media; what is left of them after a crash of the machine, even damaged, is over. What has no lease stays.
+#[test]
+fn damaged_leases_are_over() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("store");
+    let leases = directory.path().join("store.leases");
+    let (now, _) = clock();
+    let mut store = open(&path, "boot", &now).unwrap();
+    let mut ask = |request| {
+        store.submit(request);
+        match store.poll() {
+            Some(Event::Answer(_, Ok(reply))) => reply,
+            other => panic!("{other:?}"),
+        }
+    };
+    let put = |key: &str, lease| Request::Put {
+        key: key.into(),
+        value: vec![1],
+        expect: Expect::Anything,
+        lease,
+    };
+    let ttl = Duration::from_secs(10);
+    let Reply::Granted(lease) = ask(Request::Grant { ttl }) else {
+        panic!("it grants")
+    };
+    ask(put("free", None));
+    ask(put("leased", Some(lease)));
+    // From one file to the other, and back.
+    ask(put("to-leased", None));
+    ask(put("to-leased", Some(lease)));
+    ask(put("to-free", Some(lease)));
+    ask(put("to-free", None));
+    let kept = std::fs::read(&path).unwrap();
+    ask(Request::KeepAlive { lease });
+    assert_eq!(
+        std::fs::read(&path).unwrap(),
+        kept,
+        "heartbeats wait for media"
+    );
+    let all = Request::List {
+        prefix: String::new(),
+    };
+    let mut keys = || match ask(all.clone()) {
+        Reply::Items(items, _) => items.into_iter().map(|item| item.key).collect::<Vec<_>>(),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(keys(), ["free", "leased", "to-free", "to-leased"]);
+    let mut bytes = std::fs::read(&leases).unwrap();
+    bytes[20] ^= 4;
+    std::fs::write(&leases, bytes).unwrap();
+    assert_eq!(keys(), ["free", "to-free"]);
+    std::fs::remove_file(&leases).unwrap();
+    assert_eq!(keys(), ["free", "to-free"]);
+}
+
 /// S1: of two processes' worth of users on one file, one wins each revision.
 #[test]
 fn users_of_one_file_take_turns() {

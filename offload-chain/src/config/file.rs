@@ -4,30 +4,49 @@
 //! state, applies the request, and, if that changed anything, writes the state to a third file, makes it durable and renames
 //! it into place. So a crash leaves the state before or after a request, and nothing else.
 //!
-//! Leases are counted in the clock of the machine since it booted, suspended or not, which all processes share and nobody
-//! can set. The file says which boot it was; in another one, all leases are over.
+//! Leases, and keys that have one, are in a file of their own, `.leases`, which is never made durable: heartbeats do not wait for
+//! media, which under load take longer than a lease lasts. They are counted in the clock of the machine since it booted, suspended or
+//! not, which all processes share and nobody can set. The file says which boot it was; in another one, or if it is damaged, all
+//! leases are over. A key that a crash leaves in both files is what was put last, and so is that put.
+//!
+//! # Failure
+//! A process that is stopped while it has the lock holds up all others that use the store, until it goes on or is killed. It has it for
+//! some microseconds, and longer only while it makes a change of what has no lease durable.
 
 use std::collections::VecDeque;
 use std::fmt;
 use std::fs::{self, File};
 use std::io::{self, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+
+use crate::clock::since_boot;
 
 use super::{Event, Ledger, REQUESTS_MAX, Request, Revision, Store, StoreError, Ticket};
 
 const MAGIC: &str = "flashnet-store-1";
 const BYTES_MAX: u64 = 64 << 20;
+/// Between looks at a file that has not changed.
+const LOOK: Duration = Duration::from_millis(20);
 
-/// What is in the file.
-#[derive(Default, Serialize, Deserialize)]
+/// What is in the file with the leases.
+#[derive(Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Contents {
-    /// Boot of the machine that leases were counted in.
+struct Leases {
+    /// Boot of the machine that they are counted in.
     boot: String,
     ledger: Ledger,
+}
+
+/// Whether a file has to be there after a crash of the machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Survives {
+    Machine,
+    Process,
 }
 
 /// Why a file is no store.
@@ -67,6 +86,8 @@ pub struct FileStore {
     tickets: u64,
     events: VecDeque<Event>,
     watches: Vec<(String, (Revision, usize))>,
+    /// The file as it was when last looked at, and when that was.
+    seen: (Option<(u64, i64, i64)>, Duration),
 }
 
 impl FileStore {
@@ -100,6 +121,7 @@ impl FileStore {
             tickets: 0,
             events: VecDeque::new(),
             watches: Vec::new(),
+            seen: (None, Duration::ZERO),
         };
         store.locked(|_| ((), false))?;
         Ok(store)
@@ -112,39 +134,65 @@ impl FileStore {
     ) -> Result<T, FileStoreError> {
         let failed = |what| move |error| io_error(what, &self.path, error);
         self.lock.lock().map_err(failed("lock"))?;
-        let result = self.read().and_then(|mut contents| {
-            let mut expired = contents.ledger.expire((self.clock)());
-            if contents.boot != self.boot {
-                contents.ledger.expire_all();
-                contents.boot.clone_from(&self.boot);
-                expired = true;
-            }
-            let (result, changed) = change(&mut contents.ledger);
-            if changed || expired {
-                self.write(&contents)?;
-            }
-            Ok(result)
-        });
+        let result = self.locked_now(change);
         self.lock.unlock().map_err(failed("unlock"))?;
         result
     }
 
-    fn read(&self) -> Result<Contents, FileStoreError> {
-        let bytes = match fs::metadata(&self.path) {
+    fn locked_now<T>(
+        &self,
+        change: impl FnOnce(&mut Ledger) -> (T, bool),
+    ) -> Result<T, FileStoreError> {
+        let durable: Ledger = self.read(&self.path)?.unwrap_or_default();
+        let fleeting = match self.read::<Leases>(&self.leases()) {
+            Ok(Some(leases)) if leases.boot == self.boot => leases.ledger,
+            Err(error @ FileStoreError::Io { .. }) => return Err(error),
+            _ => Ledger::new(),
+        };
+        let mut ledger = Ledger::joined(durable.clone(), fleeting);
+        let expired = ledger.expire((self.clock)());
+        let (result, changed) = change(&mut ledger);
+        if changed || expired {
+            let survives = ledger.durable();
+            // Where a key is new it is written first.
+            let moved = survives.len() < durable.len();
+            if moved {
+                self.write_leases(&ledger)?;
+            }
+            if survives != durable {
+                self.write(&self.path, &survives, Survives::Machine)?;
+            }
+            if !moved {
+                self.write_leases(&ledger)?;
+            }
+        }
+        Ok(result)
+    }
+
+    fn leases(&self) -> PathBuf {
+        beside(&self.path, "leases")
+    }
+
+    fn write_leases(&self, ledger: &Ledger) -> Result<(), FileStoreError> {
+        let leases = Leases {
+            boot: self.boot.clone(),
+            ledger: ledger.fleeting(),
+        };
+        self.write(&self.leases(), &leases, Survives::Process)
+    }
+
+    /// What is in a file, if there is one.
+    fn read<T: DeserializeOwned>(&self, path: &Path) -> Result<Option<T>, FileStoreError> {
+        let bytes = match fs::metadata(path) {
             Ok(file) if file.len() > BYTES_MAX => Err(io::Error::other("larger than any store")),
-            _ => fs::read(&self.path),
+            _ => fs::read(path),
         };
         let bytes = match bytes {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                return Ok(Contents {
-                    boot: self.boot.clone(),
-                    ..Contents::default()
-                });
-            }
-            bytes => bytes.map_err(|error| io_error("read", &self.path, error))?,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            bytes => bytes.map_err(|error| io_error("read", path, error))?,
         };
         let damaged = |why: String| FileStoreError::Damaged {
-            path: self.path.clone(),
+            path: path.to_owned(),
             why,
         };
         let text = String::from_utf8(bytes).map_err(|_| damaged("it is no text".into()))?;
@@ -155,34 +203,50 @@ impl FileStore {
         if crc.trim() != format!("{:08x}", crc32fast::hash(json.as_bytes())) {
             return Err(damaged("the checksum is wrong".into()));
         }
-        serde_json::from_str(json).map_err(|error| damaged(error.to_string()))
+        let contents = serde_json::from_str(json);
+        contents
+            .map(Some)
+            .map_err(|error| damaged(error.to_string()))
     }
 
-    fn write(&self, contents: &Contents) -> Result<(), FileStoreError> {
+    fn write(
+        &self,
+        path: &Path,
+        contents: &impl Serialize,
+        survives: Survives,
+    ) -> Result<(), FileStoreError> {
         let json = serde_json::to_string(contents).map_err(|error| {
             let error = io::Error::other(error);
-            io_error("write", &self.path, error)
+            io_error("write", path, error)
         })?;
-        let temporary = beside(&self.path, "new");
+        let temporary = beside(path, "new");
         let write = || -> io::Result<()> {
             let mut file = File::create(&temporary)?;
-            write!(
-                file,
-                "{MAGIC} {:08x}\n{json}",
-                crc32fast::hash(json.as_bytes())
-            )?;
+            let crc = crc32fast::hash(json.as_bytes());
+            file.write_all(format!("{MAGIC} {crc:08x}\n{json}").as_bytes())?;
+            if survives == Survives::Process {
+                return fs::rename(&temporary, path);
+            }
             file.sync_all()?;
-            fs::rename(&temporary, &self.path)?;
-            let directory = self.path.parent().filter(|path| path.as_os_str() != "");
+            fs::rename(&temporary, path)?;
+            let directory = path.parent().filter(|path| path.as_os_str() != "");
             File::open(directory.unwrap_or(Path::new(".")))?.sync_all()
         };
-        write().map_err(|error| io_error("write", &self.path, error))
+        write().map_err(|error| io_error("write", path, error))
     }
 
     fn look(&mut self) {
         if self.watches.is_empty() {
             return;
         }
+        // Each change is another file. Leases end without one, until somebody looks.
+        let now = (self.clock)();
+        let file = fs::metadata(&self.path).ok();
+        let file = file.map(|file| (file.ino(), file.mtime(), file.mtime_nsec()));
+        if file == self.seen.0 && now < self.seen.1 + LOOK {
+            return;
+        }
+        self.seen = (file, now);
         let prefixes: Vec<String> = self.watches.iter().map(|watch| watch.0.clone()).collect();
         let digests = self.locked(|ledger| {
             let digests = prefixes.iter().map(|prefix| ledger.digest(prefix));
@@ -244,11 +308,6 @@ impl fmt::Debug for FileStore {
             .field("path", &self.path)
             .finish_non_exhaustive()
     }
-}
-
-fn since_boot() -> Duration {
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
-    Duration::new(now.tv_sec.unsigned_abs(), now.tv_nsec.unsigned_abs() as u32)
 }
 
 fn beside(path: &Path, extension: &str) -> PathBuf {

@@ -52,6 +52,13 @@ impl Ledger {
             })
     }
 
+    /// Number of keys.
+    #[must_use]
+    #[allow(clippy::len_without_is_empty, reason = "nobody asks")]
+    pub fn len(&self) -> usize {
+        self.keys.len()
+    }
+
     /// When the next lease ends.
     #[must_use]
     pub fn next_expiry(&self) -> Option<Duration> {
@@ -139,6 +146,45 @@ impl Ledger {
             },
             Request::Watch { .. } => Reply::Watching,
         })
+    }
+
+    /// What has to survive the machine: keys without a lease.
+    #[must_use]
+    pub fn durable(&self) -> Self {
+        let keys = self.keys.iter().filter(|(_, kept)| kept.lease.is_none());
+        let keys: BTreeMap<_, _> = keys
+            .map(|(key, kept)| (key.clone(), kept.clone()))
+            .collect();
+        let newest = keys.values().map(|kept| kept.revision).max();
+        Self {
+            revision: newest.unwrap_or(Revision::ABSENT),
+            keys,
+            ..Self::default()
+        }
+    }
+
+    /// What ends with the machine: leases, and keys that have one.
+    #[must_use]
+    pub fn fleeting(&self) -> Self {
+        let mut fleeting = self.clone();
+        fleeting.keys.retain(|_, kept| kept.lease.is_some());
+        fleeting
+    }
+
+    /// Both together. A key that is in both is what was put last.
+    #[must_use]
+    pub fn joined(durable: Self, fleeting: Self) -> Self {
+        let mut joined = Self {
+            revision: durable.revision.max(fleeting.revision),
+            ..fleeting
+        };
+        for (key, kept) in durable.keys {
+            let newer = |other: &Kept| other.revision >= kept.revision;
+            if !joined.keys.get(&key).is_some_and(newer) {
+                joined.keys.insert(key, kept);
+            }
+        }
+        joined
     }
 
     fn with<'a>(&'a self, prefix: &'a str) -> impl Iterator<Item = (&'a String, &'a Kept)> {

@@ -40,6 +40,7 @@ impl MemberFile {
     /// # Errors
     /// What the system says.
     pub fn open(path: &Path, size: u64) -> io::Result<Arc<Self>> {
+        let is_new = !path.exists();
         let mut options = OpenOptions::new();
         let file = options
             .read(true)
@@ -47,6 +48,11 @@ impl MemberFile {
             .create(true)
             .truncate(false)
             .open(path)?;
+        if is_new {
+            // Its name has to be there after a crash, too.
+            let directory = path.parent().filter(|path| path.as_os_str() != "");
+            File::open(directory.unwrap_or(Path::new(".")))?.sync_all()?;
+        }
         Self::over(file, path, size)
     }
 

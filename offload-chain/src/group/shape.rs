@@ -1,5 +1,6 @@
 //! What all members and clients of a group have to agree on, and what they say to each other when they meet.
 
+use serde::{Deserialize, Serialize};
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -7,7 +8,7 @@ use super::MEMBERS_MAX;
 use super::block::{BLOCK_BYTES, SLOTS_MAX};
 
 /// How messages run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Topology {
     /// From member to member; the last one answers.
     Chain,
@@ -214,7 +215,7 @@ struct RawWelcome {
 struct RawSorry {
     magic: [u8; 4],
     reason: U32,
-    epoch: U64,
+    number: U64,
 }
 
 const _: () = assert!(size_of::<RawShape>() == 48);
@@ -250,8 +251,11 @@ pub enum Denied {
     #[error("not expected here")]
     Place,
     /// The lane of this client is in use, or its number was used before.
-    #[error("the number of the client is in use or was used in this epoch")]
-    Client,
+    #[error("the number of the client is in use or was used in this epoch: {next} can be had")]
+    Client {
+        /// The next number of its lane.
+        next: u32,
+    },
     /// The member has stopped or is full.
     #[error("the member takes nobody")]
     Closed,
@@ -259,19 +263,19 @@ pub enum Denied {
 
 impl Denied {
     pub(super) fn encode(self) -> Vec<u8> {
-        let (reason, epoch) = match self {
+        let (reason, number) = match self {
             Self::Foreign => (0, 0),
             Self::Token => (1, 0),
             Self::Epoch(epoch) => (2, epoch),
             Self::Shape => (3, 0),
             Self::Place => (4, 0),
-            Self::Client => (5, 0),
+            Self::Client { next } => (5, u64::from(next)),
             Self::Closed => (6, 0),
         };
         let raw = RawSorry {
             magic: MAGIC,
             reason: U32::new(reason),
-            epoch: U64::new(epoch),
+            number: U64::new(number),
         };
         raw.as_bytes().to_vec()
     }
@@ -286,10 +290,12 @@ impl Denied {
         Some(match raw.reason.get() {
             0 => Self::Foreign,
             1 => Self::Token,
-            2 => Self::Epoch(raw.epoch.get()),
+            2 => Self::Epoch(raw.number.get()),
             3 => Self::Shape,
             4 => Self::Place,
-            5 => Self::Client,
+            5 => Self::Client {
+                next: u32::try_from(raw.number.get()).ok()?,
+            },
             6 => Self::Closed,
             _ => return None,
         })
@@ -407,7 +413,11 @@ mod tests {
         assert_eq!(denied(|other| other.token[3] = 0), Denied::Token);
         assert_eq!(denied(|other| other.size += 1), Denied::Shape);
         assert_eq!(judge(&shape, 1, b"hello"), Err(Denied::Foreign));
-        for reason in [Denied::Epoch(77), Denied::Client, Denied::Closed] {
+        for reason in [
+            Denied::Epoch(77),
+            Denied::Client { next: 96 },
+            Denied::Closed,
+        ] {
             assert_eq!(Denied::parse(&reason.encode()), Some(reason));
         }
     }

@@ -20,7 +20,7 @@ use super::client::{Client, ClientError};
 use super::member::Member;
 use super::node::{Node, Store};
 use super::primitives::{Flight, Outcome, Primitive, PrimitiveError, Primitives};
-use super::shape::GroupShape;
+use super::shape::{Denied, GroupShape};
 
 /// Bytes received or sent by one system call.
 const IO_BYTES: usize = 256 << 10;
@@ -367,9 +367,13 @@ impl<S: Store> MemberServer<S> {
         while !end.load(Ordering::Acquire) && !self.inner.node.is_broken() {
             self.turn()?;
         }
-        // Last words.
-        self.inner.transmit();
+        self.last_words();
         Ok(())
+    }
+
+    /// Sends what a member that is broken has to say still: why.
+    pub(crate) fn last_words(&mut self) {
+        self.inner.transmit();
     }
 
     /// Ends the member (I12) and gives back its store.
@@ -426,7 +430,10 @@ pub enum StartError {
     /// The sockets.
     #[error("sockets: {0}")]
     Io(#[from] io::Error),
-    /// The group does not take it.
+    /// A member does not let it in.
+    #[error("a member did not let the client in: {0}")]
+    Denied(Denied),
+    /// The group is no more.
     #[error("{0}")]
     Broken(String),
     /// Nothing happened for too long.
@@ -467,6 +474,9 @@ impl TcpClient {
         }
         let deadline = Instant::now() + timeout;
         while !inner.node.is_ready() {
+            if let Some(denied) = inner.node.denied() {
+                return Err(StartError::Denied(denied));
+            }
             if let Some(why) = inner.node.broken() {
                 return Err(StartError::Broken(why.to_owned()));
             }

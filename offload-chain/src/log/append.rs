@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use super::header::Header;
-use super::layout::RECORD_ALIGN;
+use super::layout::{Layout, RECORD_ALIGN};
 use super::preset::Preset;
 use super::record::{self, ENTRIES_MAX, Entry, Kind, RECORD_HEADER_BYTES, Record};
 use crate::epoch::Epoch;
@@ -157,6 +157,29 @@ impl Log {
         self.kept.is_empty() && self.flights.is_empty()
     }
 
+    /// Whether such a record can ever be appended: the bytes it takes in the ring.
+    ///
+    /// # Errors
+    /// If not.
+    pub fn check(layout: &Layout, entries: &[Entry]) -> Result<u64, AppendError> {
+        if entries.is_empty() || entries.len() > ENTRIES_MAX {
+            return Err(AppendError::Entries("a record has 1 to 256 entries"));
+        }
+        for entry in entries {
+            let end = entry.offset.checked_add(entry.bytes.len() as u64);
+            if entry.bytes.is_empty() || end.is_none_or(|end| end > layout.data_bytes()) {
+                return Err(AppendError::Entries(
+                    "an entry is empty, or not within the data",
+                ));
+            }
+        }
+        let (bytes, max) = (record::extent(entries), layout.ring_bytes() / 2);
+        match bytes > max {
+            true => Err(AppendError::Long { bytes, max }),
+            false => Ok(bytes),
+        }
+    }
+
     /// Appends a record; `token` is the generation of the log's lock. [`LogEvent::Appended`] acknowledges it.
     ///
     /// # Errors
@@ -172,21 +195,7 @@ impl Log {
             return Err(AppendError::Group(PrimitiveError::Broken(why)));
         }
         let layout = self.header.layout;
-        if entries.is_empty() || entries.len() > ENTRIES_MAX {
-            return Err(AppendError::Entries("a record has 1 to 256 entries"));
-        }
-        for entry in entries {
-            let end = entry.offset.checked_add(entry.bytes.len() as u64);
-            if entry.bytes.is_empty() || end.is_none_or(|end| end > layout.data_bytes()) {
-                return Err(AppendError::Entries(
-                    "an entry is empty, or not within the data",
-                ));
-            }
-        }
-        let (bytes, max) = (record::extent(entries), layout.ring_bytes() / 2);
-        if bytes > max {
-            return Err(AppendError::Long { bytes, max });
-        }
+        let bytes = Self::check(&layout, entries)?;
         let ring = layout.ring_bytes();
         let room = ring - self.place % ring;
         let skipped = if room < bytes { room } else { 0 };

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::config::Item;
 use crate::epoch::Epoch;
+use crate::group::Topology;
 use crate::lock::Slot;
 use crate::log::{Header, Layout, LayoutError};
 
@@ -48,6 +49,10 @@ pub struct Birth {
     pub data_bytes: u64,
     /// Random. Tells the group's memory from others'.
     pub salt: u64,
+    /// Random. Who knows it may take part in the group.
+    pub token: [u8; 16],
+    /// How primitives run.
+    pub topology: Topology,
     /// Whether records are carried out.
     pub executes: bool,
     /// Whether what is acknowledged survives a restart of a member.
@@ -124,6 +129,8 @@ pub struct Report {
     pub recovered: Epoch,
     /// It has nearly caught up with this active epoch.
     pub ready: Option<Epoch>,
+    /// Grows while it copies or carries out: it is at work.
+    pub progress: u64,
     /// Chunks it was behind in the last round of catching up.
     pub behind: u64,
     /// For how long its slowest link has had an answer outstanding.

@@ -22,7 +22,7 @@ use super::slow::{SlowPolicy, SlowWatch};
 pub struct ControllerSettings {
     /// Between looks at the store; it looks when told of changes, too.
     pub period: Duration,
-    /// How long it waits for a member in a phase before it goes on without.
+    /// How long a member may do nothing in a phase before the controller goes on without it.
     pub patience: Duration,
     /// At least that of the members.
     pub read_lease: Duration,
@@ -72,10 +72,13 @@ pub struct Controller {
     asked: HashMap<Ticket, (Asked, Duration)>,
     next_look: Duration,
     watching: bool,
-    /// Since when this epoch is known, and this phase of it.
-    epoch_since: (Epoch, Duration),
+    /// The last active epoch that is known to be over, and since when that is known.
+    over_since: (Epoch, Duration),
+    /// Since when this phase of this epoch is known.
     phase_since: (Epoch, Phase, Duration),
     suspects: BTreeMap<MemberId, u32>,
+    /// How much members had done when that last changed, and when that was.
+    progress: BTreeMap<MemberId, (u64, Duration)>,
     slow: SlowWatch,
     notes: Vec<Note>,
 }
@@ -150,9 +153,10 @@ impl Controller {
             asked: HashMap::new(),
             next_look: Duration::ZERO,
             watching: false,
-            epoch_since: (Epoch(0), Duration::ZERO),
+            over_since: (Epoch(0), Duration::ZERO),
             phase_since: (Epoch(0), Phase::Active, Duration::ZERO),
             suspects: BTreeMap::new(),
+            progress: BTreeMap::new(),
             slow: SlowWatch::default(),
             notes: Vec::new(),
         }
@@ -223,9 +227,9 @@ impl Controller {
             return;
         };
         let epoch = config.epoch;
-        // C1: from when on reads of the configuration show this epoch.
-        if self.epoch_since.0 != epoch {
-            self.epoch_since = (epoch, now);
+        // C1: from when on reads of the configuration show a later epoch than the one whose read leases may last.
+        if epoch > config.active_epoch && self.over_since.0 != config.active_epoch {
+            self.over_since = (config.active_epoch, now);
         }
         if (self.phase_since.0, self.phase_since.1) != (epoch, config.phase) {
             self.phase_since = (epoch, config.phase, now);
@@ -291,9 +295,9 @@ impl Controller {
             return Some((format!("member {} is removed", seat.id), Vec::new()));
         }
         if config.phase != Phase::Active {
-            let late = self.late(config, view);
-            let over = now >= self.phase_since.2 + self.settings.patience;
-            return (over && !late.is_empty()).then(|| {
+            let mut late = self.late(config, view);
+            late.retain(|id| self.is_stuck(now, *id, view));
+            return (!late.is_empty()).then(|| {
                 (
                     format!("no answer from {late:?} in {:?}", config.phase),
                     late,
@@ -345,6 +349,18 @@ impl Controller {
         };
         let late = config.chain.iter().filter(|seat| !there(seat));
         late.map(|seat| seat.id).collect()
+    }
+
+    /// Whether a member has done nothing for too long in this phase: much to copy takes long.
+    fn is_stuck(&mut self, now: Duration, id: MemberId, view: &View) -> bool {
+        let report = view.reports.get(&id);
+        let progress = report.map_or(0, |report| report.progress);
+        let begun = self.phase_since.2;
+        let known = self.progress.entry(id).or_insert((progress, begun));
+        if known.0 != progress {
+            *known = (progress, now);
+        }
+        now >= known.1.max(begun) + self.settings.patience
     }
 
     /// The next epoch; none, if nobody can vouch for what was acknowledged.
@@ -460,7 +476,8 @@ impl Controller {
     /// C1: those of the last active chain who are left out have sealed, or their read leases are over.
     fn excluded_are_silent(&self, now: Duration, view: &View, config: &Configuration) -> bool {
         let margin = self.settings.read_lease * 102 / 100;
-        let over = now >= self.epoch_since.1 + margin;
+        let known = self.over_since.0 == config.active_epoch;
+        let over = known && now >= self.over_since.1 + margin;
         let silent = |seat: &Seat| {
             let report = view.reports.get(&seat.id);
             config.chain.contains(seat)

@@ -1,6 +1,8 @@
 //! How a member makes its memory like another's: checksums first, then only chunks that differ; or chunks that
 //! changed since the last round.
 
+use serde::{Deserialize, Serialize};
+
 use crate::epoch::Epoch;
 use crate::log::{HEADER_SLOT_BYTES, HEADER_SLOTS, Header, find_header};
 use crate::memory::{CHUNK_BYTES, Memory, MemoryError};
@@ -8,12 +10,12 @@ use crate::memory::{CHUNK_BYTES, Memory, MemoryError};
 use super::configuration::{Boot, Seat};
 
 /// Chunks of one question or answer.
-pub const BATCH_CHUNKS: u64 = 32;
+pub const BATCH_CHUNKS: u64 = 128;
 /// Headers are not copied with the rest.
 const FIRST_CHUNK: u64 = HEADER_SLOTS * HEADER_SLOT_BYTES / CHUNK_BYTES;
 
 /// What members say to each other.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Message {
     /// A question.
     Ask(Ask),
@@ -22,7 +24,7 @@ pub enum Message {
 }
 
 /// Asks for what differs.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Ask {
     /// The epoch both have to be in.
     pub epoch: Epoch,
@@ -39,7 +41,7 @@ pub struct Ask {
 }
 
 /// Answers.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Give {
     /// Of the question.
     pub number: u64,
@@ -48,7 +50,7 @@ pub struct Give {
     /// Of its memory, before it was read.
     pub generation: u64,
     /// Its newest header.
-    pub header: [u8; crate::log::HEADER_BYTES],
+    pub header: Vec<u8>,
     /// What differs.
     pub chunks: Vec<(u64, Vec<u8>)>,
     /// Where to go on; the end asked for, if that was all.
@@ -173,7 +175,7 @@ pub(super) fn answer(
         number: ask.number,
         from: seat,
         generation,
-        header: header.emit(),
+        header: header.emit().to_vec(),
         chunks: Vec::new(),
         next: ask.end,
     };

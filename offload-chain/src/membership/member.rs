@@ -2,10 +2,10 @@
 //!
 //! It lives in the process that hosts the engine. It gets the time, what the store says and what other members say;
 //! it changes its memory while the engine is closed, and says what the engine is to do. Safety hangs on three orders, each marked
-//! in the code: close before `sealed` is reported (R1), a read lease counted from before the question (R2), and nothing copied
-//! into memory that vouches but locks and ring (R3).
+//! in the code: the engine has stopped before the log is looked at and `sealed` is reported (R1), a read lease counted from before
+//! the question (R2), and nothing copied into memory that vouches but locks and ring (R3).
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::time::Duration;
 
 use crate::config::{Event, Expect, LeaseId, Reply, Request, Store, Ticket};
@@ -19,10 +19,13 @@ use super::configuration::{
     BadValue, CONFIG, Configuration, DOUBT, Doubt, MEMBER, MemberId, Phase, Report, Seat, decode,
     encode,
 };
-use super::copy::{Message, Part, Round, answer};
+use super::copy::{Ask, Message, Part, Round, answer};
 
 /// Rounds of catching up after which a joiner is ready however much changes.
 const ROUNDS_MAX: u32 = 6;
+
+/// Questions without an answer after which a joiner asks another member.
+const UNANSWERED_MAX: u32 = 8;
 
 /// How a member is to behave.
 #[derive(Clone, Debug)]
@@ -46,7 +49,9 @@ pub struct MemberSettings {
 /// What is to be done.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// The engine is to stop executing for all epochs before this one, before the next call.
+    /// The engine is to stop executing for all epochs before this one, and [`closed`](Member::closed) is to be called when it
+    /// has, which may take time: until then nothing is reported and nothing of the memory looked at. The read lease is to be
+    /// withdrawn at once.
     Close(Epoch),
     /// The engine is to execute for this epoch.
     Open(Epoch, Vec<Seat>),
@@ -65,6 +70,10 @@ pub struct Member {
     report: Report,
     /// What the configuration was when last seen.
     configuration: Option<Configuration>,
+    /// The engine is asked to stop for this epoch, and has not said that it has.
+    closing: Option<Epoch>,
+    /// The group of this epoch is broken, who did not answer, and the store has not said that it knows.
+    doubted: Option<(Epoch, Doubt)>,
     open: Epoch,
     lease: Option<LeaseId>,
     asked: HashMap<Ticket, (Asked, Duration)>,
@@ -72,15 +81,23 @@ pub struct Member {
     now: Duration,
     next_heartbeat: Duration,
     next_ask: Duration,
+    /// What was last told of how much it has done.
+    progress_told: u64,
     reporting: bool,
     stale: bool,
     round: Option<Round>,
     rounds: u32,
     /// Where the last round came from, and the generation to go on from.
     caught_up: Option<(Seat, u64)>,
+    /// Questions from members that knew of an epoch or phase before this one did, the last of each.
+    early: BTreeMap<MemberId, Ask>,
     /// Of the source, for memory that has been copied as a whole.
     header: Option<crate::log::Header>,
     numbers: u64,
+    /// Questions of this round since the last answer.
+    unanswered: u32,
+    /// Members that did not answer, one after the other.
+    sources: usize,
     watching: bool,
     actions: VecDeque<Action>,
 }
@@ -92,7 +109,7 @@ enum Asked {
     Config { at: Duration },
     Report,
     Watch,
-    Other,
+    Doubt(Epoch),
 }
 
 impl Member {
@@ -107,6 +124,7 @@ impl Member {
             synced: Epoch(0),
             recovered: Epoch(0),
             ready: None,
+            progress: 0,
             behind: 0,
             lag_ms: 0,
         };
@@ -114,19 +132,25 @@ impl Member {
             settings,
             report,
             configuration: None,
+            closing: None,
+            doubted: None,
             open: Epoch(0),
             lease: None,
             asked: HashMap::new(),
             now: Duration::ZERO,
             next_heartbeat: Duration::ZERO,
             next_ask: Duration::ZERO,
+            progress_told: 0,
             reporting: false,
             stale: true,
             round: None,
             rounds: 0,
             caught_up: None,
+            early: BTreeMap::new(),
             header: None,
             numbers: 0,
+            unanswered: 0,
+            sources: 0,
             watching: false,
             actions: VecDeque::new(),
         }
@@ -152,6 +176,21 @@ impl Member {
         &self.report
     }
 
+    /// The configuration, as last seen.
+    #[must_use]
+    pub fn configuration(&self) -> Option<&Configuration> {
+        self.configuration.as_ref()
+    }
+
+    /// The epoch that its engine has open; 0, if none.
+    #[must_use]
+    pub fn open_epoch(&self) -> Epoch {
+        match self.open < self.report.sealed {
+            true => Epoch(0),
+            false => self.open,
+        }
+    }
+
     /// For how long the slowest link of the engine has had an answer outstanding.
     pub fn set_lag(&mut self, lag: Duration) {
         let lag = lag.as_millis() as u64;
@@ -163,16 +202,28 @@ impl Member {
 
     /// The engine's group of this epoch is broken; `suspect` did not answer.
     pub fn doubt(&mut self, store: &mut impl Store, epoch: Epoch, suspect: Option<MemberId>) {
-        if epoch < self.report.sealed {
+        if epoch < self.seals() {
+            return;
+        }
+        self.doubted = Some((epoch, Doubt { suspect }));
+        self.put_doubt(store);
+    }
+
+    /// Tells of the broken group, again if need be.
+    fn put_doubt(&mut self, store: &mut impl Store) {
+        let Some((epoch, ref doubt)) = self.doubted else {
+            return;
+        };
+        if self.waits_for(|asked| *asked == Asked::Doubt(epoch)) {
             return;
         }
         let doubt = Request::Put {
             key: format!("{DOUBT}{epoch}"),
-            value: encode(&Doubt { suspect }),
+            value: encode(doubt),
             expect: Expect::Anything,
             lease: None,
         };
-        self.ask(store, doubt, Asked::Other);
+        self.ask(store, doubt, Asked::Doubt(epoch));
     }
 
     /// Time has come to something.
@@ -181,6 +232,7 @@ impl Member {
         if now >= self.next_heartbeat {
             self.next_heartbeat = now + self.settings.period;
             self.forget_old(now);
+            self.stale |= self.report.progress != self.progress_told;
             if !self.watching && !self.waits_for(|asked| *asked == Asked::Watch) {
                 let prefix = CONFIG.to_owned();
                 self.ask(store, Request::Watch { prefix }, Asked::Watch);
@@ -195,6 +247,7 @@ impl Member {
                 }
                 _ => {}
             }
+            self.put_doubt(store);
             self.look(now, store);
         }
         if now >= self.next_ask && self.round.is_some() {
@@ -265,6 +318,9 @@ impl Member {
                 }
             }
             (Asked::Watch, Some(Reply::Watching)) => self.watching = true,
+            (Asked::Doubt(epoch), Some(Reply::Done(_))) => {
+                self.doubted = self.doubted.take().filter(|(of, _)| *of != epoch);
+            }
             (Asked::Config { at }, Some(Reply::Items(items, _))) => {
                 let config = items.iter().find(|item| item.key == CONFIG);
                 match config.map(decode::<Configuration>) {
@@ -294,12 +350,42 @@ impl Member {
             // An answer that was overtaken.
             return;
         }
-        if config.epoch > self.report.sealed || known.is_none() {
-            self.seal(memory, &config);
+        if config.epoch > self.seals() || known.is_none() {
+            self.seal(config.epoch);
+        }
+        let epoch = config.epoch;
+        let active = config.phase == Phase::Active;
+        let serves = active && config.position(self.settings.seat).is_some();
+        self.configuration = Some(config);
+        if self.settings.planted == Some(Bug::SealedBeforeClosed)
+            && let Some(epoch) = self.closing.take()
+        {
+            self.sealed(memory, epoch);
+        }
+        self.go_on(now, memory);
+        if serves && self.open == epoch {
+            // R2: every read of the configuration that starts now or later may show a newer epoch.
+            let lease = self.settings.read_lease * 98 / 100;
+            self.actions
+                .push_back(Action::ReadLease(epoch, asked + lease));
+        }
+    }
+
+    /// The epoch that it executes nothing before, or is about to.
+    fn seals(&self) -> Epoch {
+        self.closing.unwrap_or(self.report.sealed)
+    }
+
+    /// Does what the configuration asks for, once the engine has stopped for it.
+    fn go_on(&mut self, now: Duration, memory: &mut impl Memory) {
+        let Some(config) = self.configuration.clone() else {
+            return;
+        };
+        if self.closing.is_some() {
+            return;
         }
         let position = config.position(self.settings.seat);
         let epoch = config.epoch;
-        self.configuration = Some(config.clone());
         match (config.phase, position) {
             (Phase::Sync, Some(_)) if self.report.synced < epoch => {
                 self.sync(now, memory, &config);
@@ -309,17 +395,11 @@ impl Member {
             {
                 self.recover(memory, &config);
             }
-            (Phase::Active, Some(_)) if self.report.recovered == epoch => {
-                if self.open < epoch {
-                    self.open = epoch;
-                    self.round = None;
-                    let open = Action::Open(epoch, config.chain.clone());
-                    self.actions.push_back(open);
-                }
-                // R2: every read of the configuration that starts now or later may show a newer epoch.
-                let lease = self.settings.read_lease * 98 / 100;
-                self.actions
-                    .push_back(Action::ReadLease(epoch, asked + lease));
+            (Phase::Active, Some(_)) if self.report.recovered == epoch && self.open < epoch => {
+                self.open = epoch;
+                self.round = None;
+                let open = Action::Open(epoch, config.chain.clone());
+                self.actions.push_back(open);
             }
             (Phase::Active, None) => {
                 let own = self.settings.seat.id;
@@ -331,13 +411,43 @@ impl Member {
             }
             _ => {}
         }
+        for (from, ask) in std::mem::take(&mut self.early) {
+            self.asked_by(memory, from, ask);
+        }
     }
 
-    /// R1: closed first; then it looks at its log, which nobody changes any more; then it reports.
-    fn seal(&mut self, memory: &mut impl Memory, config: &Configuration) {
-        self.actions.push_back(Action::Close(config.epoch));
-        self.report.sealed = config.epoch;
+    /// R1: the engine first. It may be in a thread of its own and have something in hand.
+    fn seal(&mut self, epoch: Epoch) {
+        self.actions.push_back(Action::Close(epoch));
+        self.closing = Some(epoch);
+        self.doubted = None;
         self.round = None;
+    }
+
+    /// The engine executes nothing of epochs before this one any more, as [`Action::Close`] asked.
+    pub fn closed(
+        &mut self,
+        now: Duration,
+        store: &mut impl Store,
+        memory: &mut impl Memory,
+        epoch: Epoch,
+    ) {
+        self.now = now;
+        // Otherwise a newer epoch is being closed for.
+        if self.closing == Some(epoch) {
+            self.closing = None;
+            self.sealed(memory, epoch);
+            self.go_on(now, memory);
+            self.put_report(store);
+        }
+    }
+
+    /// R1: now it looks at its log, which nobody changes any more; then it reports.
+    fn sealed(&mut self, memory: &mut impl Memory, epoch: Epoch) {
+        let Some(config) = self.configuration.clone() else {
+            return;
+        };
+        self.report.sealed = epoch;
         if self.settings.planted != Some(Bug::LastRoundSkipped) {
             self.header = None;
         }
@@ -348,7 +458,7 @@ impl Member {
                 let _ = format(memory, &header);
             }
         }
-        self.look_at_log(memory, config);
+        self.look_at_log(memory, &config);
     }
 
     fn look_at_log(&mut self, memory: &mut impl Memory, config: &Configuration) {
@@ -413,7 +523,7 @@ impl Member {
             Some((from, _)) => from,
             // Another one each time: this one may not be reachable.
             None => {
-                let turn = (self.numbers / 4) as usize % config.chain.len().max(1);
+                let turn = self.sources % config.chain.len().max(1);
                 let Some(seat) = config.chain.iter().rev().nth(turn) else {
                     return;
                 };
@@ -444,6 +554,7 @@ impl Member {
             }
         }
         self.numbers += 1;
+        self.unanswered = 0;
         let size = (part, &header);
         self.round = Some(Round::new(config.epoch, from, since, size, self.numbers));
         self.next_ask = now + self.settings.period * 2;
@@ -461,12 +572,13 @@ impl Member {
     fn ask_round(&mut self, memory: &impl Memory) {
         let Some(round) = &self.round else { return };
         self.numbers += 1;
-        let catching_up = (self.configuration.as_ref())
-            .is_some_and(|config| config.phase == Phase::Active && self.numbers.is_multiple_of(16));
-        if catching_up {
+        self.unanswered += 1;
+        let active = (self.configuration.as_ref()).map(|config| config.phase == Phase::Active);
+        if self.unanswered > UNANSWERED_MAX && active == Some(true) {
             // It does not get on: somebody else, from the start.
             self.round = None;
             self.caught_up = None;
+            self.sources += 1;
             return;
         }
         match round.ask(memory) {
@@ -489,28 +601,17 @@ impl Member {
     ) {
         self.now = now;
         match message {
-            Message::Ask(ask) => {
-                let config = self.configuration.as_ref();
-                let gives = config.is_some_and(|config| {
-                    let seat = self.settings.seat;
-                    config.epoch == ask.epoch
-                        && self.report.sealed == ask.epoch
-                        && match config.phase {
-                            Phase::Sync => config.source == Some(seat.id),
-                            Phase::Active => self.open == ask.epoch,
-                            _ => false,
-                        }
-                });
-                if gives && let Ok(Some(give)) = answer(memory, self.settings.seat, &ask) {
-                    let give = Message::Give(give);
-                    self.actions.push_back(Action::Send(from, give));
-                }
-            }
+            Message::Ask(ask) => self.asked_by(memory, from, ask),
             Message::Give(give) => {
                 let Some(round) = &mut self.round else { return };
                 match round.take(memory, &give) {
                     Ok(Some(true)) => self.round_over(now, memory),
-                    Ok(Some(false)) => self.ask_round(memory),
+                    Ok(Some(false)) => {
+                        self.unanswered = 0;
+                        self.report.progress += 1;
+                        self.next_ask = now + self.settings.period * 2;
+                        self.ask_round(memory);
+                    }
                     Ok(None) => {}
                     Err(error) => {
                         self.round = None;
@@ -524,15 +625,40 @@ impl Member {
         self.put_report(store);
     }
 
+    /// Answers, if it is to; later, if it has not heard yet that it is to.
+    fn asked_by(&mut self, memory: &impl Memory, from: MemberId, ask: Ask) {
+        let Some(config) = &self.configuration else {
+            return;
+        };
+        let seat = self.settings.seat;
+        let known = config.epoch == ask.epoch && self.report.sealed == ask.epoch;
+        let gives = known
+            && match config.phase {
+                Phase::Sync => config.source == Some(seat.id),
+                Phase::Active => self.open == ask.epoch,
+                _ => false,
+            };
+        if gives {
+            if let Ok(Some(give)) = answer(memory, seat, &ask) {
+                let give = Message::Give(give);
+                self.actions.push_back(Action::Send(from, give));
+            }
+        } else if (config.epoch, config.phase) < (ask.epoch, Phase::Recover) {
+            self.early.insert(from, ask);
+        }
+    }
+
     fn round_over(&mut self, now: Duration, memory: &mut impl Memory) {
         let (Some(round), Some(config)) = (self.round.take(), self.configuration.clone()) else {
             return;
         };
         self.numbers = self.numbers.max(round.number());
-        if memory.flush().is_err() {
+        let vouching = config.vouching.contains(&self.settings.seat.id);
+        // A vouching member has its own header, and recovery flushes before it writes another: until then what was copied
+        // may be lost, in any part, like what was under way when it sealed.
+        if !vouching && memory.flush().is_err() {
             return;
         }
-        let vouching = config.vouching.contains(&self.settings.seat.id);
         match config.phase {
             Phase::Sync => {
                 if !vouching {
@@ -618,6 +744,7 @@ impl Member {
             return;
         };
         self.stale = false;
+        self.progress_told = self.report.progress;
         self.reporting = true;
         let put = Request::Put {
             key: format!("{MEMBER}{}", self.settings.seat.id),

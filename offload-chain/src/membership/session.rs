@@ -49,11 +49,15 @@ pub struct Session {
     lease: Option<LeaseId>,
     /// The client's key is there, under this lease.
     announced: bool,
+    /// Revision of the slot's key, when it is this client's.
+    slot: Revision,
     asked: HashMap<Ticket, (Asked, Duration)>,
     next_heartbeat: Duration,
     /// Newest epoch that was connected in, or is not to be any more.
     connected: Epoch,
     configuration: Option<Configuration>,
+    /// Its group of this epoch is broken, and the store has not said that it knows.
+    doubted: Option<Epoch>,
     watching: bool,
     events: VecDeque<SessionEvent>,
 }
@@ -79,6 +83,7 @@ enum Asked {
     Config,
     OwnSlot(Box<Configuration>),
     Watch,
+    Doubt(Epoch),
     Other,
 }
 
@@ -91,10 +96,12 @@ impl Session {
             state: State::New,
             lease: None,
             announced: false,
+            slot: Revision::ABSENT,
             asked: HashMap::new(),
             next_heartbeat: Duration::ZERO,
             connected: Epoch(0),
             configuration: None,
+            doubted: None,
             watching: false,
             events: VecDeque::new(),
         }
@@ -117,20 +124,33 @@ impl Session {
         if newest.is_some_and(|newest| newest > epoch) {
             return;
         }
+        self.doubted = Some(epoch);
+        self.put_doubt(now, store);
+    }
+
+    /// Tells of the broken group, again if need be: if nobody else is hit, nobody else does.
+    fn put_doubt(&mut self, now: Duration, store: &mut impl Store) {
+        let Some(epoch) = self.doubted else { return };
+        if self.waits_for(&Asked::Doubt(epoch)) {
+            return;
+        }
         let doubt = Request::Put {
             key: format!("{DOUBT}{epoch}"),
             value: encode(&Doubt { suspect: None }),
             expect: Expect::Anything,
             lease: None,
         };
-        self.ask(now, store, doubt, Asked::Other);
+        self.ask(now, store, doubt, Asked::Doubt(epoch));
     }
 
-    /// Gives the slot back. Nothing may be locked, and nothing be under way.
+    /// Gives the slot back, if it has it. Nothing may be locked, and nothing be under way.
     pub fn leave(&mut self, now: Duration, store: &mut impl Store) {
-        let key = format!("{SLOT}{}", self.settings.slot.number());
-        let expect = Expect::Anything;
-        self.ask(now, store, Request::Delete { key, expect }, Asked::Other);
+        if self.state != State::Ended {
+            // As it was put: another client's stays.
+            let key = format!("{SLOT}{}", self.settings.slot.number());
+            let expect = Expect::Revision(self.slot);
+            self.ask(now, store, Request::Delete { key, expect }, Asked::Other);
+        }
         if let Some(lease) = self.lease.take() {
             self.ask(now, store, Request::Revoke { lease }, Asked::Other);
         }
@@ -161,6 +181,7 @@ impl Session {
             _ => {}
         }
         self.register(now, store);
+        self.put_doubt(now, store);
         self.go_on(now, store);
     }
 
@@ -193,25 +214,29 @@ impl Session {
                 self.register(now, store);
             }
             (Asked::KeepAlive | Asked::Client, Reply::NoLease) => self.lease = None,
-            (Asked::Client, Reply::Done(_)) => {
-                self.announced = true;
-                if self.state == State::New {
-                    self.state = State::Living;
-                }
-                self.register(now, store);
-            }
+            (Asked::Client, Reply::Done(_)) => self.is_announced(now, store),
             (Asked::Client, Reply::Conflict(item)) => {
                 let found = item.and_then(|item| decode::<Boot>(&item).ok());
                 match (found == Some(self.settings.boot), self.state) {
-                    (true, _) => self.announced = true,
+                    // The answer to an earlier put was lost.
+                    (true, _) => self.is_announced(now, store),
                     (false, State::New) => self.end(SessionEvent::Taken),
                     (false, _) => self.end(SessionEvent::Fenced),
                 }
             }
-            (Asked::Slot, Reply::Done(_)) => self.state = State::Registered,
+            (Asked::Doubt(epoch), Reply::Done(_)) => {
+                self.doubted = self.doubted.filter(|doubted| *doubted != epoch);
+            }
+            (Asked::Slot, Reply::Done(revision)) => {
+                self.slot = revision;
+                self.state = State::Registered;
+            }
             (Asked::Slot, Reply::Conflict(Some(item))) => {
                 match decode::<Boot>(&item).ok() == Some(self.settings.boot) {
-                    true => self.state = State::Registered,
+                    true => {
+                        self.slot = item.revision;
+                        self.state = State::Registered;
+                    }
                     // Of a client before this one; the next epoch frees it.
                     false => self.end(SessionEvent::Taken),
                 }
@@ -247,6 +272,7 @@ impl Session {
         if over && self.connected > Epoch(0) && self.connected < config.epoch {
             self.events.push_back(SessionEvent::Over(self.connected));
         }
+        self.doubted = self.doubted.filter(|doubted| *doubted >= config.epoch);
         self.configuration = Some(config.clone());
         let active = config.phase == Phase::Active && config.epoch > self.connected;
         if active && self.state == State::Registered {
@@ -255,6 +281,15 @@ impl Session {
             let asked = Asked::OwnSlot(Box::new(config));
             self.ask(now, store, Request::List { prefix }, asked);
         }
+    }
+
+    /// The client's key is there.
+    fn is_announced(&mut self, now: Duration, store: &mut impl Store) {
+        self.announced = true;
+        if self.state == State::New {
+            self.state = State::Living;
+        }
+        self.register(now, store);
     }
 
     /// Puts what is missing of its keys, the client's first.
@@ -295,5 +330,81 @@ impl Session {
 
     fn waits_for(&self, what: &Asked) -> bool {
         self.asked.values().any(|(asked, _)| asked == what)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::{Ledger, StoreError};
+
+    /// A store that loses one of its answers.
+    struct Lossy {
+        ledger: Ledger,
+        now: Duration,
+        loses: fn(&Request) -> bool,
+        lost: u32,
+        tickets: u64,
+        events: VecDeque<Event>,
+    }
+
+    impl Store for Lossy {
+        fn submit(&mut self, request: Request) -> Ticket {
+            self.tickets += 1;
+            let ticket = Ticket(self.tickets);
+            let mut answer = self.ledger.apply(self.now, &request);
+            if self.lost == 0 && (self.loses)(&request) {
+                self.lost += 1;
+                answer = Err(StoreError::Unavailable("lost".into()));
+            }
+            self.events.push_back(Event::Answer(ticket, answer));
+            ticket
+        }
+
+        fn poll(&mut self) -> Option<Event> {
+            self.events.pop_front()
+        }
+    }
+
+    fn registers(loses: fn(&Request) -> bool) -> bool {
+        let mut store = Lossy {
+            ledger: Ledger::new(),
+            now: Duration::ZERO,
+            loses,
+            lost: 0,
+            tickets: 0,
+            events: VecDeque::new(),
+        };
+        let period = Duration::from_millis(40);
+        let mut session = Session::new(SessionSettings {
+            slot: Slot::new(3).unwrap(),
+            boot: Boot(7),
+            period,
+            misses: 4,
+        });
+        for _ in 0..50 {
+            session.tick(store.now, &mut store);
+            while let Some(event) = store.poll() {
+                session.handle(store.now, &mut store, event);
+            }
+            store.now += period;
+        }
+        assert_eq!(store.lost, 1, "it asked for that");
+        session.state == State::Registered
+    }
+
+    /// Whichever answer is lost, the client gets its slot (I16).
+    #[test]
+    fn a_lost_answer_holds_nobody_up() {
+        assert!(registers(|request| matches!(
+            request,
+            Request::Grant { .. }
+        )));
+        assert!(registers(|request| {
+            matches!(request, Request::Put { key, .. } if key.starts_with(CLIENT))
+        }));
+        assert!(registers(|request| {
+            matches!(request, Request::Put { key, .. } if key.starts_with(SLOT))
+        }));
     }
 }

@@ -167,8 +167,10 @@ fn only_the_epoch_of_the_group_comes_in() {
     try_with(3, |shape| shape.token[0] ^= 1, Denied::Token);
     try_with(1, |shape| shape.size *= 2, Denied::Shape);
     // A number that is in use, and one whose lane is.
-    try_with(0, |_| {}, Denied::Client);
-    try_with(4, |_| {}, Denied::Client);
+    let lanes = honest.lanes;
+    let next = u32::from(lanes);
+    try_with(0, |_| {}, Denied::Client { next });
+    try_with(lanes, |_| {}, Denied::Client { next });
 }
 
 /// A client comes back under a number of its lane that was not used; what it had asked for before is not answered to it.

@@ -2,9 +2,11 @@
 //! file by its path; it needs `tempfile`.
 
 use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::{Duration, Instant};
 
@@ -17,8 +19,12 @@ pub(crate) struct Etcd {
     client: SocketAddr,
     peer: SocketAddr,
     timing: Timing,
+    enter: Enter,
     directory: tempfile::TempDir,
 }
+
+/// Moves the calling thread to the network that etcd is in. Called between fork and exec, too: system calls only.
+pub(crate) type Enter = Arc<dyn Fn() -> std::io::Result<()> + Send + Sync>;
 
 /// etcd's own times. A lease lasts one and a half elections at least.
 #[derive(Clone, Copy)]
@@ -39,20 +45,30 @@ impl Default for Timing {
 impl Etcd {
     /// Starts one, and waits until it answers. `None`, and said why, if there is no etcd; unless `FLASHNET_REQUIRE` says that
     /// nothing may be skipped.
+    #[allow(dead_code, reason = "not every test needs it")]
     pub(crate) fn start(timing: Timing) -> Option<Self> {
         // An address of its own: nobody takes its ports while etcd is down, and no connection to it can meet itself.
         static COUNT: AtomicU8 = AtomicU8::new(1);
         let [high, low, ..] = (std::process::id() % 0xfe01 + 0x100).to_le_bytes();
         let host = [127, low.max(1), high, COUNT.fetch_add(1, Ordering::Relaxed)];
-        let port = || {
-            let listener = TcpListener::bind((std::net::Ipv4Addr::from(host), 0)).unwrap();
-            listener.local_addr().unwrap()
+        Self::start_at(host.into(), timing, Arc::new(|| Ok(())))
+    }
+
+    /// Starts one with this address, which it has for itself, in another network.
+    pub(crate) fn start_at(host: Ipv4Addr, timing: Timing, enter: Enter) -> Option<Self> {
+        let go = Arc::clone(&enter);
+        let ports = move || {
+            go()?;
+            let port = || TcpListener::bind((host, 0))?.local_addr();
+            Ok::<_, std::io::Error>((port()?, port()?))
         };
+        let (client, peer) = std::thread::spawn(ports).join().unwrap().unwrap();
         let mut etcd = Self {
             child: None,
-            client: port(),
-            peer: port(),
+            client,
+            peer,
             timing,
+            enter,
             directory: tempfile::tempdir().unwrap(),
         };
         match etcd.spawn() {
@@ -100,7 +116,11 @@ impl Etcd {
             .append(true)
             .open(directory.join("log"))?;
         let arch = std::env::consts::ARCH.replace("aarch64", "arm64");
-        let child = Command::new("etcd")
+        let mut command = Command::new("etcd");
+        let enter = Arc::clone(&self.enter);
+        // SAFETY: as its type says, it makes system calls only.
+        unsafe { command.pre_exec(move || enter()) };
+        let child = command
             .args(["--name", "test", "--data-dir"])
             .arg(directory.join("data"))
             .args(["--listen-client-urls", &client])
@@ -134,10 +154,11 @@ impl Etcd {
 
     /// Whether it is healthy by its own account, so has a leader; which it tells without knowing who asks.
     fn answers(&self) -> bool {
-        let ask = || -> std::io::Result<bool> {
-            let mut stream = TcpStream::connect_timeout(&self.client, Duration::from_secs(1))?;
+        let (host, enter) = (self.client, Arc::clone(&self.enter));
+        let ask = move || -> std::io::Result<bool> {
+            enter()?;
+            let mut stream = TcpStream::connect_timeout(&host, Duration::from_secs(1))?;
             stream.set_read_timeout(Some(Duration::from_secs(10)))?;
-            let host = self.client;
             write!(
                 stream,
                 "GET /health HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n"
@@ -146,7 +167,10 @@ impl Etcd {
             stream.read_to_end(&mut answer)?;
             Ok(answer.starts_with(b"HTTP/1.1 200 "))
         };
-        ask().unwrap_or(false)
+        // A thread of its own, since it does not come back from there.
+        std::thread::spawn(ask)
+            .join()
+            .is_ok_and(|answer| answer.unwrap_or(false))
     }
 }
 

@@ -4,4 +4,5 @@
 
 pub mod local;
 pub mod mem;
+pub mod near;
 pub mod rng;

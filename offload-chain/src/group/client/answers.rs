@@ -61,7 +61,10 @@ impl Client {
     fn closed(&mut self, member: usize, reason: &CloseReason) {
         let why = match reason {
             CloseReason::Rejected(why) => match Denied::parse(why) {
-                Some(denied) => denied.to_string(),
+                Some(denied) => {
+                    self.denied.get_or_insert(denied);
+                    denied.to_string()
+                }
                 None => reason.to_string(),
             },
             reason => reason.to_string(),

@@ -15,7 +15,7 @@ use softrdma::{
 use super::block::{RESULT_BYTES, RawCommon};
 use super::node::Node;
 use super::primitives::{Flight, MemberMap, Outcome, Primitive, PrimitiveError, Primitives};
-use super::shape::{Caller, GroupShape, ShapeError, Welcome, hello};
+use super::shape::{Caller, Denied, GroupShape, ShapeError, Welcome, hello};
 use super::staging::Staging;
 
 /// Marks receives for answers among the numbers of completions.
@@ -85,6 +85,8 @@ pub struct Client {
     changed: Option<(u64, u64)>,
     outcomes: VecDeque<(Flight, Result<Outcome, PrimitiveError>)>,
     broken: Option<String>,
+    /// What a member said that did not let it in.
+    denied: Option<Denied>,
     state: State,
 }
 
@@ -161,6 +163,7 @@ impl Client {
             changed: None,
             outcomes: VecDeque::new(),
             broken: None,
+            denied: None,
             state: State::Meeting,
         })
     }
@@ -187,6 +190,18 @@ impl Client {
     #[must_use]
     pub fn is_ready(&self) -> bool {
         self.state == State::Ready && self.broken.is_none()
+    }
+
+    /// The oldest primitive under way, READs left out.
+    #[must_use]
+    pub fn oldest(&self) -> Option<Flight> {
+        self.under_way.front()?.flight
+    }
+
+    /// What the first member said that did not let it in, if there is one.
+    #[must_use]
+    pub fn denied(&self) -> Option<Denied> {
+        self.denied
     }
 
     /// Why it ended, if it did.

@@ -93,7 +93,9 @@ impl<S: Store> Member<S> {
             // The engine still counts what it began.
             let busy = !last.gone || self.engine.operations_of(last.link) > 0;
             if busy || number <= last.number {
-                return Err(Denied::Client);
+                let after = u32::from(last.number) + u32::from(shape.lanes);
+                let next = after.max(u32::from(number));
+                return Err(Denied::Client { next });
             }
             self.engine.remove(last.link);
         }

@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
+use offload_chain::Epoch;
 use offload_chain::config::Event;
 use offload_chain::membership::{Action, MemberId, Note, Phase, SessionEvent};
 use offload_chain::planted::Bug;
 
 use super::store::Port;
-use super::{Hop, Node, Under, What, World};
+use super::{EngineBug, Hop, Node, Under, What, World};
 
 impl World {
     pub(super) fn tick(&mut self, node: Node, life: u64) {
@@ -82,7 +83,7 @@ impl World {
                 self.stats.epochs += 1;
             }
             let delicate = matches!(note, Note::Phase(_, Phase::Sync | Phase::Recover));
-            if delicate && self.now < self.faults_until && self.rng.permille(100) {
+            if delicate && self.now < self.faults_until && self.rng.permille(350) {
                 let member = self.rng.below(self.members.len() as u64) as usize;
                 let delay = self.rng.range(100, 4000);
                 self.after(delay, What::Kill(member));
@@ -101,25 +102,15 @@ impl World {
         while let Some(action) = self.members[at].agent.poll_action() {
             match action {
                 Action::Close(epoch) => {
-                    self.note(&format!("member {at} closes before {epoch}"));
-                    let late = self.product_bug() == Some(Bug::SealNotAwaited);
-                    let host = &mut self.members[at];
-                    if !late {
-                        host.closed = host.closed.max(epoch);
-                        host.open = None;
-                        host.pending.clear();
-                    }
-                    self.close_engine(at, epoch);
-                    let lanes = 0..self.lanes.len();
-                    let links: Vec<(usize, Hop)> = lanes
-                        .filter(|lane| self.lanes[*lane].epoch < epoch && !late)
-                        .filter_map(|lane| {
-                            let place = self.lanes[lane].chain.iter().position(|m| *m == at)?;
-                            Some((lane, Hop::Along(place)))
-                        })
-                        .collect();
-                    for (lane, hop) in links {
-                        self.lose(lane, hop);
+                    let life = self.members[at].life;
+                    match self.under {
+                        Under::Model => self.close(at, life, epoch),
+                        // The engine has a thread of its own, and may have something in hand.
+                        Under::Engine => {
+                            self.withdraw_lease(at, epoch);
+                            let delay = self.rng.range(1, self.stop_us);
+                            self.after(delay, What::Close(at, life, epoch));
+                        }
                     }
                 }
                 Action::Open(epoch, chain) => {
@@ -147,6 +138,40 @@ impl World {
                 Action::Warn(said) => self.note(&format!("member {at}: {said}")),
             }
         }
+    }
+
+    /// The engine of a member executes nothing of epochs before this one any more.
+    pub(super) fn close(&mut self, at: usize, life: u64, epoch: Epoch) {
+        if self.life(Node::Member(at)) != Some(life) {
+            return;
+        }
+        self.note(&format!("member {at} closes before {epoch}"));
+        let late = self.product_bug() == Some(Bug::SealNotAwaited);
+        let host = &mut self.members[at];
+        if !late {
+            host.closed = host.closed.max(epoch);
+            host.open = host.open.take().filter(|(open, _)| *open >= epoch);
+            host.pending.clear();
+        }
+        self.close_engine(at, epoch);
+        // Who executes for any epoch has no reason to end what is of one.
+        let late = late || self.engine_bug(EngineBug::AnyEpoch);
+        let lanes = 0..self.lanes.len();
+        let links: Vec<(usize, Hop)> = lanes
+            .filter(|lane| self.lanes[*lane].epoch < epoch && !late)
+            .filter_map(|lane| {
+                let place = self.lanes[lane].chain.iter().position(|m| *m == at)?;
+                Some((lane, Hop::Along(place)))
+            })
+            .collect();
+        for (lane, hop) in links {
+            self.lose(lane, hop);
+        }
+        let node = Node::Member(at);
+        let (now, mut port) = (self.clock(node), self.port(node));
+        let host = &mut self.members[at];
+        host.agent.closed(now, &mut port, &mut host.memory, epoch);
+        self.after_member(at, port);
     }
 
     pub(super) fn after_session(&mut self, at: usize) {

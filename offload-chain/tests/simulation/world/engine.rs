@@ -165,13 +165,18 @@ impl World {
             self.members[at].old.push(hosted);
             return;
         }
-        if let Some(lease) = &hosted.lease {
-            lease.withdraw();
-        }
         let object = hosted.object;
         hosted.member.stop();
         let ways = self.wires.close(object);
         self.schedule(&ways);
+    }
+
+    pub(super) fn withdraw_lease(&mut self, at: usize, before: Epoch) {
+        let engine = self.members[at].engine.as_ref();
+        let engine = engine.filter(|hosted| hosted.epoch < before);
+        if let Some(lease) = engine.and_then(|hosted| hosted.lease.as_ref()) {
+            lease.withdraw();
+        }
     }
 
     pub(super) fn extend_lease(&mut self, at: usize, epoch: Epoch, until: Duration) {

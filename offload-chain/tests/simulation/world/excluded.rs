@@ -5,15 +5,15 @@
 
 use std::time::Duration;
 
-use super::{Node, Stats, What, World};
+use super::{Node, Planted, Stats, Under, What, World};
 
 /// Long enough for leases to run out, and for a new epoch, and for a write to each object in it.
 const NAP: Duration = Duration::from_millis(700);
 
 impl World {
     /// Three members; client 0 only reads, and at one of them.
-    pub fn excluded(seed: u64, planted: Option<super::Planted>) -> Self {
-        let mut world = Self::with_members(seed, super::Under::Engine, planted, Some(3));
+    pub fn excluded(seed: u64, planted: Option<Planted>) -> Self {
+        let mut world = Self::with_members(seed, Under::Engine, planted, Some(3));
         world.faults_until = Duration::ZERO;
         // Those that are cut off do not hear of it.
         world.connection_timeout = Duration::from_secs(20);

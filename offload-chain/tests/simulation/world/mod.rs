@@ -15,6 +15,7 @@ mod model;
 mod store;
 mod time;
 mod traffic;
+mod unaware;
 mod wires;
 
 use std::cmp::Reverse;
@@ -24,6 +25,7 @@ use std::time::Duration;
 
 use offload_chain::Epoch;
 use offload_chain::config::{Event, Ledger, Request, Revision, Ticket};
+use offload_chain::group::Topology;
 use offload_chain::lock::Slot;
 use offload_chain::membership::{
     Birth, Boot, CONFIG, Configuration, Controller, ControllerSettings, Member, MemberId,
@@ -142,6 +144,7 @@ enum What {
     Flushed(usize, u64, usize, u64),
     ReadTaken(usize, u64, usize, Packet),
     LinkLost(usize, Hop),
+    Close(usize, u64, Epoch),
     /// Of a member: its engine sends, having looked at the clock then.
     Turn(usize, u64, Duration),
     Device(usize, u64, u64),
@@ -180,6 +183,8 @@ pub struct World {
     late: u64,
     /// Longest flush.
     flush_us: u64,
+    /// Longest time that a real engine takes to stop.
+    stop_us: u64,
     cut: Vec<(Node, Node)>,
     paused: BTreeMap<Node, Duration>,
     drift: BTreeMap<Node, i64>,
@@ -228,6 +233,8 @@ impl World {
             ring_bytes: *rng.pick(&[512, 1024, 4096]),
             data_bytes: 1024,
             salt: rng.next(),
+            token: [7; 16],
+            topology: Topology::Chain,
             executes: true,
             durable: rng.permille(800),
         };
@@ -251,6 +258,7 @@ impl World {
             depth: 64,
             late: 0,
             flush_us: 150,
+            stop_us: 400,
             cut: Vec::new(),
             paused: BTreeMap::new(),
             drift: BTreeMap::new(),
@@ -337,6 +345,7 @@ impl World {
             world.depth = *rng.pick(&[2, 4, 64]);
             world.late = *rng.pick(&[0, 100]);
             world.flush_us = *rng.pick(&[150, 150, 6000]);
+            world.stop_us = *rng.pick(&[400, 3000, 20_000]);
         }
         world.at(Duration::ZERO, What::StoreTick);
         world.at(Duration::from_millis(300), What::Fault);

@@ -35,7 +35,9 @@ impl World {
         Some(match what {
             What::Tick(node, _) | What::FromStore(node, ..) => *node,
             What::App(client, _) => Node::Client(*client),
-            What::Turn(member, ..) | What::Device(member, ..) => Node::Member(*member),
+            What::Turn(member, ..) | What::Close(member, ..) | What::Device(member, ..) => {
+                Node::Member(*member)
+            }
             What::Due(node, _) | What::Reach(node, ..) => *node,
             What::Segment(wire, way) => self.wires.all[*wire].ends[1 - way].node,
             What::WireLost(wire, end) => self.wires.all[*wire].ends[*end].node,
@@ -126,6 +128,7 @@ impl World {
                 self.read_taken(member, life, lane, packet);
             }
             What::LinkLost(lane, hop) => self.link_lost(lane, hop),
+            What::Close(member, life, epoch) => self.close(member, life, epoch),
             What::Turn(member, object, looked) => self.turn(member, object, looked),
             What::Device(member, object, number) => self.device_done(member, object, number),
             What::Due(node, object) => self.due(node, object),

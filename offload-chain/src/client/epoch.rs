@@ -1,0 +1,222 @@
+//! A client in one epoch after the other.
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use rand::Rng;
+
+use super::flights::Flights;
+use super::reads::READ_BYTES;
+use super::records::Pending;
+use super::{Client, ClientError};
+use crate::epoch::Epoch;
+use crate::group::tcp::{StartError, TcpClient};
+use crate::group::{Denied, Outcome, Primitive, Primitives};
+use crate::host::{link_config, shape_of};
+use crate::lock::{LockId, Word};
+use crate::log::{HEADER_BYTES, HEADER_SLOTS, Header, Layout, Log};
+
+/// Between attempts to connect.
+const RETRY: Duration = Duration::from_millis(2);
+
+/// The group of the present epoch.
+#[derive(Debug)]
+pub(super) struct Group {
+    pub(super) tcp: TcpClient,
+    pub(super) epoch: Epoch,
+    pub(super) flights: Flights,
+}
+
+/// An epoch that this client wants to be connected in, and is not yet. Nothing that changes anything was posted in it.
+#[derive(Debug)]
+pub(super) struct Attempt {
+    addresses: Vec<SocketAddr>,
+    /// A number is used once in an epoch.
+    number: u16,
+    tries: u32,
+    next: Instant,
+}
+
+impl Attempt {
+    pub(super) fn new(addresses: Vec<SocketAddr>, number: u16) -> Self {
+        Self {
+            addresses,
+            number,
+            tries: 0,
+            next: Instant::now(),
+        }
+    }
+}
+
+/// What a call waits for came to nothing in this epoch; the next may bring it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Broken;
+
+/// Why a client is not connected in an epoch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Failed {
+    Broken,
+    /// Its number was used before: this is the next.
+    Number(u32),
+}
+
+impl From<Broken> for Failed {
+    fn from(Broken: Broken) -> Self {
+        Self::Broken
+    }
+}
+
+impl Client {
+    /// When to try to connect, if that is to be tried.
+    pub(super) fn next_attempt(&self) -> Option<Duration> {
+        let attempt = self.attempt.as_ref().filter(|_| self.group.is_none())?;
+        Some(attempt.next.saturating_duration_since(Instant::now()))
+    }
+
+    /// Tries to connect, if it is time. Members open an epoch when they hear of it, maybe later than this client. When some of them can
+    /// not be reached for long, the epoch is doubted, but seldom: maybe only this client is cut off.
+    pub(super) fn try_attempt(&mut self) {
+        let due = self.next_attempt().is_some_and(|due| due.is_zero());
+        let Some(mut attempt) = self.attempt.take_if(|_| due) else {
+            return;
+        };
+        let why = match self.establish(&attempt) {
+            Ok(()) => {
+                self.epochs += 1;
+                return;
+            }
+            Err(why) => why,
+        };
+        self.group = None;
+        self.log = None;
+        let lanes = u32::from(self.lanes());
+        let next = match why {
+            Failed::Number(next) => next,
+            Failed::Broken => {
+                attempt.tries += 1;
+                if attempt.tries.is_power_of_two() && attempt.tries > 1 {
+                    self.doubt(self.config.epoch);
+                }
+                u32::from(attempt.number) + lanes
+            }
+        };
+        if let Ok(number) = u16::try_from(next)
+            && self.ended.is_none()
+        {
+            attempt.number = number;
+            attempt.next = Instant::now() + RETRY;
+            self.attempt = Some(attempt);
+        }
+    }
+
+    fn lanes(&self) -> u16 {
+        shape_of(&self.config).map_or(1, |shape| shape.lanes)
+    }
+
+    /// Connects in an epoch, and finds out what this client has in it.
+    fn establish(&mut self, attempt: &Attempt) -> Result<(), Failed> {
+        let shape = shape_of(&self.config).map_err(|_| Broken)?;
+        let (link, seed) = (link_config(), rand::random());
+        let patience = self.settings.timing.silence() * 2;
+        let addresses = &attempt.addresses;
+        let connected = TcpClient::connect(shape, attempt.number, addresses, &link, seed, patience);
+        let mut tcp = connected.map_err(|error| {
+            tracing::debug!(%error, epoch = %self.config.epoch, "the group is not to be reached");
+            match error {
+                StartError::Denied(Denied::Client { next }) => Failed::Number(next),
+                _ => Failed::Broken,
+            }
+        })?;
+        tcp.spin(self.settings.spin);
+        self.group = Some(Group {
+            tcp,
+            epoch: self.config.epoch,
+            flights: Flights::default(),
+        });
+        let (at, locks) = (self.layout.lock_at(0), self.layout.locks() as usize);
+        let words = self.read_now(at, locks * size_of::<Word>())?;
+        let words = words.as_chunks::<8>().0.iter();
+        let words: Vec<Word> = words.map(|word| Word(u64::from_le_bytes(*word))).collect();
+        let kept = self.locks.adopt(&words);
+        if let Some(&lost) = self.held.iter().find(|lock| !kept.contains(lock)) {
+            self.end(ClientError::Lost(lost));
+            return Err(Failed::Broken);
+        }
+        if self.held.contains(&LockId::LOG) {
+            self.open_log()?;
+        }
+        // Of attempts whose outcome was lost.
+        for lock in kept {
+            if !self.held.contains(&lock) && self.wanted != Some(lock) {
+                self.give_back(lock);
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads at any member, and does nothing else meanwhile.
+    fn read_now(&mut self, offset: u64, length: usize) -> Result<Vec<u8>, Broken> {
+        let members = self.group.as_ref().map_or(1, |group| group.tcp.members());
+        let place = rand::rng().random_range(0..members);
+        let patience = self.settings.timing.silence() * 4;
+        let group = self.group.as_mut().ok_or(Broken)?;
+        let mut bytes = Vec::with_capacity(length);
+        while bytes.len() < length {
+            let read = Primitive::Read {
+                member: place,
+                offset: offset + bytes.len() as u64,
+                length: (length - bytes.len()).min(READ_BYTES),
+            };
+            let own = group.tcp.post(read).map_err(|_| Broken)?;
+            let deadline = Instant::now() + patience;
+            loop {
+                let left = deadline.saturating_duration_since(Instant::now());
+                match group.tcp.wait(left).map_err(|_| Broken)? {
+                    Some((flight, Ok(Outcome::Read(read)))) if flight == own => {
+                        bytes.extend(read);
+                        break;
+                    }
+                    Some((_, Err(_))) | None => return Err(Broken),
+                    // Of nobody that is waited for: this is a new epoch, or the log is not open yet.
+                    Some((flight, result)) => {
+                        if let Some(event) = self.locks.handle(&mut group.tcp, flight, &result) {
+                            self.lock_events.push_back(event);
+                        } else {
+                            group.flights.keep(flight, result);
+                        }
+                    }
+                }
+            }
+        }
+        Ok(bytes)
+    }
+
+    /// Has the log's lock: what was unknown is known, and it goes on.
+    pub(super) fn open_log(&mut self) -> Result<(), Broken> {
+        let mut slots = Vec::new();
+        for slot in 0..HEADER_SLOTS {
+            slots.push(self.read_now(Layout::header_at(slot), HEADER_BYTES)?);
+        }
+        let header = Header::newest([&slots[0], &slots[1]]).ok_or(Broken)?;
+        if self.acknowledged > 0 && self.last_sequence >= header.sequence {
+            self.end(ClientError::Damaged {
+                acknowledged: self.last_sequence,
+                found: header.sequence,
+            });
+            return Err(Broken);
+        }
+        let happened = |record: &Pending| record.sequence.is_some_and(|at| at < header.sequence);
+        while self.pending.front().is_some_and(happened) {
+            let record = self.pending.pop_front();
+            self.acknowledged += 1;
+            self.last_sequence = record
+                .and_then(|record| record.sequence)
+                .unwrap_or_default();
+        }
+        for record in &mut self.pending {
+            record.sequence = None;
+        }
+        self.log = Some(Log::open(header, self.settings.preset));
+        Ok(())
+    }
+}

@@ -1,0 +1,104 @@
+//! Records of the log: handed over, acknowledged, carried out.
+
+use std::time::Instant;
+
+use super::{Client, ClientError, Submitted};
+use crate::lock::LockId;
+use crate::log::{Entry, Log};
+
+/// A record that is not known to be in the log.
+#[derive(Debug)]
+pub(super) struct Pending {
+    pub(super) entries: Vec<Entry>,
+    /// Its number in the log of the present epoch, or of the last one.
+    pub(super) sequence: Option<u64>,
+}
+
+impl Client {
+    /// Appends a record and waits until it is acknowledged. Needs the log's lock.
+    ///
+    /// # Errors
+    /// If it can never be appended, or this client is no more.
+    pub fn append(&mut self, entries: Vec<Entry>) -> Result<(), ClientError> {
+        let own = self.submit(entries)?;
+        self.wait_for(own)
+    }
+
+    /// Hands over a record. It is acknowledged when [`acknowledged`](Self::acknowledged) has come to this number.
+    ///
+    /// # Errors
+    /// If it can never be appended, or this client is no more.
+    pub fn submit(&mut self, entries: Vec<Entry>) -> Result<Submitted, ClientError> {
+        self.check()?;
+        if !self.held.contains(&LockId::LOG) {
+            return Err(ClientError::Lost(LockId::LOG));
+        }
+        Log::check(&self.layout, &entries).map_err(ClientError::Append)?;
+        self.pending.push_back(Pending {
+            entries,
+            sequence: None,
+        });
+        self.submitted += 1;
+        self.push();
+        Ok(self.submitted)
+    }
+
+    /// Waits until this record, and all before it, are acknowledged.
+    ///
+    /// # Errors
+    /// If that can not be, or takes too long.
+    pub fn wait_for(&mut self, record: Submitted) -> Result<(), ClientError> {
+        let mut deadline = Instant::now() + self.settings.timeout;
+        let mut seen = self.acknowledged;
+        while self.acknowledged < record {
+            self.turn(self.settings.timing.period)?;
+            if self.acknowledged != seen {
+                seen = self.acknowledged;
+                deadline = Instant::now() + self.settings.timeout;
+            }
+            if Instant::now() >= deadline {
+                return Err(ClientError::TimedOut("the members"));
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until everything appended is carried out by all members.
+    ///
+    /// # Errors
+    /// If that can not be, or takes too long.
+    pub fn drain(&mut self) -> Result<(), ClientError> {
+        let deadline = Instant::now() + self.settings.timeout;
+        loop {
+            self.wait_for(self.submitted)?;
+            self.wait_for_group(deadline)?;
+            let idle = self.log.as_ref().is_none_or(Log::is_idle);
+            if self.group.is_some() && idle {
+                return Ok(());
+            }
+            self.turn(self.settings.timing.period)?;
+            if Instant::now() >= deadline {
+                return Err(ClientError::TimedOut("the members to carry out the log"));
+            }
+        }
+    }
+
+    /// Posts what waits, and lets the members carry out what is acknowledged.
+    pub(super) fn push(&mut self) {
+        let (Some(group), Some(log)) = (&mut self.group, &mut self.log) else {
+            return;
+        };
+        log.execute_and_advance(&mut group.tcp);
+        let Some(token) = self.locks.token(LockId::LOG) else {
+            return;
+        };
+        let waiting = |record: &&mut Pending| record.sequence.is_none();
+        for record in self.pending.iter_mut().filter(waiting) {
+            match log.append(&mut group.tcp, token, &record.entries) {
+                Ok(sequence) => record.sequence = Some(sequence),
+                // Full, or broken, which the next turn finds.
+                Err(_) => break,
+            }
+        }
+    }
+}

@@ -1,0 +1,211 @@
+//! The thread that keeps a client's place in the group, whatever the program does meanwhile.
+
+use std::collections::BTreeMap;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use crate::clock::since_boot;
+use crate::config::{Event, Reply, Request, Store, Ticket};
+use crate::epoch::Epoch;
+use crate::host::{STORE_POLL, Timing};
+use crate::lock::Slot;
+use crate::membership::{
+    Boot, Configuration, MEMBER, MemberId, Report, Session, SessionEvent, SessionSettings, decode,
+};
+
+/// How long the store may take to hear that a client leaves.
+const LEAVING: Duration = Duration::from_secs(2);
+
+/// What the program hears.
+#[derive(Debug)]
+pub(super) enum News {
+    /// The group of an epoch, and where its members are, head first.
+    Connect(Box<Configuration>, Vec<SocketAddr>),
+    /// Nothing of that epoch is answered any more.
+    Over(Epoch),
+    /// The slot is another's now.
+    Fenced,
+    /// The slot was another's.
+    Taken,
+}
+
+enum Told {
+    Broken(Epoch),
+    Leave,
+}
+
+/// The thread's handle.
+#[derive(Debug)]
+pub(super) struct SessionThread {
+    told: Sender<Told>,
+    news: Receiver<News>,
+    thread: Option<JoinHandle<Box<dyn Store + Send>>>,
+}
+
+impl SessionThread {
+    pub(super) fn start(
+        store: Box<dyn Store + Send>,
+        slot: Slot,
+        timing: Timing,
+    ) -> std::io::Result<Self> {
+        let (told, hears) = channel();
+        let (tells, news) = channel();
+        let mut worker = Worker {
+            session: Session::new(SessionSettings {
+                slot,
+                boot: Boot(rand::random()),
+                period: timing.period,
+                misses: timing.misses,
+            }),
+            store,
+            hears,
+            tells,
+            wanted: None,
+            asked: None,
+            timing,
+        };
+        let thread = std::thread::Builder::new()
+            .name("chain-session".into())
+            .spawn(move || {
+                worker.run();
+                worker.store
+            })?;
+        Ok(Self {
+            told,
+            news,
+            thread: Some(thread),
+        })
+    }
+
+    /// What there is to hear, waiting at most so long.
+    pub(super) fn hear(&self, wait: Duration) -> Option<News> {
+        self.news.recv_timeout(wait).ok()
+    }
+
+    /// The group of this epoch does not answer.
+    pub(super) fn broken(&self, epoch: Epoch) {
+        // It fails when the thread has ended: the program has heard why.
+        let _ = self.told.send(Told::Broken(epoch));
+    }
+
+    /// Gives the slot back, and the store. Nothing may be locked.
+    pub(super) fn leave(mut self) -> Option<Box<dyn Store + Send>> {
+        // As above.
+        let _ = self.told.send(Told::Leave);
+        self.thread.take()?.join().ok()
+    }
+}
+
+struct Worker {
+    session: Session,
+    store: Box<dyn Store + Send>,
+    hears: Receiver<Told>,
+    tells: Sender<News>,
+    /// An epoch to connect in, when it is known where its members are.
+    wanted: Option<Box<Configuration>>,
+    asked: Option<(Ticket, Duration)>,
+    timing: Timing,
+}
+
+impl Worker {
+    fn run(&mut self) {
+        let mut leaving: Option<(Ticket, Duration)> = None;
+        loop {
+            let now = since_boot();
+            let due = self.session.next_tick().saturating_sub(now);
+            match self.hears.recv_timeout(due.min(STORE_POLL)) {
+                Ok(Told::Broken(epoch)) => {
+                    self.session.broken(since_boot(), &mut self.store, epoch)
+                }
+                // A program that is gone without a word is fenced when its lease is over, as if it had been killed:
+                // it may have held locks.
+                Err(RecvTimeoutError::Disconnected) => return,
+                Ok(Told::Leave) => {
+                    self.session.leave(since_boot(), &mut self.store);
+                    // Answers come in the order of asking: with this one, the others are there.
+                    let prefix = MEMBER.to_owned();
+                    let last = self.store.submit(Request::List { prefix });
+                    leaving = Some((last, since_boot() + LEAVING));
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+            let now = since_boot();
+            while let Some(event) = self.store.poll() {
+                let answers = |last| matches!(&event, Event::Answer(ticket, _) if *ticket == last);
+                if leaving.is_some_and(|(last, _)| answers(last)) {
+                    return;
+                }
+                self.told(now, event);
+            }
+            if leaving.is_some_and(|(_, until)| now > until) {
+                return;
+            }
+            self.session.tick(now, &mut self.store);
+            while let Some(event) = self.session.poll_event() {
+                let news = match event {
+                    SessionEvent::Connect(config) => {
+                        self.wanted = Some(config);
+                        self.look_up(now);
+                        continue;
+                    }
+                    SessionEvent::Over(epoch) => {
+                        self.wanted = None;
+                        News::Over(epoch)
+                    }
+                    SessionEvent::Fenced => News::Fenced,
+                    SessionEvent::Taken => News::Taken,
+                };
+                self.tell(news);
+            }
+            let again = |(_, at): (Ticket, Duration)| now > at + self.timing.period * 8;
+            if self.wanted.is_some() && self.asked.is_none_or(again) {
+                self.look_up(now);
+            }
+        }
+    }
+
+    fn look_up(&mut self, now: Duration) {
+        let prefix = MEMBER.to_owned();
+        let ticket = self.store.submit(Request::List { prefix });
+        self.asked = Some((ticket, now));
+    }
+
+    fn told(&mut self, now: Duration, event: Event) {
+        let own = self.asked.map(|(ticket, _)| ticket);
+        match event {
+            Event::Answer(ticket, answer) if Some(ticket) == own => {
+                self.asked = None;
+                if let Ok(Reply::Items(items, _)) = answer {
+                    let reports = items.iter().filter_map(|item| decode::<Report>(item).ok());
+                    let reports: BTreeMap<MemberId, Report> =
+                        reports.map(|report| (report.seat.id, report)).collect();
+                    self.found(&reports);
+                }
+            }
+            event => self.session.handle(now, &mut self.store, event),
+        }
+    }
+
+    fn found(&mut self, reports: &BTreeMap<MemberId, Report>) {
+        let Some(config) = self.wanted.take() else {
+            return;
+        };
+        let address = |seat: &crate::membership::Seat| {
+            let report = reports.get(&seat.id).filter(|report| report.seat == *seat);
+            report.and_then(|report| report.address.to_socket_addrs().ok()?.next())
+        };
+        let addresses: Option<Vec<SocketAddr>> = config.chain.iter().map(address).collect();
+        match addresses {
+            Some(addresses) => self.tell(News::Connect(config, addresses)),
+            // Somebody is gone: the next epoch, or another look.
+            None => self.wanted = Some(config),
+        }
+    }
+
+    fn tell(&self, news: News) {
+        // It fails when the program is gone, which the next turn notices.
+        let _ = self.tells.send(news);
+    }
+}

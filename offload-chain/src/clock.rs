@@ -1,0 +1,10 @@
+//! The clock that leases and epochs are counted in.
+
+use std::time::Duration;
+
+/// Time since the machine booted, suspended or not: alike for all processes of a machine, and nobody can set it.
+#[must_use]
+pub(crate) fn since_boot() -> Duration {
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+    Duration::new(now.tv_sec.unsigned_abs(), now.tv_nsec.unsigned_abs() as u32)
+}

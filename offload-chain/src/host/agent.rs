@@ -1,0 +1,377 @@
+//! The agent's thread: carries out what membership decides.
+
+use std::collections::BTreeMap;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use crate::clock::since_boot;
+use crate::config::{Event, Reply, Request, Store};
+use crate::epoch::Epoch;
+use crate::group::{FileMemory, MemberFile, ReadLease};
+use crate::membership::{
+    Action, Boot, Configuration, Controller, ControllerSettings, MEMBER, Member, MemberId,
+    MemberSettings, Note, Phase, Report, Seat, SlowPolicy, decode,
+};
+
+use super::engine::{Engine, EngineNews, Opening};
+use super::message::Said;
+use super::mux::{Mux, Owner, STORE_POLL};
+use super::peers::Peers;
+use super::{HostState, Timing, lock, shape_of};
+
+/// A round of catching up with no more chunks than this is enough: they take some milliseconds.
+const READY_CHUNKS: u64 = 64;
+
+/// Between looks at where members are, for those that have moved.
+const DIRECTORY: Duration = Duration::from_secs(1);
+
+/// What the agent is told.
+#[derive(Debug)]
+pub(super) enum Inbox {
+    Peer(MemberId, Said),
+    Engine(EngineNews),
+    Stop,
+}
+
+/// Who it is.
+#[derive(Clone, Debug)]
+pub(super) struct Place {
+    pub(super) member: MemberId,
+    pub(super) boot: Boot,
+    pub(super) advertised: String,
+    pub(super) timing: Timing,
+    pub(super) slow: SlowPolicy,
+    pub(super) token: [u8; 16],
+}
+
+/// The agent.
+pub(super) struct Agent {
+    place: Place,
+    seat: Seat,
+    member: Member,
+    controller: Controller,
+    store: Mux,
+    memory: FileMemory,
+    engine: Engine,
+    reads: Arc<ReadLease>,
+    peers: Peers,
+    /// Where members are, in which life.
+    directory: BTreeMap<MemberId, (Boot, String)>,
+    directory_asked: Option<Duration>,
+    directory_due: Duration,
+    /// To be opened when it is known where all are.
+    opening: Option<(Epoch, Vec<Seat>)>,
+    /// For an epoch that is not open yet.
+    early_lease: Option<(Epoch, Duration)>,
+    /// When others were last heard.
+    heard: BTreeMap<MemberId, Duration>,
+    next_beat: Duration,
+    doubted: Option<(Epoch, Duration)>,
+    state: Arc<Mutex<HostState>>,
+    ended: Option<String>,
+}
+
+impl Agent {
+    pub(super) fn new(
+        place: Place,
+        store: Box<dyn Store + Send>,
+        file: Arc<MemberFile>,
+        engine: Engine,
+        state: Arc<Mutex<HostState>>,
+    ) -> Self {
+        let seat = Seat {
+            id: place.member,
+            boot: place.boot,
+        };
+        let timing = place.timing;
+        let member = Member::new(MemberSettings {
+            seat,
+            address: place.advertised.clone(),
+            period: timing.period,
+            misses: timing.misses,
+            read_lease: timing.read_lease,
+            ready_chunks: READY_CHUNKS,
+            planted: None,
+        });
+        let controller = Controller::new(ControllerSettings {
+            period: timing.period,
+            patience: timing.patience,
+            read_lease: timing.read_lease,
+            slow: place.slow,
+            planted: None,
+        });
+        Self {
+            seat,
+            member,
+            controller,
+            store: Mux::new(store),
+            memory: FileMemory(file),
+            engine,
+            reads: Arc::new(ReadLease::new(since_boot)),
+            peers: Peers::new(place.member, place.token),
+            directory: BTreeMap::new(),
+            directory_asked: None,
+            directory_due: Duration::ZERO,
+            opening: None,
+            early_lease: None,
+            heard: BTreeMap::new(),
+            next_beat: Duration::ZERO,
+            doubted: None,
+            state,
+            ended: None,
+            place,
+        }
+    }
+
+    /// Runs until told to stop. Why it has ended, if not for that.
+    pub(super) fn run(mut self, inbox: &Receiver<Inbox>) -> Option<String> {
+        loop {
+            let due = (self.member.next_tick())
+                .min(self.controller.next_tick())
+                .min(self.next_beat);
+            let active = |config: &Configuration| config.phase == Phase::Active;
+            let poll = match self.member.configuration().is_some_and(active) {
+                true => STORE_POLL,
+                // Everybody waits.
+                false => STORE_POLL / 4,
+            };
+            let wait = due.saturating_sub(since_boot()).min(poll);
+            match inbox.recv_timeout(wait) {
+                Ok(Inbox::Stop) | Err(RecvTimeoutError::Disconnected) => {
+                    self.engine.close();
+                    return None;
+                }
+                Ok(news) => self.hear(news),
+                Err(RecvTimeoutError::Timeout) => {}
+            }
+            while let Some((owner, event)) = self.store.poll() {
+                self.told(owner, event);
+            }
+            let now = since_boot();
+            let via = &mut self.store.via(Owner::Member);
+            self.member.tick(now, via, &mut self.memory);
+            let via = &mut self.store.via(Owner::Controller);
+            self.controller.tick(now, via);
+            self.beat(now);
+            self.act();
+            self.try_open(now);
+            self.notes();
+            if let Some(why) = self.ended.take() {
+                self.engine.close();
+                return Some(why);
+            }
+        }
+    }
+
+    fn hear(&mut self, news: Inbox) {
+        let now = since_boot();
+        match news {
+            Inbox::Peer(from, Said::Beat(seat)) => {
+                if seat.id == from {
+                    self.heard.insert(from, now);
+                }
+            }
+            Inbox::Peer(from, Said::Agent(message)) => {
+                self.heard.insert(from, now);
+                let via = &mut self.store.via(Owner::Member);
+                let memory = &mut self.memory;
+                self.member.receive(now, via, memory, from, message);
+            }
+            Inbox::Engine(EngineNews::Broken(epoch, place)) => {
+                let chain = self.member.configuration();
+                let chain = chain.filter(|config| config.epoch == epoch);
+                let suspect = chain
+                    .zip(place)
+                    .and_then(|(config, at)| config.chain.get(at));
+                let suspect = suspect.map(|seat| seat.id);
+                let via = &mut self.store.via(Owner::Member);
+                self.member.doubt(via, epoch, suspect);
+            }
+            Inbox::Engine(EngineNews::Failed(why)) => {
+                tracing::error!(%why, "the member can not serve");
+                self.ended = Some(why);
+            }
+            Inbox::Stop => {}
+        }
+    }
+
+    fn told(&mut self, owner: Owner, event: Event) {
+        let now = since_boot();
+        match owner {
+            Owner::Member => {
+                let via = &mut self.store.via(owner);
+                self.member.handle(now, via, &mut self.memory, event);
+                self.act();
+            }
+            Owner::Controller => {
+                let via = &mut self.store.via(owner);
+                self.controller.handle(now, via, event);
+            }
+            Owner::Directory => {
+                self.directory_asked = None;
+                if let Event::Answer(_, Ok(Reply::Items(items, _))) = event {
+                    for report in items.iter().filter_map(|item| decode::<Report>(item).ok()) {
+                        let entry = (report.seat.boot, report.address);
+                        self.directory.insert(report.seat.id, entry);
+                    }
+                    self.try_open(now);
+                }
+            }
+        }
+    }
+
+    /// Carries out what the member wants.
+    fn act(&mut self) {
+        while let Some(action) = self.member.poll_action() {
+            match action {
+                Action::Close(epoch) => {
+                    tracing::debug!(%epoch, "sealed");
+                    self.opening = None;
+                    self.reads.withdraw();
+                    self.engine.close();
+                    *lock(&self.state) = HostState::default();
+                    let via = &mut self.store.via(Owner::Member);
+                    let memory = &mut self.memory;
+                    self.member.closed(since_boot(), via, memory, epoch);
+                }
+                Action::Open(epoch, chain) => self.opening = Some((epoch, chain)),
+                Action::ReadLease(epoch, until) => {
+                    if lock(&self.state).open == epoch {
+                        self.reads.extend(until);
+                    } else {
+                        self.early_lease = Some((epoch, until));
+                    }
+                }
+                Action::Send(to, message) => self.say(to, Said::Agent(message)),
+                Action::Warn(why) => tracing::warn!(member = self.seat.id.0, %why),
+            }
+        }
+    }
+
+    fn say(&mut self, to: MemberId, said: Said) {
+        match self.directory.get(&to) {
+            Some((_, address)) => self.peers.send(to, address, said),
+            // Said again, when it is known where to.
+            None => self.look_up(),
+        }
+    }
+
+    fn look_up(&mut self) {
+        let now = since_boot();
+        let patience = self.place.timing.period * 8;
+        if self.directory_asked.is_none_or(|at| now > at + patience) {
+            self.directory_asked = Some(now);
+            self.directory_due = now + DIRECTORY;
+            let prefix = MEMBER.to_owned();
+            self.store
+                .via(Owner::Directory)
+                .submit(Request::List { prefix });
+        }
+    }
+
+    /// Opens the epoch that waits, if it is known where its members are.
+    fn try_open(&mut self, now: Duration) {
+        let Some((epoch, chain)) = &self.opening else {
+            return;
+        };
+        let config = self.member.configuration();
+        let Some(config) = config.filter(|config| config.epoch == *epoch) else {
+            return;
+        };
+        let (Some(position), Ok(shape)) = (config.position(self.seat), shape_of(config)) else {
+            return;
+        };
+        let address = |seat: &Seat| -> Option<SocketAddr> {
+            let (boot, address) = self.directory.get(&seat.id)?;
+            let known = *boot == seat.boot;
+            known.then(|| address.to_socket_addrs().ok()?.next())?
+        };
+        let addresses: Option<Vec<SocketAddr>> = chain.iter().map(address).collect();
+        let Some(addresses) = addresses else {
+            return self.look_up();
+        };
+        let epoch = *epoch;
+        self.opening = None;
+        self.reads = Arc::new(ReadLease::new(since_boot));
+        if let Some((_, until)) = self.early_lease.take().filter(|(of, _)| *of == epoch) {
+            self.reads.extend(until);
+        }
+        self.engine.open(Opening {
+            epoch,
+            shape,
+            position,
+            addresses,
+            reads: Arc::clone(&self.reads),
+        });
+        // Nobody is missed before there was time to be heard.
+        self.heard.clear();
+        self.heard
+            .extend(config.chain.iter().map(|seat| (seat.id, now)));
+        *lock(&self.state) = HostState {
+            open: epoch,
+            position: Some(position),
+        };
+        tracing::info!(%epoch, place = position, members = config.chain.len(), "open");
+    }
+
+    /// Tells the others that it lives, and looks who does not.
+    fn beat(&mut self, now: Duration) {
+        if now < self.next_beat {
+            return;
+        }
+        self.next_beat = now + self.place.timing.period;
+        if now >= self.directory_due {
+            self.look_up();
+        }
+        let lag = self.engine.take_lag();
+        self.member.set_lag(lag);
+        let Some(config) = self.member.configuration() else {
+            return;
+        };
+        let (epoch, phase) = (config.epoch, config.phase);
+        let others: Vec<MemberId> = (config.chain.iter())
+            .filter(|seat| **seat != self.seat)
+            .map(|seat| seat.id)
+            .collect();
+        let in_chain = config.position(self.seat).is_some();
+        if !in_chain {
+            return;
+        }
+        for other in &others {
+            self.say(*other, Said::Beat(self.seat));
+        }
+        if phase != Phase::Active || lock(&self.state).open != epoch {
+            return;
+        }
+        let silence = self.place.timing.silence();
+        let silent = |id: &&MemberId| self.heard.get(id).is_none_or(|at| now > *at + silence);
+        let Some(&suspect) = others.iter().find(silent) else {
+            return;
+        };
+        let told = |(of, at): (Epoch, Duration)| of == epoch && now < at + silence;
+        if !self.doubted.is_some_and(told) {
+            self.doubted = Some((epoch, now));
+            tracing::info!(%epoch, member = suspect.0, "nothing is heard of a member");
+            let via = &mut self.store.via(Owner::Member);
+            self.member.doubt(via, epoch, Some(suspect));
+        }
+    }
+
+    fn notes(&mut self) {
+        for note in self.controller.take_notes() {
+            match note {
+                Note::NewEpoch(epoch, why) => tracing::info!(%epoch, %why, "proposes an epoch"),
+                Note::Phase(epoch, phase) => tracing::debug!(%epoch, ?phase, "epoch"),
+                Note::Waiting(of) => {
+                    tracing::warn!(?of, "no member can vouch for what was acknowledged");
+                }
+                Note::Slow(member, lag_ms) => {
+                    tracing::warn!(member = member.0, lag_ms, "a member holds the others up");
+                }
+                Note::Bad(why) => tracing::warn!(%why),
+            }
+        }
+    }
+}

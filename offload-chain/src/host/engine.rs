@@ -1,0 +1,337 @@
+//! The engine's thread: the group of one epoch after the other, over the same memory.
+
+use std::collections::VecDeque;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, Sender, SyncSender, TryRecvError, channel, sync_channel};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use mio::Waker;
+use mio::net::TcpStream;
+use softrdma::{BackingId, ProtectionDomain, RegionTable, Time};
+
+use crate::epoch::Epoch;
+use crate::group::file::FilePages;
+use crate::group::tcp::MemberServer;
+use crate::group::{
+    BrokenGroup, GroupMemory, GroupShape, Member, MemberConfig, MemberEvent, MemberFile, ReadLease,
+};
+
+use super::agent::Inbox;
+use super::{link_config, lock};
+
+/// Calls that wait for an epoch to be open.
+const CALLS_MAX: usize = 128;
+
+/// What the thread is told.
+enum Command {
+    Open(Box<Opening>),
+    /// Ends what is open; answered when nothing of it runs any more.
+    Close(SyncSender<()>),
+    Call(TcpStream),
+    Stop,
+}
+
+/// An epoch to open.
+#[derive(Debug)]
+pub(super) struct Opening {
+    pub(super) epoch: Epoch,
+    pub(super) shape: GroupShape,
+    pub(super) position: usize,
+    pub(super) addresses: Vec<SocketAddr>,
+    pub(super) reads: Arc<ReadLease>,
+}
+
+/// What the thread tells.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum EngineNews {
+    /// The group is broken at this member: place of the one that is suspected.
+    Broken(Epoch, Option<usize>),
+    /// It can not go on.
+    Failed(String),
+}
+
+/// Makes the thread look, whatever it sleeps in.
+#[derive(Default)]
+struct Bell(Mutex<Option<Arc<Waker>>>);
+
+impl Bell {
+    fn ring(&self) {
+        if let Some(waker) = &*lock(&self.0) {
+            // The turn ends soon without it.
+            let _ = waker.wake();
+        }
+    }
+
+    fn set(&self, waker: Option<Arc<Waker>>) {
+        *lock(&self.0) = waker;
+    }
+}
+
+/// Brings connections to the engine.
+#[derive(Clone)]
+pub(super) struct Caller {
+    commands: Sender<Command>,
+    bell: Arc<Bell>,
+}
+
+impl Caller {
+    pub(super) fn call(&self, stream: TcpStream) {
+        self.tell(Command::Call(stream));
+    }
+
+    fn tell(&self, command: Command) {
+        // It fails when the thread has ended, which the agent hears of.
+        let _ = self.commands.send(command);
+        self.bell.ring();
+    }
+}
+
+/// The thread.
+pub(super) struct Engine {
+    caller: Caller,
+    /// Milliseconds, the most since it was taken.
+    lag: Arc<AtomicU64>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl std::fmt::Debug for Engine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Engine")
+            .field("lag", &self.lag)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Engine {
+    pub(super) fn start(
+        file: Arc<MemberFile>,
+        prepare: Option<Box<dyn FnOnce() + Send>>,
+        spin: Duration,
+        news: Sender<Inbox>,
+    ) -> io::Result<Self> {
+        let (commands, told) = channel();
+        let bell = Arc::new(Bell::default());
+        let lag = Arc::new(AtomicU64::new(0));
+        let mut worker = Worker {
+            file,
+            spin,
+            told,
+            bell: Arc::clone(&bell),
+            lag: Arc::clone(&lag),
+            news,
+            calls: VecDeque::new(),
+        };
+        let thread = std::thread::Builder::new()
+            .name("chain-engine".into())
+            .spawn(move || {
+                if let Some(prepare) = prepare {
+                    prepare();
+                }
+                worker.run();
+            })?;
+        Ok(Self {
+            caller: Caller { commands, bell },
+            lag,
+            thread: Some(thread),
+        })
+    }
+
+    pub(super) fn caller(&mut self) -> Caller {
+        self.caller.clone()
+    }
+
+    pub(super) fn open(&self, opening: Opening) {
+        self.caller.tell(Command::Open(Box::new(opening)));
+    }
+
+    /// Ends what is open. When it returns, nothing of an epoch touches the memory any more (R1).
+    pub(super) fn close(&self) {
+        let (done, closed) = sync_channel(1);
+        self.caller.tell(Command::Close(done));
+        // It fails when the thread has ended: then nothing runs either.
+        let _ = closed.recv();
+    }
+
+    pub(super) fn take_lag(&self) -> Duration {
+        Duration::from_millis(self.lag.swap(0, Ordering::AcqRel))
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        self.caller.tell(Command::Stop);
+        if let Some(thread) = self.thread.take() {
+            // A panic was reported where it happened.
+            let _ = thread.join();
+        }
+    }
+}
+
+struct Worker {
+    file: Arc<MemberFile>,
+    spin: Duration,
+    told: Receiver<Command>,
+    bell: Arc<Bell>,
+    lag: Arc<AtomicU64>,
+    news: Sender<Inbox>,
+    calls: VecDeque<TcpStream>,
+}
+
+type Server = (Epoch, MemberServer<FilePages>);
+
+/// Whether the thread goes on.
+type GoesOn = bool;
+
+impl Worker {
+    fn run(&mut self) {
+        let mut server: Option<Server> = None;
+        loop {
+            let goes_on = match &mut server {
+                None => match self.told.recv() {
+                    Ok(command) => self.obey(&mut server, command),
+                    Err(_) => false,
+                },
+                Some(_) => self.serve(&mut server),
+            };
+            if !goes_on {
+                self.bell.set(None);
+                return;
+            }
+        }
+    }
+
+    fn serve(&mut self, server: &mut Option<Server>) -> GoesOn {
+        loop {
+            match self.told.try_recv() {
+                Ok(command) => {
+                    if !self.obey(server, command) {
+                        return false;
+                    }
+                }
+                Err(TryRecvError::Empty) => break,
+                Err(TryRecvError::Disconnected) => return false,
+            }
+        }
+        let Some((epoch, running)) = server else {
+            return true;
+        };
+        let epoch = *epoch;
+        let turned = running.turn();
+        let lag = running.take_lag().as_millis() as u64;
+        self.lag.fetch_max(lag, Ordering::AcqRel);
+        let mut over = None;
+        while let Some(event) = running.member().poll_event() {
+            match event {
+                MemberEvent::Broken(BrokenGroup::Link { member, reason }) => {
+                    tracing::info!(%epoch, place = member, %reason, "the link to a member ended");
+                    over = Some(Some(member));
+                }
+                MemberEvent::Broken(BrokenGroup::Engine(why)) => {
+                    tracing::warn!(%epoch, %why, "the engine has stopped");
+                    over = Some(None);
+                }
+                MemberEvent::Refused(refusal) => {
+                    tracing::warn!(%epoch, ?refusal, "a message was refused");
+                }
+                MemberEvent::Denied(denied) => tracing::debug!(%epoch, ?denied, "not let in"),
+                MemberEvent::Ready => tracing::debug!(%epoch, "ready"),
+                MemberEvent::ClientJoined(client) => tracing::debug!(%epoch, client, "client"),
+                MemberEvent::ClientLeft(client) => tracing::debug!(%epoch, client, "client left"),
+            }
+        }
+        if let Err(error) = turned {
+            let why = format!("the sockets of the engine: {error}");
+            self.tell(EngineNews::Failed(why));
+            over = Some(None);
+        }
+        if let Some(suspect) = over {
+            self.end(server);
+            self.tell(EngineNews::Broken(epoch, suspect));
+        }
+        true
+    }
+
+    fn obey(&mut self, server: &mut Option<Server>, command: Command) -> GoesOn {
+        match command {
+            Command::Open(opening) => {
+                self.end(server);
+                let epoch = opening.epoch;
+                match self.open(*opening) {
+                    Ok(opened) => *server = Some((epoch, opened)),
+                    Err(why) => {
+                        self.tell(EngineNews::Failed(why));
+                        self.tell(EngineNews::Broken(epoch, None));
+                    }
+                }
+            }
+            Command::Close(done) => {
+                let pages = self.end(server);
+                // Nobody waits any more if it fails.
+                let _ = done.send(());
+                // A flush that is under way may take long, and changes nothing.
+                drop(pages);
+            }
+            Command::Call(stream) => match server {
+                Some((_, server)) => server.admit(stream),
+                None if self.calls.len() < CALLS_MAX => self.calls.push_back(stream),
+                // The oldest has waited longest in vain.
+                None => {
+                    self.calls.pop_front();
+                    self.calls.push_back(stream);
+                }
+            },
+            Command::Stop => {
+                self.end(server);
+                return false;
+            }
+        }
+        true
+    }
+
+    fn open(&mut self, opening: Opening) -> Result<MemberServer<FilePages>, String> {
+        let said = |error: &dyn std::fmt::Display| error.to_string();
+        let bell = Arc::clone(&self.bell);
+        let wake = Box::new(move || bell.ring());
+        let pages = FilePages::new(Arc::clone(&self.file), wake).map_err(|error| said(&error))?;
+        // Of this epoch only: its keys and names are gone with it (I12).
+        let table = RegionTable::new(rand::random());
+        let config = MemberConfig {
+            shape: opening.shape,
+            member: opening.position,
+            memory: GroupMemory::Pages {
+                backing: BackingId(1),
+                offset: 0,
+            },
+            domains: [ProtectionDomain(1), ProtectionDomain(2)],
+            link: link_config(),
+            reads: Some(opening.reads),
+            planted: None,
+        };
+        let member = Member::new(config, pages, &table, Time(0)).map_err(|error| said(&error))?;
+        let server = MemberServer::without_listener(member, opening.addresses);
+        let mut server = server.map_err(|error| said(&error))?;
+        server.spin(self.spin);
+        self.bell
+            .set(Some(server.waker().map_err(|error| said(&error))?));
+        for stream in self.calls.drain(..) {
+            server.admit(stream);
+        }
+        Ok(server)
+    }
+
+    fn end(&self, server: &mut Option<Server>) -> Option<FilePages> {
+        let (_, mut running) = server.take()?;
+        running.last_words();
+        self.bell.set(None);
+        Some(running.stop())
+    }
+
+    fn tell(&self, news: EngineNews) {
+        // It fails when the agent has ended: then this thread is told to end, too.
+        let _ = self.news.send(Inbox::Engine(news));
+    }
+}

@@ -1,0 +1,297 @@
+//! A member of a group as a process: the engine, the agent of membership and a controller, over TCP and a store.
+//!
+//! | thread | does | may be |
+//! |---|---|---|
+//! | `door` | accepts on the member's one address: groups' connections (MPA) go to the engine, members' to the agent | |
+//! | `engine` | runs the group of the open epoch ([`crate::group::tcp::MemberServer`]); stands for the NIC | real-time |
+//! | `agent` | [`crate::membership::Member`] and [`crate::membership::Controller`]: leases, epochs, catching up, recovery | |
+//! | `peer` | one for each member that is talked to, one for each that talks | |
+//!
+//! What the agent decides is in `docs/membership.md`; here it is carried out. The order that all hangs on: an epoch's engine has
+//! ended, and no thread touches the memory for it, before the agent reports the seal (R1): `Close` is answered by the engine's thread.
+//!
+//! # Heartbeats between members
+//! Leases of a store may last longer than asked for (etcd counts whole seconds). So members also tell each other that they are alive, over
+//! their own connections, each period. Who has not been heard for `misses` periods is doubted by those who should have heard it; a member that
+//! still lives answers the next epoch's seal, one that does not is left out after `patience`. This makes things fast; safety does not hang on it.
+//!
+//! # Failure
+//! Without the store nothing changes: the open epoch goes on for writes, READs wait when their lease is over. A member whose memory
+//! fails stops executing, and is repaired as another would be when its process starts again.
+
+mod agent;
+mod door;
+mod engine;
+mod message;
+mod mux;
+mod peers;
+mod shape;
+
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use crate::config::Store;
+use crate::epoch::Epoch;
+use crate::group::MemberFile;
+use crate::membership::{Boot, MemberId, SlowPolicy};
+
+pub(crate) use mux::STORE_POLL;
+pub(crate) use shape::{link_config, shape_of};
+
+use agent::{Agent, Inbox};
+use door::Door;
+use engine::Engine;
+
+/// How often the time-critical parts of a group look, and how long they wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timing {
+    /// Between heartbeats.
+    pub period: Duration,
+    /// Heartbeats missed until somebody is taken for dead.
+    pub misses: u32,
+    /// How long members may take for a step of a change of epochs.
+    pub patience: Duration,
+    /// How long a member may answer READs without having heard from the store. The same on all members.
+    pub read_lease: Duration,
+}
+
+impl Default for Timing {
+    fn default() -> Self {
+        Self {
+            period: Duration::from_millis(50),
+            misses: 6,
+            patience: Duration::from_millis(200),
+            read_lease: Duration::from_millis(300),
+        }
+    }
+}
+
+impl Timing {
+    /// How long nothing is heard of somebody before that is doubted.
+    #[must_use]
+    pub fn silence(&self) -> Duration {
+        self.period * self.misses
+    }
+}
+
+/// How a member's process is to be.
+pub struct HostSettings {
+    /// Which member.
+    pub member: MemberId,
+    /// Where it listens.
+    pub listen: SocketAddr,
+    /// Where others reach it; `listen`, if it is not said.
+    pub advertise: Option<String>,
+    /// The file that has its memory; none: memory that ends with the process.
+    pub memory: Option<PathBuf>,
+    /// When.
+    pub timing: Timing,
+    /// What to do about slow members.
+    pub slow: SlowPolicy,
+    /// How long the engine looks without sleeping after each message.
+    pub spin: Duration,
+    /// Called once by the engine's thread when it starts: for its priority.
+    pub on_engine_thread: Option<Box<dyn FnOnce() + Send>>,
+}
+
+impl std::fmt::Debug for HostSettings {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("HostSettings")
+            .field("member", &self.member)
+            .field("listen", &self.listen)
+            .field("memory", &self.memory)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Why a member's process could not start, or why it ended.
+#[derive(Debug, thiserror::Error)]
+pub enum HostError {
+    /// The address.
+    #[error("cannot listen on {address}: {source}")]
+    Listen {
+        /// Where.
+        address: SocketAddr,
+        /// Why not.
+        source: io::Error,
+    },
+    /// The file.
+    #[error("cannot use {path} as the memory of the member: {source}")]
+    Memory {
+        /// Which.
+        path: PathBuf,
+        /// Why not.
+        source: io::Error,
+    },
+    /// What the store has.
+    #[error("{0}")]
+    Store(String),
+    /// The system.
+    #[error("cannot start the member: {0}")]
+    Io(#[from] io::Error),
+    /// A part of it is no more.
+    #[error("the member has stopped: {0}")]
+    Stopped(String),
+}
+
+/// What a running member looks like from outside.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HostState {
+    /// The epoch whose primitives it executes; 0, if none.
+    pub open: Epoch,
+    /// Its place in the chain, if it has one.
+    pub position: Option<usize>,
+}
+
+/// A member that runs.
+#[derive(Debug)]
+pub struct Host {
+    inbox: Sender<Inbox>,
+    state: Arc<Mutex<HostState>>,
+    address: SocketAddr,
+    agent: Option<JoinHandle<()>>,
+    ended: Arc<Mutex<Option<String>>>,
+}
+
+impl Host {
+    /// Starts a member. Waits until the store has told what the group is like.
+    ///
+    /// # Errors
+    /// See [`HostError`].
+    pub fn start(
+        settings: HostSettings,
+        mut store: Box<dyn Store + Send>,
+    ) -> Result<Self, HostError> {
+        let config = mux::wait_for_config(&mut *store).map_err(HostError::Store)?;
+        if !config.members.contains(&settings.member) {
+            return Err(HostError::Store(format!(
+                "member {} does not belong to the group; its members are {:?}: add it first",
+                settings.member,
+                config.members.iter().map(|id| id.0).collect::<Vec<_>>()
+            )));
+        }
+        let layout = config.birth.layout();
+        let size = layout
+            .map_err(|error| HostError::Store(error.to_string()))?
+            .size();
+        if config.birth.durable && settings.memory.is_none() {
+            return Err(HostError::Store(
+                "the group is durable: its members need memory in a file".into(),
+            ));
+        }
+        let file = open_memory(&settings, size)?;
+        let (inbox, received) = channel();
+        let boot = Boot(rand::random());
+        let mut engine = Engine::start(
+            Arc::clone(&file),
+            settings.on_engine_thread,
+            settings.spin,
+            inbox.clone(),
+        )?;
+        let failed = |source| HostError::Listen {
+            address: settings.listen,
+            source,
+        };
+        let door = Door::open(
+            settings.listen,
+            config.birth.token,
+            engine.caller(),
+            inbox.clone(),
+        )
+        .map_err(failed)?;
+        let address = door.address();
+        let advertised = settings.advertise.unwrap_or_else(|| address.to_string());
+        let state = Arc::new(Mutex::new(HostState::default()));
+        let ended = Arc::new(Mutex::new(None));
+        let agent = Agent::new(
+            agent::Place {
+                member: settings.member,
+                boot,
+                advertised,
+                timing: settings.timing,
+                slow: settings.slow,
+                token: config.birth.token,
+            },
+            store,
+            file,
+            engine,
+            Arc::clone(&state),
+        );
+        let tell = Arc::clone(&ended);
+        let agent = std::thread::Builder::new()
+            .name("chain-agent".into())
+            .spawn(move || {
+                let why = agent.run(&received);
+                drop(door);
+                *lock(&tell) = why;
+            })?;
+        Ok(Self {
+            inbox,
+            state,
+            address,
+            agent: Some(agent),
+            ended,
+        })
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// What it does now.
+    #[must_use]
+    pub fn state(&self) -> HostState {
+        *lock(&self.state)
+    }
+
+    /// Whether it has ended, and why.
+    #[must_use]
+    pub fn ended(&self) -> Option<String> {
+        let ended = self.agent.as_ref().is_none_or(JoinHandle::is_finished);
+        ended.then(|| {
+            let why = lock(&self.ended).clone();
+            why.unwrap_or_else(|| "its agent has ended".to_owned())
+        })
+    }
+
+    /// Ends it in order: the others hear of it at once.
+    pub fn stop(&mut self) {
+        // It fails if it has ended already.
+        let _ = self.inbox.send(Inbox::Stop);
+        if let Some(agent) = self.agent.take() {
+            // A panic was reported where it happened.
+            let _ = agent.join();
+        }
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+fn open_memory(settings: &HostSettings, size: u64) -> Result<Arc<MemberFile>, HostError> {
+    let memory = match &settings.memory {
+        Some(path) => MemberFile::open(path, size).map_err(|source| (path.clone(), source)),
+        None => rustix::fs::memfd_create("group", rustix::fs::MemfdFlags::CLOEXEC)
+            .map_err(io::Error::from)
+            .and_then(|file| MemberFile::over(file.into(), "memory".as_ref(), size))
+            .map_err(|source| ("memory".into(), source)),
+    };
+    memory.map_err(|(path, source)| HostError::Memory { path, source })
+}
+
+/// Locks what no thread leaves half done, so that a panic of one does not stop the others.
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex
+        .lock()
+        .unwrap_or_else(std::sync::PoisonError::into_inner)
+}

@@ -1,0 +1,120 @@
+//! One store for several who ask: each gets the answers to its own questions.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use crate::config::{Event, Item, Reply, Request, Store, Ticket};
+use crate::membership::{CONFIG, Configuration, decode};
+
+/// Between looks at what a store has to say.
+pub(crate) const STORE_POLL: Duration = Duration::from_millis(5);
+const FIRST_ANSWER: Duration = Duration::from_secs(10);
+
+/// Who asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Owner {
+    Member,
+    Controller,
+    Directory,
+}
+
+/// A store, and who waits for what.
+pub(super) struct Mux {
+    store: Box<dyn Store + Send>,
+    owners: HashMap<Ticket, Owner>,
+}
+
+impl std::fmt::Debug for Mux {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Mux")
+            .field("owners", &self.owners)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The store, for one of them.
+#[derive(Debug)]
+pub(super) struct Via<'a> {
+    mux: &'a mut Mux,
+    owner: Owner,
+}
+
+impl Mux {
+    pub(super) fn new(store: Box<dyn Store + Send>) -> Self {
+        let owners = HashMap::new();
+        Self { store, owners }
+    }
+
+    pub(super) fn via(&mut self, owner: Owner) -> Via<'_> {
+        Via { mux: self, owner }
+    }
+
+    /// What there is, and for whom.
+    pub(super) fn poll(&mut self) -> Option<(Owner, Event)> {
+        loop {
+            let event = self.store.poll()?;
+            let owner = match &event {
+                Event::Answer(ticket, _) => self.owners.remove(ticket),
+                // The controller watches everything, the member what is configured.
+                Event::Changed { prefix } if prefix.is_empty() => Some(Owner::Controller),
+                Event::Changed { .. } => Some(Owner::Member),
+            };
+            if let Some(owner) = owner {
+                return Some((owner, event));
+            }
+        }
+    }
+}
+
+impl Store for Via<'_> {
+    fn submit(&mut self, request: Request) -> Ticket {
+        let ticket = self.mux.store.submit(request);
+        self.mux.owners.insert(ticket, self.owner);
+        ticket
+    }
+
+    fn poll(&mut self) -> Option<Event> {
+        None
+    }
+}
+
+/// What a store has under a prefix, waiting for it.
+///
+/// # Errors
+/// If it does not say.
+pub(crate) fn list(store: &mut dyn Store, prefix: &str) -> Result<Vec<Item>, String> {
+    let prefix = prefix.to_owned();
+    match ask(store, Request::List { prefix })? {
+        Reply::Items(items, _) => Ok(items),
+        other => Err(format!("the store answered a list with {other:?}")),
+    }
+}
+
+/// Asks a store and waits.
+///
+/// # Errors
+/// If it does not answer in time.
+pub(crate) fn ask(store: &mut dyn Store, request: Request) -> Result<Reply, String> {
+    let own = store.submit(request);
+    let deadline = Instant::now() + FIRST_ANSWER;
+    while Instant::now() < deadline {
+        match store.poll() {
+            Some(Event::Answer(ticket, answer)) if ticket == own => {
+                return answer.map_err(|error| error.to_string());
+            }
+            Some(_) => {}
+            None => std::thread::sleep(STORE_POLL),
+        }
+    }
+    Err(format!(
+        "the store did not answer within {FIRST_ANSWER:?}: is it there?"
+    ))
+}
+
+/// What the group is.
+pub(super) fn wait_for_config(store: &mut dyn Store) -> Result<Configuration, String> {
+    let items = list(store, CONFIG)?;
+    let item = items.iter().find(|item| item.key == CONFIG);
+    let item = item.ok_or("the store has no group: create one first")?;
+    decode(item).map_err(|error| error.to_string())
+}

@@ -1,0 +1,94 @@
+//! What this member says to others. A thread for each, so that one that does not listen holds up nobody; messages may be lost.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::{TcpStream, ToSocketAddrs};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::time::Duration;
+
+use crate::membership::MemberId;
+
+use super::message::{Said, greeting, write};
+
+/// What waits for one member; more is lost.
+const QUEUE: usize = 32;
+const CONNECT: Duration = Duration::from_millis(250);
+const WRITE: Duration = Duration::from_secs(1);
+
+#[derive(Debug)]
+struct Line {
+    address: String,
+    queue: SyncSender<Said>,
+}
+
+/// Lines to other members.
+#[derive(Debug)]
+pub(super) struct Peers {
+    own: MemberId,
+    token: [u8; 16],
+    lines: BTreeMap<MemberId, Line>,
+}
+
+impl Peers {
+    pub(super) fn new(own: MemberId, token: [u8; 16]) -> Self {
+        let lines = BTreeMap::new();
+        Self { own, token, lines }
+    }
+
+    /// Says something to a member that is at this address.
+    pub(super) fn send(&mut self, to: MemberId, address: &str, said: Said) {
+        let same = |line: &Line| line.address == address;
+        if !self.lines.get(&to).is_some_and(same) {
+            // The thread of a former address ends with its queue.
+            match self.line(to, address) {
+                Ok(line) => self.lines.insert(to, line),
+                Err(error) => return tracing::warn!(member = to.0, %error, "cannot talk to"),
+            };
+        }
+        if let Some(line) = self.lines.get(&to)
+            && let Err(std::sync::mpsc::TrySendError::Disconnected(_)) = line.queue.try_send(said)
+        {
+            self.lines.remove(&to);
+        }
+    }
+
+    fn line(&self, to: MemberId, address: &str) -> io::Result<Line> {
+        let (queue, said) = sync_channel(QUEUE);
+        let (own, token, at) = (self.own, self.token, address.to_owned());
+        std::thread::Builder::new()
+            .name(format!("chain-to-{to}"))
+            .spawn(move || talk(greeting(token, own).as_slice(), &at, &said))?;
+        let address = address.to_owned();
+        Ok(Line { address, queue })
+    }
+}
+
+fn talk(greeting: &[u8], address: &str, queue: &Receiver<Said>) {
+    let mut stream: Option<TcpStream> = None;
+    while let Ok(said) = queue.recv() {
+        if stream.is_none() {
+            stream = connect(greeting, address).ok();
+        }
+        if let Some(open) = &mut stream
+            && write(open, &said).is_err()
+        {
+            stream = None;
+        }
+    }
+}
+
+fn connect(greeting: &[u8], address: &str) -> io::Result<TcpStream> {
+    let mut last = io::Error::other("the name has no address");
+    for address in address.to_socket_addrs()? {
+        match TcpStream::connect_timeout(&address, CONNECT) {
+            Ok(mut stream) => {
+                stream.set_nodelay(true)?;
+                stream.set_write_timeout(Some(WRITE))?;
+                io::Write::write_all(&mut stream, greeting)?;
+                return Ok(stream);
+            }
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}

@@ -1,0 +1,102 @@
+//! Who finds its group broken tells the store until that has heard it: if nobody else is hit, nobody else does.
+
+mod support;
+
+use std::time::Duration;
+
+use offload_chain::Epoch;
+use offload_chain::config::{Reply, Request, Store};
+use offload_chain::lock::Slot;
+use offload_chain::membership::{
+    Boot, DOUBT, Doubt, Member, MemberId, MemberSettings, Seat, Session, SessionSettings, decode,
+};
+use support::mem::Mem;
+use support::near::Near;
+
+const PERIOD: Duration = Duration::from_millis(10);
+
+/// What the store has been told, by epoch.
+fn told(store: &mut Near) -> Vec<(String, Doubt)> {
+    let prefix = DOUBT.to_owned();
+    let list = Request::List { prefix };
+    let Ok(Reply::Items(items, _)) = store.ledger.apply(Duration::ZERO, &list) else {
+        panic!("a list is answered");
+    };
+    let doubts = items.iter();
+    doubts
+        .map(|item| (item.key.clone(), decode(item).unwrap()))
+        .collect()
+}
+
+fn store() -> Near {
+    Near::losing(DOUBT, 2)
+}
+
+/// A request that is lost is made again, a few heartbeats later; one that was answered is not.
+#[test]
+fn a_client_tells_until_it_is_heard() {
+    let mut store = store();
+    let mut session = Session::new(SessionSettings {
+        slot: Slot::new(3).unwrap(),
+        boot: Boot(1),
+        period: PERIOD,
+        misses: 3,
+    });
+    session.broken(Duration::ZERO, &mut store, Epoch(4));
+    assert_eq!(told(&mut store), []);
+    let mut now = Duration::ZERO;
+    let mut run = |store: &mut Near, periods: u32| {
+        for _ in 0..periods {
+            now += PERIOD;
+            session.tick(now, store);
+            while let Some(event) = store.poll() {
+                session.handle(now, store, event);
+            }
+        }
+    };
+    run(&mut store, 30);
+    let doubt = Doubt { suspect: None };
+    assert_eq!(told(&mut store), [("doubt/4".to_owned(), doubt)]);
+    // A controller has dealt with it.
+    store.loses = (DOUBT, 1);
+    run(&mut store, 30);
+    assert_eq!(store.loses, (DOUBT, 1), "it is not told again");
+}
+
+/// The same of a member, which knows whom it suspects.
+#[test]
+fn a_member_tells_until_it_is_heard() {
+    let mut store = store();
+    let mut memory = Mem::new(1 << 14);
+    let mut member = Member::new(MemberSettings {
+        seat: Seat {
+            id: MemberId(0),
+            boot: Boot(1),
+        },
+        address: "here".into(),
+        period: PERIOD,
+        misses: 3,
+        read_lease: PERIOD,
+        ready_chunks: 1,
+        planted: None,
+    });
+    member.doubt(&mut store, Epoch(4), Some(MemberId(7)));
+    assert_eq!(told(&mut store), []);
+    let mut now = Duration::ZERO;
+    let mut run = |store: &mut Near, periods: u32| {
+        for _ in 0..periods {
+            now += PERIOD;
+            member.tick(now, store, &mut memory);
+            while let Some(event) = store.poll() {
+                member.handle(now, store, &mut memory, event);
+            }
+        }
+    };
+    run(&mut store, 30);
+    let suspect = Some(MemberId(7));
+    let doubt = Doubt { suspect };
+    assert_eq!(told(&mut store), [("doubt/4".to_owned(), doubt)]);
+    store.loses = (DOUBT, 1);
+    run(&mut store, 30);
+    assert_eq!(store.loses, (DOUBT, 1), "it is not told again");
+}

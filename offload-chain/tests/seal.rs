@@ -1,0 +1,165 @@
+//! A member seals in two steps: its engine stops, then it looks at its log and reports (E2, I1, I12).
+
+mod support;
+
+use std::time::Duration;
+
+use offload_chain::Epoch;
+use offload_chain::config::{Expect, Reply, Request, Store};
+use offload_chain::log::{Header, format};
+use offload_chain::membership::{
+    Action, Birth, Boot, CONFIG, Configuration, MEMBER, Member, MemberId, MemberSettings, Phase,
+    Report, Seat, decode, encode,
+};
+use offload_chain::memory::Memory;
+use offload_chain::planted::Bug;
+use support::mem::Mem;
+use support::near::Near;
+
+const SEAT: Seat = Seat {
+    id: MemberId(0),
+    boot: Boot(1),
+};
+const BIRTH: Birth = Birth {
+    locks: 1,
+    ring_bytes: 512,
+    data_bytes: 64,
+    salt: 7,
+    token: [7; 16],
+    topology: offload_chain::group::Topology::Chain,
+    executes: true,
+    durable: true,
+};
+
+/// A member of a chain of one that was active in epoch 1, and the store.
+struct Scene {
+    store: Near,
+    member: Member,
+    memory: Mem,
+    now: Duration,
+    header: Header,
+}
+
+fn scene(planted: Option<Bug>) -> Scene {
+    let header = Header {
+        term: Epoch(1),
+        ..BIRTH.header().unwrap()
+    };
+    let mut memory = Mem::new(header.layout.size());
+    format(&mut memory, &header).unwrap();
+    let member = Member::new(MemberSettings {
+        seat: SEAT,
+        address: "here".into(),
+        period: Duration::from_millis(10),
+        misses: 3,
+        read_lease: Duration::from_millis(30),
+        ready_chunks: 1,
+        planted,
+    });
+    let mut scene = Scene {
+        store: Near::default(),
+        member,
+        memory,
+        now: Duration::ZERO,
+        header,
+    };
+    scene.configure(2);
+    scene
+}
+
+impl Scene {
+    fn configure(&mut self, epoch: u64) {
+        let value = encode(&Configuration {
+            epoch: Epoch(epoch),
+            phase: Phase::Seal,
+            chain: vec![SEAT],
+            vouching: vec![SEAT.id],
+            active_epoch: Epoch(1),
+            active_chain: vec![SEAT],
+            ..Configuration::new(BIRTH, vec![SEAT.id])
+        });
+        let (key, expect, lease) = (CONFIG.into(), Expect::Anything, None);
+        self.store.submit(Request::Put {
+            key,
+            value,
+            expect,
+            lease,
+        });
+    }
+
+    /// A few heartbeats; what the member wants done.
+    fn run(&mut self) -> Vec<Action> {
+        for _ in 0..4 {
+            self.now += Duration::from_millis(10);
+            let (store, memory) = (&mut self.store, &mut self.memory);
+            self.member.tick(self.now, store, memory);
+            while let Some(event) = self.store.poll() {
+                let (store, memory) = (&mut self.store, &mut self.memory);
+                self.member.handle(self.now, store, memory, event);
+            }
+        }
+        std::iter::from_fn(|| self.member.poll_action()).collect()
+    }
+
+    fn closed(&mut self, epoch: u64) {
+        let (store, memory) = (&mut self.store, &mut self.memory);
+        self.member.closed(self.now, store, memory, Epoch(epoch));
+        self.run();
+    }
+
+    /// What the engine had in hand: the header goes on.
+    fn engine_goes_on(&mut self) {
+        self.header = self.header.advanced(self.header.sequence + 1, 64);
+        let bytes = self.header.emit();
+        self.memory.write(self.header.at(), &bytes).unwrap();
+    }
+
+    /// What the store has of it: what it has sealed, and the end of its log.
+    fn reported(&mut self) -> (Epoch, Option<(Epoch, u64)>) {
+        let prefix = MEMBER.to_owned();
+        let list = Request::List { prefix };
+        let Ok(Reply::Items(items, _)) = self.store.ledger.apply(Duration::ZERO, &list) else {
+            panic!("a list is answered");
+        };
+        let report: Report = decode(&items[0]).unwrap();
+        (report.sealed, report.log)
+    }
+}
+
+/// However long the engine takes, nothing is reported before it has stopped, and the log that is reported is the one that it has left.
+#[test]
+fn the_log_is_looked_at_when_the_engine_has_stopped() {
+    let mut scene = scene(None);
+    let closes: Vec<Action> = scene.run();
+    assert_eq!(closes, [Action::Close(Epoch(2))]);
+    scene.engine_goes_on();
+    assert_eq!(scene.run(), []);
+    assert_eq!(scene.reported(), (Epoch(0), None));
+    scene.engine_goes_on();
+    scene.closed(2);
+    assert_eq!(scene.reported(), (Epoch(2), Some((Epoch(1), 3))));
+}
+
+/// Another epoch may come while the engine stops for one: it has to have stopped for the last.
+#[test]
+fn the_last_epoch_counts() {
+    let mut scene = scene(None);
+    scene.run();
+    scene.configure(3);
+    assert_eq!(scene.run(), [Action::Close(Epoch(3))]);
+    scene.closed(2);
+    assert_eq!(scene.reported(), (Epoch(0), None));
+    scene.engine_goes_on();
+    scene.closed(3);
+    assert_eq!(scene.reported(), (Epoch(3), Some((Epoch(1), 2))));
+}
+
+/// M12: a member that looks too early would be noticed.
+#[test]
+fn looking_early_is_noticed() {
+    let mut scene = scene(Some(Bug::SealedBeforeClosed));
+    scene.run();
+    scene.engine_goes_on();
+    scene.closed(2);
+    assert_eq!(scene.reported(), (Epoch(2), Some((Epoch(1), 1))));
+}
