@@ -1,5 +1,6 @@
 //! The command line: every command, its options and an example of its use.
 
+pub mod chain;
 pub mod device;
 pub mod fs;
 pub mod ftl;
@@ -122,6 +123,9 @@ pub enum Command {
     /// The other side of rping, ucmatose, perftest and others: for trying this endpoint against any RDMA network.
     #[command(subcommand)]
     Peer(peer::PeerCommand),
+    /// Groups of members that replicate a log: make, serve, look at, measure and compare them.
+    #[command(subcommand)]
+    Chain(chain::ChainCommand),
     /// Secrets and tokens of tenants.
     #[command(subcommand)]
     Token(token::TokenCommand),
@@ -145,6 +149,7 @@ impl Command {
                 | Self::Litmus(_)
                 | Self::Peer(_)
                 | Self::Torture(_)
+                | Self::Chain(chain::ChainCommand::Serve(_))
         )
     }
 }

@@ -1,6 +1,7 @@
 //! The commands, one file each.
 
 mod bench;
+mod chain;
 mod demo;
 mod fsck;
 mod fsck_meter;
@@ -68,6 +69,7 @@ pub fn run(cli: &Cli) -> Result<Done> {
         Command::Soak(options) => soak::run(options, json),
         Command::Litmus(options) => litmus::run(options, json),
         Command::Peer(command) => peer::run(command, json),
+        Command::Chain(command) => chain::run(command, json),
         Command::Token(command) => token::run(command, json),
         Command::Torture(command) => torture::run(command, json),
         Command::PerfServer(options) => perf::serve(options),

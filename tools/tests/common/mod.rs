@@ -235,10 +235,31 @@ impl Target {
             if let Some(status) = self.child.try_wait().unwrap() {
                 return status;
             }
-            assert!(start.elapsed() < Duration::from_secs(30), "it does not end");
+            let threads = || threads_of(self.child.id());
+            assert!(
+                start.elapsed() < Duration::from_secs(30),
+                "it does not end:\n{}",
+                threads()
+            );
             std::thread::sleep(Duration::from_millis(10));
         }
     }
+}
+
+/// What the threads of a process wait in, as far as the kernel tells.
+fn threads_of(process: u32) -> String {
+    let tasks = std::fs::read_dir(format!("/proc/{process}/task"));
+    let mut said = String::new();
+    for task in tasks.into_iter().flatten().flatten() {
+        let file = |name| std::fs::read_to_string(task.path().join(name)).unwrap_or_default();
+        let (name, state) = (file("comm"), file("stat"));
+        let state = state
+            .rsplit(')')
+            .next()
+            .and_then(|rest| rest.trim().chars().next());
+        said += &format!("{} {state:?}\n{}\n", name.trim(), file("stack"));
+    }
+    said
 }
 
 /// The directory that these options of `serve` mount on.

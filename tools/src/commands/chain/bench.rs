@@ -1,0 +1,316 @@
+//! `chain bench`: appends under load, timed; then everything is read back at every member and compared.
+
+use std::collections::VecDeque;
+use std::io::{self, Write};
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+use offload_chain::client::{Client, ClientSettings, Submitted};
+use offload_chain::lock::LockId;
+use offload_chain::log::{Entry, Preset};
+use serde_json::json;
+
+use crate::cli::chain::ChainBench;
+use crate::commands::interrupt::Interrupt;
+use crate::commands::show;
+use crate::perf::figures::{Latencies, latencies};
+
+/// Places in the data that records go to in turn.
+const PLACES_MAX: u64 = 1024;
+const LOCK: Duration = Duration::from_secs(30);
+const STEP: Duration = Duration::from_millis(20);
+
+/// A time in which nothing was acknowledged.
+struct Pause {
+    /// Since the start.
+    at: Duration,
+    length: Duration,
+    /// Epoch in which it ended.
+    epoch: u64,
+}
+
+/// What was seen.
+struct Seen {
+    latencies: Latencies,
+    elapsed: Duration,
+    pauses: Vec<Pause>,
+    longest: Duration,
+    acknowledged: u64,
+    epochs: u64,
+}
+
+/// Records that say which they are.
+struct Pattern {
+    size: usize,
+    places: u64,
+}
+
+impl Pattern {
+    fn entry(&self, record: Submitted) -> Entry {
+        Entry {
+            offset: record % self.places * self.size as u64,
+            bytes: self.bytes(record),
+        }
+    }
+
+    /// Its number, again and again.
+    fn bytes(&self, record: Submitted) -> Vec<u8> {
+        let number = record.to_le_bytes();
+        number.iter().copied().cycle().take(self.size).collect()
+    }
+
+    /// The last of so many records that went to this place.
+    fn last(&self, place: u64, records: Submitted) -> Option<Submitted> {
+        let back = (records % self.places + self.places - place) % self.places;
+        records.checked_sub(back).filter(|record| *record > 0)
+    }
+}
+
+/// Tells now and then how far it is.
+struct Progress {
+    every: Option<Duration>,
+    due: Duration,
+    json: bool,
+}
+
+impl Progress {
+    fn new(options: &ChainBench, json: bool) -> Self {
+        Self {
+            every: options.progress,
+            due: Duration::ZERO,
+            json,
+        }
+    }
+
+    fn tell(&mut self, at: Duration, acknowledged: u64, epoch: u64) {
+        let Some(every) = self.every.filter(|_| at >= self.due) else {
+            return;
+        };
+        self.due = at + every;
+        // Who does not read it any more is told nothing at the end, either.
+        let _ = match self.json {
+            true => writeln!(
+                io::stdout(),
+                "{}",
+                json!({ "at_s": at.as_secs_f64(), "acknowledged": acknowledged, "epoch": epoch })
+            ),
+            false => writeln!(
+                io::stdout(),
+                "{}: {acknowledged} records, epoch {epoch}",
+                show::time(at)
+            ),
+        };
+    }
+}
+
+pub(super) fn run(options: &ChainBench, json: bool) -> Result<()> {
+    if !(0.1..=86_400.0).contains(&options.seconds) {
+        bail!("{} seconds: 0.1 to 86400 are possible", options.seconds);
+    }
+    let interrupt = Interrupt::install()?;
+    let store = super::open(&options.store)?;
+    let settings = ClientSettings {
+        timing: options.timing.timing(),
+        spin: Duration::from_micros(options.poll),
+        preset: match options.visible {
+            true => Preset::VOLATILE,
+            false => Preset::STRICT,
+        },
+        ..ClientSettings::default()
+    };
+    let mut client = Client::connect(store, settings)?;
+    let config = client.configuration();
+    if !options.visible && !config.birth.durable {
+        bail!("the group is volatile: its records can only be made visible (--visible)");
+    }
+    let size = options.size.as_u64();
+    let data = client.layout().data_bytes();
+    if size == 0 || size > data {
+        bail!(
+            "records of {}: the group has {} of data",
+            options.size,
+            show::bytes(data)
+        );
+    }
+    let pattern = Pattern {
+        size: usize::try_from(size)?,
+        places: (data / size).min(PLACES_MAX),
+    };
+    client.lock(LockId::LOG, LOCK)?;
+    let mut progress = Progress::new(options, json);
+    let seen = load(&mut client, options, &pattern, &interrupt, &mut progress)?;
+    client.drain()?;
+    let compared = compare(&mut client, &pattern)?;
+    client.unlock(LockId::LOG)?;
+    client.leave();
+    tell(options, &seen, compared, json);
+    Ok(())
+}
+
+fn load(
+    client: &mut Client,
+    options: &ChainBench,
+    pattern: &Pattern,
+    interrupt: &Interrupt,
+    progress: &mut Progress,
+) -> Result<Seen> {
+    let start = Instant::now();
+    let length = Duration::from_secs_f64(options.seconds);
+    let mut under_way: VecDeque<Instant> = VecDeque::new();
+    let (mut last, mut longest) = (start, Duration::ZERO);
+    let mut pauses = Vec::new();
+    let mut latencies = latencies();
+    let mut acknowledged = 0;
+    loop {
+        let open = start.elapsed() < length && interrupt.check().is_ok();
+        while open && under_way.len() < usize::from(options.depth) {
+            let next = acknowledged + under_way.len() as u64 + 1;
+            client.submit(vec![pattern.entry(next)])?;
+            under_way.push_back(Instant::now());
+        }
+        if under_way.is_empty() {
+            break;
+        }
+        client.turn(STEP)?;
+        let now = Instant::now();
+        let epoch = client.configuration().epoch.0;
+        progress.tell(now - start, client.acknowledged(), epoch);
+        let new = client.acknowledged() - acknowledged;
+        if new == 0 {
+            continue;
+        }
+        acknowledged += new;
+        for posted in under_way.drain(..new as usize) {
+            latencies.saturating_record((now - posted).as_nanos() as u64);
+        }
+        let pause = now - last;
+        last = now;
+        longest = longest.max(pause);
+        if pause > options.pause {
+            pauses.push(Pause {
+                at: now - start,
+                length: pause,
+                epoch,
+            });
+        }
+    }
+    Ok(Seen {
+        latencies,
+        elapsed: start.elapsed(),
+        pauses,
+        longest,
+        acknowledged,
+        epochs: client.epochs(),
+    })
+}
+
+/// All that was acknowledged is there, at each member. How many places were looked at.
+fn compare(client: &mut Client, pattern: &Pattern) -> Result<u64> {
+    let records = client.acknowledged();
+    let data_at = client.layout().data_at();
+    let mut compared = 0;
+    for member in 0..client.configuration().chain.len() {
+        for place in 0..pattern.places {
+            let Some(record) = pattern.last(place, records) else {
+                continue;
+            };
+            let at = data_at + place * pattern.size as u64;
+            let found = client.read_memory(member, at, pattern.size)?;
+            if found != pattern.bytes(record) {
+                bail!(
+                    "record {record} was acknowledged, and member {member} of the chain has something else at byte {at} of its memory"
+                );
+            }
+            compared += 1;
+        }
+    }
+    Ok(compared)
+}
+
+fn tell(options: &ChainBench, seen: &Seen, compared: u64, json: bool) {
+    let us = |nanos: u64| nanos as f64 / 1e3;
+    let quantile = |part| us(seen.latencies.value_at_quantile(part));
+    let rate = seen.acknowledged as f64 / seen.elapsed.as_secs_f64();
+    if json {
+        let pauses: Vec<_> = (seen.pauses.iter())
+            .map(|pause| {
+                json!({
+                    "at_s": pause.at.as_secs_f64(),
+                    "ms": pause.length.as_secs_f64() * 1e3,
+                    "epoch": pause.epoch,
+                })
+            })
+            .collect();
+        let report = json!({
+            "records": seen.acknowledged,
+            "seconds": seen.elapsed.as_secs_f64(),
+            "records_s": rate,
+            "mib_s": rate * options.size.as_u64() as f64 / f64::from(1 << 20),
+            "mean_us": seen.latencies.mean() / 1e3,
+            "p50_us": quantile(0.5),
+            "p95_us": quantile(0.95),
+            "p99_us": quantile(0.99),
+            "max_us": us(seen.latencies.max()),
+            "longest_pause_ms": seen.longest.as_secs_f64() * 1e3,
+            "pauses": pauses,
+            "epochs": seen.epochs,
+            "compared": compared,
+        });
+        return println!("{report}");
+    }
+    let mut table = show::table(&[
+        "records",
+        "per second",
+        "p50",
+        "p95",
+        "p99",
+        "longest",
+        "epochs",
+    ]);
+    let time = |micros: f64| show::time(Duration::from_secs_f64(micros / 1e6));
+    table.add_row([
+        seen.acknowledged.to_string(),
+        format!("{rate:.0}"),
+        time(quantile(0.5)),
+        time(quantile(0.95)),
+        time(quantile(0.99)),
+        time(us(seen.latencies.max())),
+        seen.epochs.to_string(),
+    ]);
+    println!("{table}");
+    for pause in &seen.pauses {
+        println!(
+            "nothing for {} until {} (epoch {})",
+            show::time(pause.length),
+            show::time(pause.at),
+            pause.epoch
+        );
+    }
+    println!("{compared} places read back, all as acknowledged");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The place of each record, and the last record of each place, agree.
+    #[test]
+    fn places() {
+        let pattern = Pattern { size: 9, places: 7 };
+        for records in 0..40 {
+            let mut last = [None; 7];
+            for record in 1..=records {
+                let place = pattern.entry(record).offset / 9;
+                last[place as usize] = Some(record);
+            }
+            for place in 0..7 {
+                assert_eq!(
+                    pattern.last(place, records),
+                    last[place as usize],
+                    "{records}"
+                );
+            }
+        }
+        assert_eq!(pattern.bytes(0x0102), [2, 1, 0, 0, 0, 0, 0, 0, 2]);
+    }
+}

@@ -1,0 +1,92 @@
+//! `chain serve`: a member, until it is told to end.
+
+use std::io::{self, IsTerminal, Write};
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use offload_chain::host::{Host, HostSettings, Timing};
+use offload_chain::membership::{MemberId, SlowPolicy};
+use sd_notify::NotifyState;
+use serde_json::json;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use tracing::{info, warn};
+use tracing_subscriber::EnvFilter;
+
+use crate::cli::chain::ChainServe;
+use crate::descriptors;
+use crate::perf::hyperloop::Priority;
+
+/// Between looks whether the member has ended by itself.
+const LOOK: Duration = Duration::from_millis(50);
+
+pub(super) fn run(options: &ChainServe, json: bool) -> Result<()> {
+    start_log();
+    descriptors::raise_limit();
+    let mut signals = Signals::new([SIGINT, SIGTERM])?;
+    let store = super::open(&options.store)?;
+    let settings = HostSettings {
+        member: MemberId(options.member),
+        listen: options.listen,
+        advertise: options.advertise.clone(),
+        memory: options.memory.clone(),
+        timing: Timing {
+            patience: options.patience,
+            read_lease: options.read_lease,
+            ..options.timing.timing()
+        },
+        slow: SlowPolicy {
+            factor: options.slow_factor,
+            floor: options.slow_floor,
+            remove: options.remove_slow,
+            ..SlowPolicy::default()
+        },
+        spin: Duration::from_micros(options.poll),
+        on_engine_thread: Some(Box::new(|| {
+            // It stands for a NIC, which no other program can keep waiting.
+            if let Err(error) = Priority::Endpoint.take() {
+                info!(%error, "the engine has ordinary priority");
+            }
+        })),
+    };
+    let mut host = Host::start(settings, store)?;
+    // Nobody reads it if whoever waited has been interrupted, which then comes as a signal.
+    let _ = match json {
+        true => writeln!(
+            io::stdout(),
+            "{}",
+            json!({ "member": options.member, "listening": host.address().to_string() })
+        ),
+        false => writeln!(
+            io::stdout(),
+            "member {} listening on {}",
+            options.member,
+            host.address()
+        ),
+    };
+    // Without a service manager there is nobody to tell.
+    let _ = sd_notify::notify(&[NotifyState::Ready]);
+    loop {
+        if let Some(signal) = signals.pending().next() {
+            info!(signal, "ending");
+            break;
+        }
+        if let Some(why) = host.ended() {
+            bail!("member {} has stopped: {why}", options.member);
+        }
+        std::thread::sleep(LOOK);
+    }
+    host.stop();
+    Ok(())
+}
+
+fn start_log() {
+    let filter = EnvFilter::try_from_env("FLASHNET_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
+    let log = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .with_writer(io::stderr)
+        .with_ansi(io::stderr().is_terminal());
+    if log.try_init().is_err() {
+        warn!("a log is kept already");
+    }
+}

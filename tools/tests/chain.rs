@@ -1,0 +1,250 @@
+//! Replication groups as an operator has them: members, clients and commands are processes of one machine, configured in a file.
+//!
+//! Members and clients are killed, frozen, taken out and wiped while records are appended (I12-I15, I18). Whatever happens, the bench goes
+//! on, in the end finds everything that was acknowledged at every member, and all members are alike. Pauses are printed, not judged.
+
+mod common;
+mod replicas;
+
+use std::fs;
+
+use replicas::{Group, Load};
+use serde_json::Value;
+
+/// Says how long nothing was acknowledged.
+fn tell(what: &str, report: &Value) {
+    println!(
+        "{what}: {} records, longest pause {:.0} ms, pauses (ms): {:?}",
+        report["records"],
+        report["longest_pause_ms"].as_f64().unwrap(),
+        report["pauses"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|pause| pause["ms"].as_f64().unwrap() as u64)
+            .collect::<Vec<_>>()
+    );
+}
+
+/// Ends the load, and looks at everything.
+fn judge(group: &Group, load: Load, members: usize, what: &str) {
+    let report = load.finish();
+    tell(what, &report);
+    group.verify(members);
+}
+
+/// What can not be is refused, with its cause; nothing is changed by it.
+#[test]
+fn wrong_usage() {
+    let mut group = Group::local();
+    let says = |said: &str, words: &str| assert!(said.contains(words), "{said}");
+    says(&group.bad(&["status"]), "there is no group");
+    says(&group.bad(&["add", "4"]), "there is no group");
+    says(&group.bad(&["serve", "--member", "1"]), "create one first");
+    let twice = ["create", "--members", "1,2,1", "--data", "1MiB"];
+    says(&group.bad(&twice), "twice");
+    let big = ["create", "--members", "1", "--data", "1MiB", "--ring", "1B"];
+    says(&group.bad(&big), "such a group can not be");
+    group.create("1,2", &[]);
+    let again = ["create", "--members", "1", "--data", "1MiB"];
+    says(&group.bad(&again), "there is a group");
+    says(
+        &group.bad(&["serve", "--member", "3", "--memory", "x"]),
+        "does not belong to the group",
+    );
+    says(
+        &group.bad(&["serve", "--member", "1"]),
+        "need memory in a file",
+    );
+    says(&group.bad(&["add", "2"]), "belongs to the group already");
+    says(
+        &group.bad(&["add", "3", "3"]),
+        "belongs to the group already",
+    );
+    says(&group.bad(&["remove", "7"]), "does not belong to the group");
+    says(&group.bad(&["remove", "1", "2"]), "one member at least");
+    // Nobody serves.
+    says(
+        &group.bad(&["verify", "--timeout", "300ms"]),
+        "the group to be active",
+    );
+    let text = group.run(&["status"]);
+    assert!(text.status.success());
+    assert_eq!(group.status().epoch(), 0);
+
+    for id in 1..=2 {
+        group.start(id);
+    }
+    group.serves(&[1, 2], "the start");
+    says(&group.bad(&["bench", "--size", "1MiB"]), "of data");
+    says(&group.bad(&["bench", "--seconds", "0"]), "are possible");
+    says(&group.bad(&["remove", "1", "2"]), "nobody would be left");
+    group.store = "http://127.0.0.1:1/x".to_owned();
+    says(&group.bad(&["status"]), "names no kind of store");
+    let file = group.memory(9);
+    fs::write(&file, "something else").unwrap();
+    group.store = file.to_str().unwrap().to_owned();
+    says(&group.bad(&["status"]), "is not a store");
+    group.store = file.parent().unwrap().to_str().unwrap().to_owned();
+    says(&group.bad(&["status"]), "cannot");
+}
+
+/// A person can read what a group does.
+#[test]
+fn status_is_for_people() {
+    let mut group = Group::local();
+    group.create("1,2,3", &["--volatile"]);
+    let told = |group: &Group| common::good(&["chain", "status", "--store", &group.store]);
+    let before = told(&group);
+    assert!(
+        before.contains("waiting for all members to serve"),
+        "{before}"
+    );
+    assert!(before.contains("not serving"), "{before}");
+    for id in 1..=3 {
+        group.start(id);
+    }
+    group.serves(&[1, 2, 3], "the start");
+    let after = told(&group);
+    for word in ["epoch", "active", "volatile", "head", "tail", "serving"] {
+        assert!(after.contains(word), "{word}: {after}");
+    }
+}
+
+/// I13-I15: each member in turn is killed under load, and comes back; one is told to end.
+#[test]
+fn members_die_and_return() {
+    let mut group = Group::local();
+    group.up(&[]);
+    let mut load = group.load(&[]);
+    for round in 0..3 {
+        // Head, middle and tail.
+        let chain = group.serves(&[1, 2, 3], "the round before").chain();
+        let victim = chain[round];
+        let what = format!("the death of member {victim} at place {round}");
+        group.kill(victim);
+        load.goes_on(&what);
+        let others: Vec<u32> = chain.into_iter().filter(|id| *id != victim).collect();
+        group.serves(&others, &what);
+        group.start(victim);
+        let chain = group.serves(&[1, 2, 3], "its return").chain();
+        assert_eq!(chain.last(), Some(&victim), "who returns is at the end");
+        load.goes_on("its return");
+    }
+    let head = group.status().chain()[0];
+    assert!(group.stop(head).success(), "told to end, it ends in order");
+    load.goes_on("the end of the head");
+    group.start(head);
+    group.serves(&[1, 2, 3], "its return");
+    judge(
+        &group,
+        load,
+        3,
+        "kills of head, middle, tail; end of the head",
+    );
+}
+
+/// I12, I14: the head sleeps beyond its lease and wakes up; a member loses its memory.
+#[test]
+fn frozen_and_wiped() {
+    let mut group = Group::local();
+    group.up(&[]);
+    let mut load = group.load(&[]);
+    let chain = group.status().chain();
+    let (head, others) = (chain[0], &chain[1..]);
+    group.freeze(head);
+    group.serves(others, "the head was frozen");
+    load.goes_on("the head was frozen");
+    group.thaw(head);
+    group.serves(&[1, 2, 3], "the head was thawed");
+    load.goes_on("the head was thawed");
+
+    let wiped = group.status().chain()[1];
+    group.kill(wiped);
+    fs::remove_file(group.memory(wiped)).unwrap();
+    group.start(wiped);
+    group.serves(&[1, 2, 3], "a member was wiped");
+    load.goes_on("a member was wiped");
+    judge(&group, load, 3, "freeze of the head, wiped member");
+}
+
+/// I15: members are added and removed under load.
+#[test]
+fn members_come_and_go() {
+    let mut group = Group::local();
+    group.up(&[]);
+    let mut load = group.load(&[]);
+    group.good(&["add", "4"]);
+    group.start(4);
+    group.serves(&[1, 2, 3, 4], "member 4 was added");
+    load.goes_on("member 4 was added");
+    let head = group.status().chain()[0];
+    group.good(&["remove", &head.to_string()]);
+    let left: Vec<u32> = (1..=4).filter(|id| *id != head).collect();
+    group.serves(&left, "the head was removed");
+    load.goes_on("the head was removed");
+    assert!(group.stop(head).success());
+    // Back, with what it had.
+    group.good(&["add", &head.to_string()]);
+    group.start(head);
+    group.serves(&[1, 2, 3, 4], "the head was added again");
+    // Down to one, and up again.
+    let chain = group.status().chain();
+    let three: Vec<String> = chain[..3].iter().map(u32::to_string).collect();
+    group.good(&["remove", &three[0], &three[1], &three[2]]);
+    group.serves(&chain[3..], "three were removed");
+    load.goes_on("three were removed");
+    group.good(&["add", &three[0], &three[1]]);
+    group.serves(&[chain[0], chain[1], chain[3]], "two were added again");
+    judge(&group, load, 3, "added and removed");
+}
+
+/// I12, I18: a client dies with the lock of the log, and records under way; the next gets the lock.
+#[test]
+fn a_dead_client_keeps_no_lock() {
+    let mut group = Group::local();
+    group.up(&[]);
+    for round in 0..2 {
+        let mut load = group.load(&[]);
+        load.goes_on(&format!("death {round} of a client"));
+        load.kill();
+    }
+    let load = group.load(&[]);
+    judge(&group, load, 3, "clients killed");
+    let gone = |status: &replicas::Status| status.0["clients"] == Value::Array(Vec::new());
+    group.wait("no client to be left", gone);
+}
+
+/// The same with the other topology: the head dies, and a member.
+#[test]
+fn star() {
+    let mut group = Group::local();
+    group.up(&["--topology", "star"]);
+    let mut load = group.load(&[]);
+    for place in 0..2 {
+        let chain = group.status().chain();
+        group.kill(chain[place]);
+        load.goes_on(&format!("the death of place {place}"));
+        group.start(chain[place]);
+        group.serves(&[1, 2, 3], "its return");
+    }
+    judge(&group, load, 3, "star");
+}
+
+/// I14: memory that ends with its process vouches for nothing; what is left of the group does.
+#[test]
+fn volatile() {
+    let mut group = Group::local();
+    group.up(&["--volatile"]);
+    let refused = group.bad(&["bench"]);
+    assert!(refused.contains("--visible"), "{refused}");
+    let mut load = group.load(&["--visible"]);
+    for place in [2, 0] {
+        let chain = group.status().chain();
+        group.kill(chain[place]);
+        load.goes_on(&format!("the death of place {place}"));
+        group.start(chain[place]);
+        group.serves(&[1, 2, 3], "its return");
+    }
+    judge(&group, load, 3, "volatile");
+}
