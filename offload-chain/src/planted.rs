@@ -8,6 +8,8 @@ pub enum Bug {
     AdvanceBeforeCopy,
     /// Recovery takes records of an earlier term for real.
     StaleRecordAccepted,
+    /// Recovery of a log that is not carried out leaves what is behind its end.
+    FreeNotErased,
     /// Recovery does not compare checksums.
     TornRecordAccepted,
     /// Each epoch that is tried decides anew where the log ends.

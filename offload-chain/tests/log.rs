@@ -159,6 +159,116 @@ fn the_replicated_preset_leaves_the_data_alone() {
     assert!(data(&group.members[1]).iter().all(|byte| *byte == 0));
 }
 
+/// What went wrong in one life of a log that is not carried out.
+fn replicated_lives(seed: u64, bug: Option<Bug>) -> Result<(), String> {
+    let mut rng = Rng::new(seed);
+    let mut group = Local::new(2, layout().size(), 64);
+    for member in &mut group.members {
+        format(member, &Header::first(layout(), SALT, false)).unwrap();
+    }
+    // Records by number: what was ever posted, and what is not given up.
+    let mut posted: BTreeMap<u64, Vec<u8>> = BTreeMap::new();
+    let (mut acknowledged, mut truncated) = (0, 1);
+    for epoch in 1..7 {
+        let found = find(&group.members[0], None).map_err(|error| error.to_string())?;
+        let mut log = Log::resume(&found, Preset::REPLICATED);
+        posted.retain(|sequence, _| *sequence < found.sequence);
+        for _ in 0..rng.range(5, 150) {
+            match rng.below(6) {
+                0 | 1 => {
+                    let bytes = vec![rng.next() as u8; *rng.pick(&[1, 8, 60, 130])];
+                    let entry = Entry {
+                        offset: 0,
+                        bytes: bytes.clone(),
+                    };
+                    if let Ok(sequence) = log.append(&mut group, 0, &[entry]) {
+                        posted.insert(sequence, bytes);
+                    }
+                }
+                2 if rng.permille(400) => {
+                    let before = rng.range(log.begins(), log.sequence() + 1);
+                    log.truncate(&mut group, before);
+                }
+                _ => {
+                    group.step(&mut rng);
+                }
+            }
+            for event in events(&mut group, &mut log) {
+                match event {
+                    LogEvent::Appended(sequence) => acknowledged = sequence,
+                    LogEvent::Truncated(before) => truncated = truncated.max(before),
+                    _ => {}
+                }
+            }
+        }
+        group.reopen();
+        for member in &mut group.members {
+            member.cut(&mut rng);
+        }
+        // The longest is the source: the other gets its ring and its header.
+        let ends = [0, 1].map(|at| find(&group.members[at], bug).unwrap().sequence);
+        let source = usize::from(ends[1] > ends[0]);
+        let log_bytes = group.members[source].bytes()[..layout().data_at() as usize].to_vec();
+        group.members[1 - source].put(0, &log_bytes);
+        group.members[1 - source].flush_all();
+        for member in &mut group.members {
+            // Recovery is cut as well, and starts again.
+            let mut trial = member.clone();
+            recover(&mut trial, Epoch(epoch), None, bug).map_err(|error| error.to_string())?;
+            for _ in 0..rng.below(3) {
+                let mut cut = member.clone();
+                let ring = layout().ring_at() as usize..layout().data_at() as usize;
+                let erased = trial.bytes()[ring.clone()].to_vec();
+                cut.put(ring.start, &erased);
+                cut.cut(&mut rng);
+                *member = cut;
+            }
+            recover(member, Epoch(epoch), None, bug).map_err(|error| error.to_string())?;
+            let found = find(member, bug).map_err(|error| error.to_string())?;
+            let first = found.header.sequence;
+            if found.sequence <= acknowledged {
+                return Err(format!(
+                    "{acknowledged} is lost: the log ends at {}",
+                    found.sequence
+                ));
+            }
+            if first < truncated {
+                return Err(format!(
+                    "the log begins at {first}, and was truncated to {truncated}"
+                ));
+            }
+            for (at, record) in &found.records {
+                let copy = record.copies[0];
+                let start = (at + copy.from) as usize;
+                let bytes = &member.bytes()[start..start + copy.length as usize];
+                if posted.get(&record.sequence).map(Vec::as_slice) != Some(bytes) {
+                    return Err(format!("record {} is not what was posted", record.sequence));
+                }
+            }
+        }
+        if group.members[0].bytes() != group.members[1].bytes() {
+            return Err("the members differ".into());
+        }
+    }
+    Ok(())
+}
+
+/// I1, I6, I14, I15, for a log that is not carried out: records outlive any number of epochs and cuts, until they are truncated, and
+/// nothing stale comes back.
+#[test]
+fn records_that_are_not_carried_out_stay() {
+    for seed in 0..400 {
+        replicated_lives(seed, None).unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
+    }
+}
+
+/// M12: the test above would notice if the rest of the ring were not erased.
+#[test]
+fn stale_records_that_are_not_erased_are_found() {
+    let noticed = |seed: &u64| replicated_lives(*seed, Some(Bug::FreeNotErased)).is_err();
+    assert!((0..4000).any(|seed| noticed(&seed)));
+}
+
 #[test]
 fn memory_of_nobody_is_not_recovered() {
     let mut memory = Mem::new(layout().size());

@@ -72,7 +72,11 @@ impl Flash {
     /// that each write of the disk would be flushed soon, and a cut would damage nothing.
     fn crowd(&self, stop: &AtomicBool) {
         let path = self.mount.path().join("loose");
-        let options = OpenOptions::new().write(true).create(true).open(path);
+        let options = OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .open(path);
         let Ok(file) = options else { return };
         for turn in 0.. {
             let at = turn * 5 % LOOSE_PIECES * LOOSE_BYTES as u64;

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use rand::Rng;
 
 use super::flights::Flights;
+use super::image::Image;
 use super::reads::READ_BYTES;
 use super::records::Pending;
 use super::{Client, ClientError};
@@ -14,7 +15,7 @@ use crate::group::tcp::{StartError, TcpClient};
 use crate::group::{Denied, Outcome, Primitive, Primitives};
 use crate::host::{link_config, shape_of};
 use crate::lock::{LockId, Word};
-use crate::log::{HEADER_BYTES, HEADER_SLOTS, Header, Layout, Log};
+use crate::log::{Found, HEADER_BYTES, HEADER_SLOTS, Header, Layout, Log, find};
 
 /// Between attempts to connect.
 const RETRY: Duration = Duration::from_millis(2);
@@ -198,14 +199,20 @@ impl Client {
             slots.push(self.read_now(Layout::header_at(slot), HEADER_BYTES)?);
         }
         let header = Header::newest([&slots[0], &slots[1]]).ok_or(Broken)?;
-        if self.acknowledged > 0 && self.last_sequence >= header.sequence {
+        let log = match header.executes {
+            // It starts empty in each epoch, and with each holder of the lock.
+            true => Log::open(header, self.settings.preset),
+            false => Log::resume(&self.find_log()?.0, self.settings.preset),
+        };
+        let end = log.sequence();
+        if self.acknowledged > 0 && self.last_sequence >= end {
             self.end(ClientError::Damaged {
                 acknowledged: self.last_sequence,
-                found: header.sequence,
+                found: end,
             });
             return Err(Broken);
         }
-        let happened = |record: &Pending| record.sequence.is_some_and(|at| at < header.sequence);
+        let happened = |record: &Pending| record.sequence.is_some_and(|at| at < end);
         while self.pending.front().is_some_and(happened) {
             let record = self.pending.pop_front();
             self.acknowledged += 1;
@@ -216,7 +223,17 @@ impl Client {
         for record in &mut self.pending {
             record.sequence = None;
         }
-        self.log = Some(Log::open(header, self.settings.preset));
+        self.log = Some(log);
         Ok(())
+    }
+
+    /// The log as it is in the ring of a member.
+    pub(super) fn find_log(&mut self) -> Result<(Found, Image), Broken> {
+        let length = usize::try_from(self.layout.data_at()).map_err(|_| Broken)?;
+        let bytes = self.read_now(0, length)?;
+        let size = self.layout.size();
+        let image = Image { bytes, size };
+        let found = find(&image, None).map_err(|_| Broken)?;
+        Ok((found, image))
     }
 }

@@ -32,6 +32,7 @@
 mod epoch;
 mod error;
 mod flights;
+mod image;
 mod locks;
 mod reads;
 mod records;

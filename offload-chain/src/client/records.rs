@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use super::epoch::Broken;
 use super::{Client, ClientError, Submitted};
 use crate::lock::LockId;
 use crate::log::{Entry, Log};
@@ -63,7 +64,7 @@ impl Client {
         Ok(())
     }
 
-    /// Waits until everything appended is carried out by all members.
+    /// Waits until everything appended is carried out by all members; of a log that is not carried out, until nothing is under way.
     ///
     /// # Errors
     /// If that can not be, or takes too long.
@@ -72,13 +73,57 @@ impl Client {
         loop {
             self.wait_for(self.submitted)?;
             self.wait_for_group(deadline)?;
-            let idle = self.log.as_ref().is_none_or(Log::is_idle);
+            let executes = self.config.birth.executes;
+            let idle = |log: &Log| log.is_idle() || (!executes && log.is_quiet());
+            let idle = self.log.as_ref().is_none_or(idle);
             if self.group.is_some() && idle {
                 return Ok(());
             }
             self.turn(self.settings.timing.period)?;
             if Instant::now() >= deadline {
                 return Err(ClientError::TimedOut("the members to carry out the log"));
+            }
+        }
+    }
+
+    /// The records of a log that is not carried out, as any member has them: numbers in the log, offsets and bytes. What is under
+    /// way may be among them.
+    ///
+    /// # Errors
+    /// If the group is not there in time, or this client is no more.
+    pub fn records(&mut self) -> Result<Vec<(u64, Vec<Entry>)>, ClientError> {
+        let deadline = Instant::now() + self.settings.timeout;
+        loop {
+            self.wait_for_group(deadline)?;
+            match self.find_log() {
+                Ok((found, image)) => return Ok(image.entries(&found)),
+                Err(Broken) => self.lost_group(),
+            }
+        }
+    }
+
+    /// Gives up the records of a log that is not carried out, before this number in the log. Needs the log's lock, and waits until all
+    /// members have given them up.
+    ///
+    /// # Errors
+    /// If this client has not the lock, or it takes too long.
+    pub fn truncate(&mut self, before: u64) -> Result<(), ClientError> {
+        let deadline = Instant::now() + self.settings.timeout;
+        loop {
+            self.drain()?;
+            if !self.held.contains(&LockId::LOG) {
+                return Err(ClientError::Lost(LockId::LOG));
+            }
+            let (Some(group), Some(log)) = (&mut self.group, &mut self.log) else {
+                continue;
+            };
+            if log.begins() >= before.min(log.sequence()) {
+                return Ok(());
+            }
+            log.truncate(&mut group.tcp, before);
+            self.turn(self.settings.timing.period)?;
+            if Instant::now() >= deadline {
+                return Err(ClientError::TimedOut("the members"));
             }
         }
     }

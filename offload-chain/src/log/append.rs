@@ -6,6 +6,7 @@ use super::header::Header;
 use super::layout::{Layout, RECORD_ALIGN};
 use super::preset::Preset;
 use super::record::{self, ENTRIES_MAX, Entry, Kind, RECORD_HEADER_BYTES, Record};
+use super::recover::Found;
 use crate::epoch::Epoch;
 use crate::group::{Durability, Flight, Outcome, Primitive, PrimitiveError, Primitives};
 use crate::planted::Bug;
@@ -132,6 +133,39 @@ impl Log {
             broken: false,
             planted: None,
         }
+    }
+
+    /// A log that was found in the ring of any member: for logs that are not carried out, whose records outlive epochs and holders
+    /// of the log's lock. All members have what was found.
+    #[must_use]
+    pub fn resume(found: &Found, preset: Preset) -> Self {
+        let mut log = Self::open(found.header, preset);
+        let layout = found.header.layout;
+        let (mark, ring) = (found.header.place, layout.ring_bytes());
+        for (at, record) in &found.records {
+            let from_mark = (at - layout.ring_at() + ring - mark % ring) % ring;
+            log.kept.push_back(Kept {
+                at: *at,
+                end: mark + from_mark + record.extent,
+                record: record.clone(),
+                state: State::Acknowledged,
+            });
+        }
+        log.sequence = found.sequence;
+        log.place = found.place;
+        log
+    }
+
+    /// Number of the oldest record that is not truncated.
+    #[must_use]
+    pub fn begins(&self) -> u64 {
+        self.header.sequence
+    }
+
+    /// Is nothing under way?
+    #[must_use]
+    pub fn is_quiet(&self) -> bool {
+        self.flights.is_empty()
     }
 
     #[doc(hidden)]

@@ -7,7 +7,8 @@
 //! # Invariants
 //! - L1. A record is copied only after it was acknowledged; the mark moves only after the copies were; space is used
 //!   again only after the mark was.
-//! - L2. All records between mark and end have the term of the header. Recovery, and nothing else, starts a term.
+//! - L2. All records between mark and end have the term of the header; of a log that is not carried out, that or an earlier one, and
+//!   then the rest of the ring was erased when the term began. Recovery, and nothing else, starts a term.
 //! - L3. Recovery finds every acknowledged record behind the mark, and no record that is torn, stale or of another life.
 //!
 //! # Failure
@@ -29,4 +30,5 @@ pub use layout::{
 };
 pub use preset::{Preset, ReadMode};
 pub use record::{Copy, ENTRIES_MAX, Entry, Kind, RECORD_HEADER_BYTES, Record, extent};
+pub(crate) use recover::adopt;
 pub use recover::{Found, RecoverError, find, find_header, format, recover};

@@ -19,6 +19,9 @@ use crate::epoch::Epoch;
 use crate::memory::{Memory, MemoryError};
 use crate::planted::Bug;
 
+/// Bytes of the ring.
+const ERASED_AT_ONCE: u64 = 256 << 10;
+
 /// Why a log could not be recovered. The member cannot vouch for it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RecoverError {
@@ -134,7 +137,9 @@ pub fn find(memory: &impl Memory, planted: Option<Bug>) -> Result<Found, Recover
         let Some(record) = read_record(memory, &header, at, planted)? else {
             break;
         };
+        // Of a log that is not carried out, records of earlier terms count too: recovery leaves no others.
         let current = record.term == header.term
+            || (!header.executes && record.term < header.term)
             || (planted == Some(Bug::StaleRecordAccepted) && record.term < header.term);
         if record.sequence != found.sequence || !current {
             break;
@@ -155,6 +160,9 @@ pub fn find(memory: &impl Memory, planted: Option<Bug>) -> Result<Found, Recover
 
 /// Carries out what the log has, up to the record with number `end` if that is given, and starts the term of `epoch` with an empty log: both headers say so then, and are the
 /// same on all members whose log ended alike.
+///
+/// A log that is not carried out keeps its records instead, and the mark where it was. All else of the ring is erased, so that nothing stale
+/// is ever taken for a record of an earlier term.
 ///
 /// # Errors
 /// If there is no header, or the memory fails. It can be started again.
@@ -177,13 +185,19 @@ pub fn recover(
                 memory.write(data_at + copy.to, &bytes)?;
             }
         }
+    } else if planted != Some(Bug::FreeNotErased) {
+        erase_free(memory, &found)?;
     }
     memory.flush()?;
+    let (sequence, place) = match found.header.executes {
+        true => (found.sequence, found.place),
+        false => (found.header.sequence, found.header.place),
+    };
     let header = Header {
         term: epoch,
         count: 0,
-        sequence: found.sequence,
-        place: found.place,
+        sequence,
+        place,
         ..found.header
     };
     // The older slot first: at each moment one of the two is whole.
@@ -193,6 +207,37 @@ pub fn recover(
         memory.flush()?;
     }
     Ok(found)
+}
+
+/// Erases what of the ring is not between mark and end.
+fn erase_free(memory: &mut impl Memory, found: &Found) -> Result<(), MemoryError> {
+    let (ring_at, ring) = (
+        found.header.layout.ring_at(),
+        found.header.layout.ring_bytes(),
+    );
+    let zeros = vec![0; ring.min(ERASED_AT_ONCE) as usize];
+    let (mut place, end) = (found.place, found.header.place + ring);
+    while place < end {
+        let length = (end - place)
+            .min(ring - place % ring)
+            .min(zeros.len() as u64);
+        memory.write(ring_at + place % ring, &zeros[..length as usize])?;
+        place += length;
+    }
+    Ok(())
+}
+
+/// Makes the header of another member, whose ring this one has copied, its own: in a log that is not carried out, all have one mark.
+///
+/// # Errors
+/// If the memory fails. It can be started again.
+pub(crate) fn adopt(memory: &mut impl Memory, header: &Header) -> Result<(), RecoverError> {
+    let older = find_header(memory)?.count + 1;
+    for slot in [older, older + 1] {
+        memory.write(Layout::header_at(slot % HEADER_SLOTS), &header.emit())?;
+        memory.flush()?;
+    }
+    Ok(())
 }
 
 fn read_record(

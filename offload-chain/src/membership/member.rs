@@ -11,7 +11,7 @@ use std::time::Duration;
 use crate::config::{Event, Expect, LeaseId, Reply, Request, Store, Ticket};
 use crate::epoch::Epoch;
 use crate::lock::{Slot, Word};
-use crate::log::{find, find_header, format, recover};
+use crate::log::{adopt, find, find_header, format, recover};
 use crate::memory::{Memory, MemoryError};
 use crate::planted::Bug;
 
@@ -661,7 +661,7 @@ impl Member {
         }
         match config.phase {
             Phase::Sync => {
-                if !vouching {
+                if !vouching || !config.birth.executes {
                     self.header = round.header;
                 }
                 self.report.synced = config.epoch;
@@ -713,9 +713,13 @@ impl Member {
     ) -> Result<(), crate::log::RecoverError> {
         // R3: a vouching member has its own header.
         let vouching = config.vouching.contains(&self.settings.seat.id);
-        if !vouching && let Some(header) = self.header.take() {
-            memory.write(header.at(), &header.emit())?;
-            memory.flush()?;
+        match self.header.take() {
+            Some(header) if !vouching => {
+                memory.write(header.at(), &header.emit())?;
+                memory.flush()?;
+            }
+            Some(header) if !config.birth.executes => adopt(memory, &header)?,
+            _ => {}
         }
         let layout = find_header(memory)?.layout;
         let fenced: Vec<Slot> = match self.settings.planted {
