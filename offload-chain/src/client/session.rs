@@ -115,7 +115,12 @@ impl Worker {
         loop {
             let now = since_boot();
             let due = self.session.next_tick().saturating_sub(now);
-            match self.hears.recv_timeout(due.min(STORE_POLL)) {
+            let look = match self.session.is_between_epochs() || self.wanted.is_some() {
+                // The program waits.
+                true => STORE_POLL / 4,
+                false => STORE_POLL,
+            };
+            match self.hears.recv_timeout(due.min(look)) {
                 Ok(Told::Broken(epoch)) => {
                     self.session.broken(since_boot(), &mut self.store, epoch)
                 }

@@ -30,7 +30,7 @@ use super::{Event, Ledger, REQUESTS_MAX, Request, Revision, Store, StoreError, T
 
 const MAGIC: &str = "flashnet-store-1";
 const BYTES_MAX: u64 = 64 << 20;
-/// Between looks at a file that has not changed.
+/// Between looks at files that have not changed, as far as their times tell.
 const LOOK: Duration = Duration::from_millis(20);
 
 /// What is in the file with the leases.
@@ -41,6 +41,9 @@ struct Leases {
     boot: String,
     ledger: Ledger,
 }
+
+/// Which file it is, and when it was written: seconds and nanoseconds.
+type Stamp = (u64, i64, i64);
 
 /// Whether a file has to be there after a crash of the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,7 +90,7 @@ pub struct FileStore {
     events: VecDeque<Event>,
     watches: Vec<(String, (Revision, usize))>,
     /// The file as it was when last looked at, and when that was.
-    seen: (Option<(u64, i64, i64)>, Duration),
+    seen: ([Option<Stamp>; 2], Duration),
 }
 
 impl FileStore {
@@ -121,7 +124,7 @@ impl FileStore {
             tickets: 0,
             events: VecDeque::new(),
             watches: Vec::new(),
-            seen: (None, Duration::ZERO),
+            seen: ([None; 2], Duration::ZERO),
         };
         store.locked(|_| ((), false))?;
         Ok(store)
@@ -241,12 +244,14 @@ impl FileStore {
         }
         // Each change is another file. Leases end without one, until somebody looks.
         let now = (self.clock)();
-        let file = fs::metadata(&self.path).ok();
-        let file = file.map(|file| (file.ino(), file.mtime(), file.mtime_nsec()));
-        if file == self.seen.0 && now < self.seen.1 + LOOK {
+        let files = [self.path.clone(), self.leases()].map(|path| {
+            let file = fs::metadata(path).ok();
+            file.map(|file| (file.ino(), file.mtime(), file.mtime_nsec()))
+        });
+        if files == self.seen.0 && now < self.seen.1 + LOOK {
             return;
         }
-        self.seen = (file, now);
+        self.seen = (files, now);
         let prefixes: Vec<String> = self.watches.iter().map(|watch| watch.0.clone()).collect();
         let digests = self.locked(|ledger| {
             let digests = prefixes.iter().map(|prefix| ledger.digest(prefix));

@@ -25,7 +25,7 @@ use super::shape::{Denied, GroupShape};
 /// Bytes received or sent by one system call.
 const IO_BYTES: usize = 256 << 10;
 /// Between attempts to reach a member that is not there yet.
-pub(crate) const RETRY: Duration = Duration::from_millis(20);
+pub(crate) const RETRY: Duration = Duration::from_millis(5);
 /// Longest sleep.
 pub(crate) const SLEEP: Duration = Duration::from_millis(100);
 pub(crate) const LISTENER: Token = Token(usize::MAX);

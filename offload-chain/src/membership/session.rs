@@ -118,6 +118,13 @@ impl Session {
         self.next_heartbeat
     }
 
+    /// Whether an epoch is on its way that is not active yet.
+    #[must_use]
+    pub fn is_between_epochs(&self) -> bool {
+        let config = self.configuration.as_ref();
+        config.is_some_and(|config| config.phase != Phase::Active)
+    }
+
     /// The group of this epoch is broken, for this client.
     pub fn broken(&mut self, now: Duration, store: &mut impl Store, epoch: Epoch) {
         let newest = self.configuration.as_ref().map(|config| config.epoch);
@@ -406,5 +413,52 @@ mod tests {
         assert!(registers(|request| {
             matches!(request, Request::Put { key, .. } if key.starts_with(SLOT))
         }));
+    }
+
+    /// I12: who finds a slot taken leaves it to whom it belongs: a living client, or a dead one that has to be fenced.
+    #[test]
+    fn a_slot_is_given_back_by_its_client_only() {
+        for dead in [false, true] {
+            let mut store = Lossy {
+                ledger: Ledger::new(),
+                now: Duration::ZERO,
+                loses: |_| false,
+                lost: 0,
+                tickets: 0,
+                events: VecDeque::new(),
+            };
+            let run = |session: &mut Session, store: &mut Lossy| {
+                session.tick(Duration::ZERO, store);
+                while let Some(event) = store.poll() {
+                    session.handle(Duration::ZERO, store, event);
+                }
+                session.poll_event()
+            };
+            let holder = |store: &mut Lossy| {
+                let prefix = SLOT.to_owned();
+                let reply = store.ledger.apply(store.now, &Request::List { prefix });
+                match reply.unwrap() {
+                    Reply::Items(items, _) => items.first().map(|item| decode(item).unwrap()),
+                    other => panic!("{other:?}"),
+                }
+            };
+            let settings = |boot| SessionSettings {
+                slot: Slot::new(0).unwrap(),
+                boot: Boot(boot),
+                period: Duration::from_millis(50),
+                misses: 6,
+            };
+            let (mut first, mut second) = (Session::new(settings(1)), Session::new(settings(2)));
+            assert_eq!(run(&mut first, &mut store), None);
+            assert_eq!(holder(&mut store), Some(Boot(1)));
+            if dead {
+                store.ledger.expire_all();
+            }
+            assert_eq!(run(&mut second, &mut store), Some(SessionEvent::Taken));
+            second.leave(Duration::ZERO, &mut store);
+            assert_eq!(holder(&mut store), Some(Boot(1)));
+            first.leave(Duration::ZERO, &mut store);
+            assert_eq!(holder(&mut store), None);
+        }
     }
 }
