@@ -181,20 +181,21 @@ impl Subject {
             segment_size: None,
             force: false,
         })?;
-        let pool = match options.pool {
-            Some(pool) => pool.as_u64(),
-            None if options.resident => shape.file_bytes * 2,
-            None => 32 << 20,
-        };
         // Each connection takes its part of the pool; one more fills the file.
         let needed = (shape.connections + shape.idle + 1) as u64 * POOL_PER_CONNECTION;
-        if let Some(given) = options.pool
-            && given.as_u64() < needed
-        {
-            let needed = ByteSize::b(needed);
-            bail!("--pool {given} is too small for so many connections: they take {needed}");
-        }
-        let pool = pool.max(needed);
+        let usual = match options.resident {
+            true => shape.file_bytes * 2,
+            false => 32 << 20,
+        };
+        let pool = match options.pool {
+            Some(given) if given.as_u64() < needed => {
+                let needed = ByteSize::b(needed);
+                bail!("--pool {given} is too small for so many connections: they take {needed}");
+            }
+            Some(given) => given.as_u64(),
+            // Twice: those of one run may not be gone yet when those of the next come.
+            None => usual.max(needed * 2),
+        };
         let pool = format!("{pool}B");
         let memory = format!("{}B", shape.file_bytes);
         let mut more = vec!["--pool", pool.as_str()];
