@@ -54,8 +54,9 @@ fn world() -> Option<World> {
 }
 
 impl World {
+    /// Who serves, head first, as soon as all do: on a busy machine somebody may just be missed in error.
     fn chain(&self) -> Vec<u32> {
-        self.group.status().chain()
+        self.group.serves(&[1, 2, 3], "a fault is to come").chain()
     }
 
     /// All are back.

@@ -15,6 +15,10 @@ use crate::membership::{
     Boot, Configuration, MEMBER, MemberId, Report, Session, SessionEvent, SessionSettings, decode,
 };
 
+/// So many times as long as a member a client may be silent. A member that is missed in error comes back by itself; a client has lost its
+/// locks, and does not know what became of its records.
+const CLIENT_MISSES: u32 = 4;
+
 /// How long the store may take to hear that a client leaves.
 const LEAVING: Duration = Duration::from_secs(2);
 
@@ -57,7 +61,7 @@ impl SessionThread {
                 slot,
                 boot: Boot(rand::random()),
                 period: timing.period,
-                misses: timing.misses,
+                misses: timing.misses.saturating_mul(CLIENT_MISSES),
             }),
             store,
             hears,
