@@ -23,7 +23,7 @@ import threading
 import time
 
 PATIENCE = 120
-SETTLED = 0.4
+SETTLED = 0.25
 
 
 def free_port():
@@ -71,7 +71,9 @@ class Group:
         """Until just these serve; the chain."""
         deadline = time.monotonic() + PATIENCE
         while time.monotonic() < deadline:
-            status = json.loads(self.run("status"))
+            # Its store may be slow.
+            asked = subprocess.run(self.chain("status"), capture_output=True, text=True)
+            status = json.loads(asked.stdout) if asked.returncode == 0 else {"members": [], "active": False}
             seats = [seat for seat in status["members"] if seat["place"] is not None]
             serving = {seat["member"] for seat in seats if seat["state"] == "serving"}
             if status["active"] and serving == set(members) and len(seats) == len(members):
@@ -106,7 +108,7 @@ class Load:
     def __init__(self, group, options):
         self.process = subprocess.Popen(
             group.chain("bench", "--seconds", "86400", "--progress", "20ms", "--pause", "2ms",
-                        "--size", options.size, "--depth", str(options.depth)),
+                        "--size", options.size, "--depth", str(options.depth), *options.bench.split()),
             stdout=subprocess.PIPE, text=True)
         self.began, self.last = None, None
         self.reader = threading.Thread(target=self.read)
@@ -139,6 +141,8 @@ def main():
     parser.add_argument("--data", default="16MiB")
     parser.add_argument("--size", default="4KiB")
     parser.add_argument("--depth", type=int, default=16)
+    parser.add_argument("--bench", default="--misses 40",
+                        help="more options of `chain bench` [default: %(default)s, so that it is not taken for dead itself]")
     parser.add_argument("--serve", default="", help="more options of `chain serve`")
     options = parser.parse_args()
 
