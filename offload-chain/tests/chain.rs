@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use offload_chain::client::{Client, ClientError, ClientSettings};
 use offload_chain::config::{Event, Expect, FileStore, Request, Revision, Store};
-use offload_chain::group::Topology;
+use offload_chain::group::{Durability, Topology};
 use offload_chain::host::{Host, HostSettings, Timing};
 use offload_chain::lock::LockId;
 use offload_chain::log::{Entry, Preset};
@@ -226,4 +226,88 @@ fn records_stay_until_they_are_truncated() {
     }
     reader.unlock(LockId::LOG).unwrap();
     reader.leave();
+}
+
+/// I8: a member whose memory fails is left out, and the others go on; when its process starts again it is repaired.
+#[test]
+fn a_member_whose_memory_fails_is_left_out() {
+    let group = Group::create(3, true);
+    let mut hosts: Vec<Host> = (1..=3).map(|member| group.serve(member)).collect();
+    let mut client = group.client(Preset::STRICT);
+    client.lock(LockId::LOG, LONG).unwrap();
+    client.append(entry(0, b"before")).unwrap();
+    // What was there is gone: reads of it fail.
+    let memory = group.path().join("2");
+    let file = std::fs::File::options().write(true).open(&memory).unwrap();
+    file.set_len(0).unwrap();
+    client.append(entry(100, b"after")).unwrap();
+    wait_for("it is left out", || {
+        client.turn(Duration::from_millis(5)).unwrap();
+        client.configuration().chain.len() == 2
+    });
+    hosts[1].stop();
+    hosts[1] = group.serve(2);
+    wait_for("it joins again", || {
+        client.turn(Duration::from_millis(5)).unwrap();
+        hosts[1].state().position.is_some() && client.configuration().chain.len() == 3
+    });
+    client.unlock(LockId::LOG).unwrap();
+    let data_at = client.layout().data_at();
+    for place in 0..3 {
+        let found = client.read_memory(place, data_at, 105).unwrap();
+        assert_eq!(
+            (&found[..6], &found[100..]),
+            (&b"before"[..], &b"after"[..])
+        );
+    }
+    client.leave();
+}
+
+/// K1, I13: a lock whose unlocking was under way when the epoch changed is no lock that was lost, whether the members had carried it out or not.
+#[test]
+fn an_unlock_on_its_way_is_no_lost_lock() {
+    let group = Group::create(2, true);
+    // The second is the tail, and again each time it comes back: the head has carried out what the tail has not answered.
+    let mut hosts: Vec<Host> = (1..=2).map(|member| group.serve(member)).collect();
+    let mut client = group.client(Preset::STRICT);
+    for _ in 0..6 {
+        let tail = &mut hosts[1];
+        std::thread::scope(|scope| {
+            let stopped = scope.spawn(move || tail.stop());
+            while !stopped.is_finished() {
+                client.lock(LockId(1), LONG).unwrap();
+                client.unlock(LockId(1)).unwrap();
+            }
+        });
+        hosts[1] = group.serve(2);
+        wait_for("it joins again", || {
+            client.turn(Duration::from_millis(5)).unwrap();
+            client.configuration().chain.len() == 2
+        });
+    }
+    client.leave();
+}
+
+/// The log is read while records are under way, and their acknowledgements are not lost in between (I18).
+#[test]
+fn records_are_read_beside_those_under_way() {
+    let group = Group::create(2, false);
+    let _hosts: Vec<Host> = (1..=2).map(|member| group.serve(member)).collect();
+    let visible = Preset {
+        durability: Durability::Visible,
+        ..Preset::REPLICATED
+    };
+    let mut client = group.client(visible);
+    client.lock(LockId::LOG, LONG).unwrap();
+    let mut last = 0;
+    for _ in 0..20 {
+        for byte in 0..4 {
+            last = client.submit(entry(0, &[byte])).unwrap();
+        }
+        client.records().unwrap();
+    }
+    client.wait_for(last).unwrap();
+    assert_eq!(client.records().unwrap().len() as u64, last);
+    client.unlock(LockId::LOG).unwrap();
+    client.leave();
 }

@@ -160,7 +160,6 @@ impl Client {
         let members = self.group.as_ref().map_or(1, |group| group.tcp.members());
         let place = rand::rng().random_range(0..members);
         let patience = self.settings.timing.silence() * 4;
-        let group = self.group.as_mut().ok_or(Broken)?;
         let mut bytes = Vec::with_capacity(length);
         while bytes.len() < length {
             let read = Primitive::Read {
@@ -168,9 +167,11 @@ impl Client {
                 offset: offset + bytes.len() as u64,
                 length: (length - bytes.len()).min(READ_BYTES),
             };
+            let group = self.group.as_mut().ok_or(Broken)?;
             let own = group.tcp.post(read).map_err(|_| Broken)?;
             let deadline = Instant::now() + patience;
             loop {
+                let group = self.group.as_mut().ok_or(Broken)?;
                 let left = deadline.saturating_duration_since(Instant::now());
                 match group.tcp.wait(left).map_err(|_| Broken)? {
                     Some((flight, Ok(Outcome::Read(read)))) if flight == own => {
@@ -178,14 +179,7 @@ impl Client {
                         break;
                     }
                     Some((_, Err(_))) | None => return Err(Broken),
-                    // Of nobody that is waited for: this is a new epoch, or the log is not open yet.
-                    Some((flight, result)) => {
-                        if let Some(event) = self.locks.handle(&mut group.tcp, flight, &result) {
-                            self.lock_events.push_back(event);
-                        } else {
-                            group.flights.keep(flight, result);
-                        }
-                    }
+                    Some((flight, result)) => self.outcome(flight, result),
                 }
             }
         }

@@ -19,15 +19,47 @@ impl Client {
     /// If it is not to be had in time, or this client is no more.
     pub fn lock(&mut self, lock: LockId, timeout: Duration) -> Result<(Epoch, u64), ClientError> {
         let deadline = Instant::now() + timeout;
-        self.wanted = Some(lock);
-        let locked = self.try_lock(lock, deadline);
-        self.wanted = None;
-        if locked.is_err() {
-            // What comes of an attempt that is under way is given back.
-            self.held.remove(&lock);
+        let locked = self.about(lock, |client| client.try_lock(lock, deadline));
+        if locked.is_err() && !self.held.contains(&lock) {
+            // What comes of an attempt that is under way is given back, too.
             self.give_back(lock);
         }
         locked
+    }
+
+    /// Does something about a lock, whose events are kept meanwhile.
+    fn about<T>(&mut self, lock: LockId, act: impl FnOnce(&mut Self) -> T) -> T {
+        self.lock_events.clear();
+        self.wanted = Some(lock);
+        let done = act(self);
+        self.wanted = None;
+        done
+    }
+
+    /// Something happened to a lock. What no call is waiting for is given back.
+    pub(super) fn lock_event(&mut self, event: LockEvent) {
+        let lock = match &event {
+            LockEvent::WrLocked(lock, _)
+            | LockEvent::WrRefused(lock, _)
+            | LockEvent::WrUnlocked(lock)
+            | LockEvent::RdLocked(lock, _)
+            | LockEvent::RdRefused(lock, ..)
+            | LockEvent::RdUnlocked(lock, _)
+            | LockEvent::Lost(lock) => *lock,
+            // The group is lost, which its turn finds.
+            LockEvent::Broken => return,
+        };
+        if self.wanted == Some(lock) {
+            return self.lock_events.push_back(event);
+        }
+        match (event, &mut self.group) {
+            (LockEvent::WrLocked(..), _) => self.give_back(lock),
+            (LockEvent::RdLocked(..), Some(group)) => {
+                // If it can not be posted it ends with the epoch.
+                let _ = self.locks.rd_unlock(&mut group.tcp, lock);
+            }
+            _ => {}
+        }
     }
 
     fn try_lock(&mut self, lock: LockId, deadline: Instant) -> Result<(Epoch, u64), ClientError> {
@@ -58,7 +90,7 @@ impl Client {
                 Err(error) => return Err(ClientError::Lock(error)),
             }
             let refused = matches!(
-                self.next_lock_event(lock, deadline)?,
+                self.next_lock_event(deadline)?,
                 Some(LockEvent::WrRefused(..) | LockEvent::WrUnlocked(_))
             );
             if refused {
@@ -86,29 +118,31 @@ impl Client {
     /// # Errors
     /// If it was lost, or this client is no more.
     pub fn unlock(&mut self, lock: LockId) -> Result<(), ClientError> {
-        let deadline = Instant::now() + self.settings.timeout;
         if !self.held.contains(&lock) {
             return Err(ClientError::Lost(lock));
         }
+        if lock == LockId::LOG {
+            self.drain()?;
+        }
+        let deadline = Instant::now() + self.settings.timeout;
+        // From here on an epoch in which it is free is as good as any: this client does not count on it any more.
+        self.held.remove(&lock);
+        self.about(lock, |client| client.try_unlock(lock, deadline))
+    }
+
+    fn try_unlock(&mut self, lock: LockId, deadline: Instant) -> Result<(), ClientError> {
         loop {
-            if lock == LockId::LOG {
-                self.drain()?;
-            }
             self.wait_for_group(deadline)?;
-            if !self.held.contains(&lock) {
-                return Err(ClientError::Lost(lock));
-            }
             let Some(group) = &mut self.group else {
                 continue;
             };
-            if self.locks.token(lock).is_none() {
-                // A change of epochs came between, and it is free since.
-                self.held.remove(&lock);
+            if self.locks.is_free(lock) {
                 return Ok(());
             }
             self.log = self.log.take().filter(|_| lock != LockId::LOG);
             match self.locks.wr_unlock(&mut group.tcp, lock) {
-                Ok(()) => {}
+                // On its way already.
+                Ok(()) | Err(LockError::NotHeld(_)) => {}
                 Err(LockError::Group(PrimitiveError::Broken(_))) => {
                     self.lost_group();
                     continue;
@@ -119,11 +153,8 @@ impl Client {
                 }
                 Err(error) => return Err(ClientError::Lock(error)),
             }
-            match self.next_lock_event(lock, deadline)? {
-                Some(LockEvent::WrUnlocked(_)) => {
-                    self.held.remove(&lock);
-                    return Ok(());
-                }
+            match self.next_lock_event(deadline)? {
+                Some(LockEvent::WrUnlocked(_)) => return Ok(()),
                 Some(LockEvent::Lost(_)) => return Err(self.end(ClientError::Lost(lock))),
                 _ => {}
             }
@@ -142,6 +173,15 @@ impl Client {
         timeout: Duration,
     ) -> Result<Epoch, ClientError> {
         let deadline = Instant::now() + timeout;
+        self.about(lock, |client| client.try_rd_lock(lock, place, deadline))
+    }
+
+    fn try_rd_lock(
+        &mut self,
+        lock: LockId,
+        place: usize,
+        deadline: Instant,
+    ) -> Result<Epoch, ClientError> {
         loop {
             self.wait_for_group(deadline)?;
             let Some(group) = &mut self.group else {
@@ -149,7 +189,7 @@ impl Client {
             };
             let (epoch, place) = (group.epoch, place.min(group.tcp.members() - 1));
             match self.locks.rd_lock(&mut group.tcp, lock, place) {
-                Ok(()) => match self.next_lock_event(lock, deadline)? {
+                Ok(()) => match self.next_lock_event(deadline)? {
                     Some(LockEvent::RdLocked(..)) => return Ok(epoch),
                     _ => self.turn(LOCK_RETRY)?,
                 },
@@ -168,6 +208,10 @@ impl Client {
     /// # Errors
     /// [`ClientError::Lost`] if it ended before, with its epoch: what was read under it since may have been changed.
     pub fn rd_unlock(&mut self, lock: LockId) -> Result<(), ClientError> {
+        self.about(lock, |client| client.try_rd_unlock(lock))
+    }
+
+    fn try_rd_unlock(&mut self, lock: LockId) -> Result<(), ClientError> {
         let deadline = Instant::now() + self.settings.timeout;
         let lost = ClientError::Lost(lock);
         loop {
@@ -181,33 +225,17 @@ impl Client {
                 Err(_) => return Err(lost),
             }
         }
-        match self.next_lock_event(lock, deadline)? {
+        match self.next_lock_event(deadline)? {
             Some(LockEvent::RdUnlocked(..)) => Ok(()),
             _ => Err(lost),
         }
     }
 
-    /// The next event of this lock; none, if the epoch ends before.
-    fn next_lock_event(
-        &mut self,
-        lock: LockId,
-        deadline: Instant,
-    ) -> Result<Option<LockEvent>, ClientError> {
+    /// The next event of the lock that this is about; none, if the epoch ends before.
+    fn next_lock_event(&mut self, deadline: Instant) -> Result<Option<LockEvent>, ClientError> {
         while self.group.is_some() {
-            while let Some(event) = self.lock_events.pop_front() {
-                let of = match &event {
-                    LockEvent::WrLocked(of, _)
-                    | LockEvent::WrRefused(of, _)
-                    | LockEvent::WrUnlocked(of)
-                    | LockEvent::RdLocked(of, _)
-                    | LockEvent::RdRefused(of, ..)
-                    | LockEvent::RdUnlocked(of, _)
-                    | LockEvent::Lost(of) => *of,
-                    LockEvent::Broken => continue,
-                };
-                if of == lock {
-                    return Ok(Some(event));
-                }
+            if let Some(event) = self.lock_events.pop_front() {
+                return Ok(Some(event));
             }
             self.turn(self.settings.timing.period)?;
             if Instant::now() >= deadline {

@@ -42,7 +42,7 @@ use std::collections::{BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
 use crate::config::Store;
-use crate::group::{PrimitiveError, Primitives, Topology};
+use crate::group::{Flight, Outcome, PrimitiveError, Primitives, Topology};
 use crate::host::Timing;
 use crate::lock::{LockEvent, LockId, Locks, SLOTS_MAX, Slot};
 use crate::log::{Layout, Log, LogEvent, Preset};
@@ -98,7 +98,7 @@ pub struct Client {
     locks: Locks,
     /// What it believes to have.
     held: BTreeSet<LockId>,
-    /// What a call is asking for.
+    /// What a call is about, and what it has not heard of that lock.
     wanted: Option<LockId>,
     lock_events: VecDeque<LockEvent>,
     log: Option<Log>,
@@ -224,39 +224,41 @@ impl Client {
             return Ok(());
         };
         let mut broken = group.tcp.turn(wait).is_err();
-        let mut not_wanted = Vec::new();
-        while let Some((flight, result)) = group.tcp.poll() {
-            group.flights.done(flight);
+        while let Some((flight, result)) = self.group.as_mut().and_then(|group| group.tcp.poll()) {
             broken |= matches!(result, Err(PrimitiveError::Broken(_)));
-            if let Some(log) = &mut self.log
-                && let Some(event) = log.handle(&mut group.tcp, flight, &result)
-            {
-                if let LogEvent::Appended(sequence) = event {
-                    self.pending.pop_front();
-                    self.acknowledged += 1;
-                    self.last_sequence = sequence;
-                }
-            } else if let Some(event) = self.locks.handle(&mut group.tcp, flight, &result) {
-                match event {
-                    LockEvent::WrLocked(lock, _) if self.wanted != Some(lock) => {
-                        not_wanted.push(lock);
-                    }
-                    event => self.lock_events.push_back(event),
-                }
-            } else {
-                group.flights.keep(flight, result);
-            }
+            self.outcome(flight, result);
         }
-        let oldest = group.tcp.client().oldest();
         let silence = self.settings.timing.silence();
-        if broken || group.flights.is_stuck(oldest, silence) {
+        let stuck = self.group.as_mut().is_some_and(|group| {
+            let oldest = group.tcp.client().oldest();
+            group.flights.is_stuck(oldest, silence)
+        });
+        if broken || stuck {
             self.lost_group();
-        }
-        for lock in not_wanted {
-            self.give_back(lock);
         }
         self.push();
         Ok(())
+    }
+
+    /// Gives an outcome to whom it belongs.
+    fn outcome(&mut self, flight: Flight, result: Result<Outcome, PrimitiveError>) {
+        let Some(group) = &mut self.group else {
+            return;
+        };
+        group.flights.done(flight);
+        if let Some(log) = &mut self.log
+            && let Some(event) = log.handle(&mut group.tcp, flight, &result)
+        {
+            if let LogEvent::Appended(sequence) = event {
+                self.pending.pop_front();
+                self.acknowledged += 1;
+                self.last_sequence = sequence;
+            }
+        } else if let Some(event) = self.locks.handle(&mut group.tcp, flight, &result) {
+            self.lock_event(event);
+        } else {
+            group.flights.keep(flight, result);
+        }
     }
 
     /// Hears what the session has to say, waiting for it if there is no group; and tries to connect.

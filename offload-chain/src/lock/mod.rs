@@ -156,6 +156,12 @@ impl Locks {
         self.states.is_empty()
     }
 
+    /// Has this slot nothing of this lock, and is nothing of it under way?
+    #[must_use]
+    pub fn is_free(&self, lock: LockId) -> bool {
+        !self.states.contains_key(&lock)
+    }
+
     /// Is something under way?
     #[must_use]
     pub fn is_busy(&self) -> bool {
