@@ -21,6 +21,7 @@
 //! [`StoreError::Unavailable`] says that it is unknown whether a request was carried out. Ask what is there before asking
 //! for it again.
 
+mod ask;
 mod etcd;
 mod file;
 mod ledger;
@@ -30,6 +31,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+pub use ask::{AskError, ask, list};
 pub use etcd::{EtcdOpenError, EtcdStore};
 pub use file::{FileStore, FileStoreError};
 pub use ledger::Ledger;

@@ -140,7 +140,7 @@ impl Engine {
         })
     }
 
-    pub(super) fn caller(&mut self) -> Caller {
+    pub(super) fn caller(&self) -> Caller {
         self.caller.clone()
     }
 

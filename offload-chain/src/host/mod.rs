@@ -109,7 +109,7 @@ impl std::fmt::Debug for HostSettings {
     }
 }
 
-/// Why a member's process could not start, or why it ended.
+/// Why a member's process could not start.
 #[derive(Debug, thiserror::Error)]
 pub enum HostError {
     /// The address.
@@ -134,9 +134,6 @@ pub enum HostError {
     /// The system.
     #[error("cannot start the member: {0}")]
     Io(#[from] io::Error),
-    /// A part of it is no more.
-    #[error("the member has stopped: {0}")]
-    Stopped(String),
 }
 
 /// What a running member looks like from outside.
@@ -187,7 +184,7 @@ impl Host {
         let file = open_memory(&settings, size)?;
         let (inbox, received) = channel();
         let boot = Boot(rand::random());
-        let mut engine = Engine::start(
+        let engine = Engine::start(
             Arc::clone(&file),
             settings.on_engine_thread,
             settings.spin,

@@ -1,14 +1,13 @@
 //! One store for several who ask: each gets the answers to its own questions.
 
 use std::collections::HashMap;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use crate::config::{Event, Item, Reply, Request, Store, Ticket};
+use crate::config::{Event, Request, Store, Ticket, list};
 use crate::membership::{CONFIG, Configuration, decode};
 
 /// Between looks at what a store has to say.
 pub(crate) const STORE_POLL: Duration = Duration::from_millis(5);
-const FIRST_ANSWER: Duration = Duration::from_secs(10);
 
 /// Who asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -78,42 +77,9 @@ impl Store for Via<'_> {
     }
 }
 
-/// What a store has under a prefix, waiting for it.
-///
-/// # Errors
-/// If it does not say.
-pub(crate) fn list(store: &mut dyn Store, prefix: &str) -> Result<Vec<Item>, String> {
-    let prefix = prefix.to_owned();
-    match ask(store, Request::List { prefix })? {
-        Reply::Items(items, _) => Ok(items),
-        other => Err(format!("the store answered a list with {other:?}")),
-    }
-}
-
-/// Asks a store and waits.
-///
-/// # Errors
-/// If it does not answer in time.
-pub(crate) fn ask(store: &mut dyn Store, request: Request) -> Result<Reply, String> {
-    let own = store.submit(request);
-    let deadline = Instant::now() + FIRST_ANSWER;
-    while Instant::now() < deadline {
-        match store.poll() {
-            Some(Event::Answer(ticket, answer)) if ticket == own => {
-                return answer.map_err(|error| error.to_string());
-            }
-            Some(_) => {}
-            None => std::thread::sleep(STORE_POLL),
-        }
-    }
-    Err(format!(
-        "the store did not answer within {FIRST_ANSWER:?}: is it there?"
-    ))
-}
-
 /// What the group is.
 pub(super) fn wait_for_config(store: &mut dyn Store) -> Result<Configuration, String> {
-    let items = list(store, CONFIG)?;
+    let items = list(store, CONFIG).map_err(|error| error.to_string())?;
     let item = items.iter().find(|item| item.key == CONFIG);
     let item = item.ok_or("the store has no group: create one first")?;
     decode(item).map_err(|error| error.to_string())

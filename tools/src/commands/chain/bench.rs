@@ -110,7 +110,7 @@ pub(super) fn run(options: &ChainBench, json: bool) -> Result<()> {
     let interrupt = Interrupt::install()?;
     let store = super::open(&options.store)?;
     let settings = ClientSettings {
-        timing: options.timing.timing(),
+        timing: options.timing.timing()?,
         spin: Duration::from_micros(options.poll),
         preset: match options.visible {
             true => Preset::VOLATILE,

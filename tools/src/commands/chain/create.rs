@@ -1,7 +1,7 @@
 //! `chain create`: a group that has never been active.
 
 use anyhow::{Context, Result, bail};
-use offload_chain::config::{Expect, Reply, Request, Revision};
+use offload_chain::config::{Expect, Reply, Request, Revision, ask};
 use offload_chain::group::{MEMBERS_MAX, Topology};
 use offload_chain::membership::{Birth, CONFIG, Configuration, MemberId, encode};
 use serde_json::json;
@@ -41,7 +41,7 @@ pub(super) fn run(options: &ChainCreate, json: bool) -> Result<()> {
         expect: Expect::Revision(Revision::ABSENT),
         lease: None,
     };
-    match super::ask(&mut *store, put)? {
+    match ask(&mut *store, put)? {
         Reply::Done(_) => {}
         Reply::Conflict(_) => bail!(
             "there is a group in {} already: `flashnet chain status` shows it; take another path or prefix",

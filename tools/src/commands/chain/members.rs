@@ -1,7 +1,7 @@
 //! `chain add`, `chain remove`: who may belong to a group.
 
 use anyhow::{Result, bail};
-use offload_chain::config::{Expect, Reply, Request};
+use offload_chain::config::{Expect, Reply, Request, ask, list};
 use offload_chain::group::MEMBERS_MAX;
 use offload_chain::membership::{CONFIG, Configuration, MemberId, decode, encode};
 use serde_json::json;
@@ -48,7 +48,7 @@ fn change(
 ) -> Result<()> {
     let mut store = super::open(&options.store)?;
     let config = loop {
-        let items = super::list(&mut *store)?;
+        let items = list(&mut *store, "")?;
         let Some(item) = items.iter().find(|item| item.key == CONFIG) else {
             bail!("there is no group in {}", options.store.store);
         };
@@ -62,7 +62,7 @@ fn change(
             expect: Expect::Revision(item.revision),
             lease: None,
         };
-        match super::ask(&mut *store, put)? {
+        match ask(&mut *store, put)? {
             Reply::Done(_) => break config,
             // A controller was faster.
             Reply::Conflict(_) => {}

@@ -24,17 +24,14 @@ pub(super) fn run(options: &ChainServe, json: bool) -> Result<()> {
     start_log();
     descriptors::raise_limit();
     let mut signals = Signals::new([SIGINT, SIGTERM])?;
+    let timing = timing(options)?;
     let store = super::open(&options.store)?;
     let settings = HostSettings {
         member: MemberId(options.member),
         listen: options.listen,
         advertise: options.advertise.clone(),
         memory: options.memory.clone(),
-        timing: Timing {
-            patience: options.patience,
-            read_lease: options.read_lease,
-            ..options.timing.timing()
-        },
+        timing,
         slow: SlowPolicy {
             factor: options.slow_factor,
             floor: options.slow_floor,
@@ -78,6 +75,25 @@ pub(super) fn run(options: &ChainServe, json: bool) -> Result<()> {
     }
     host.stop();
     Ok(())
+}
+
+fn timing(options: &ChainServe) -> Result<Timing> {
+    let timing = Timing {
+        patience: options.patience,
+        read_lease: options.read_lease,
+        ..options.timing.timing()?
+    };
+    if timing.patience < timing.period {
+        bail!("--patience {:?}: not less than --period", timing.patience);
+    }
+    // It is extended with each heartbeat.
+    if timing.read_lease < timing.period * 2 {
+        bail!(
+            "--read-lease {:?}: not less than two of --period",
+            timing.read_lease
+        );
+    }
+    Ok(timing)
 }
 
 fn start_log() {

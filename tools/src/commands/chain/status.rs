@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use comfy_table::Table;
+use offload_chain::config::list;
 use offload_chain::group::Topology;
 use offload_chain::membership::{Configuration, MemberId, Phase, Report, View};
 use serde_json::{Value, json};
@@ -18,7 +19,7 @@ pub(super) fn run(options: &ChainStatus, json: bool) -> Result<()> {
     let interrupt = Interrupt::install()?;
     let mut store = super::open(&options.store)?;
     loop {
-        let view = View::of(&super::list(&mut *store)?);
+        let view = View::of(&list(&mut *store, "")?);
         let Some(config) = &view.configuration else {
             bail!("there is no group in {}", options.store.store);
         };
@@ -85,6 +86,16 @@ fn everybody(config: &Configuration, view: &View) -> Vec<MemberId> {
     ids
 }
 
+/// Those of whom one has to come back, if nobody who lives has all that was acknowledged.
+fn waits_for(config: &Configuration, view: &View) -> Vec<u32> {
+    let vouches =
+        |report: &Report| config.members.contains(&report.seat.id) && config.vouches(report);
+    match view.reports.values().any(vouches) {
+        true => Vec::new(),
+        false => config.active_chain.iter().map(|seat| seat.id.0).collect(),
+    }
+}
+
 fn tell(config: &Configuration, view: &View) {
     let birth = &config.birth;
     let phase = match (config.epoch.0, config.phase) {
@@ -120,6 +131,12 @@ fn tell(config: &Configuration, view: &View) {
         ]);
     }
     println!("{table}");
+    let waits_for = waits_for(config, view);
+    if !waits_for.is_empty() {
+        println!(
+            "waits for one of members {waits_for:?}: nobody else has all that was acknowledged"
+        );
+    }
     if !view.slots.is_empty() {
         let clients: Vec<String> = (view.slots.iter())
             .map(|(slot, (boot, _))| match view.clients.get(slot) {
@@ -162,6 +179,7 @@ fn as_json(config: &Configuration, view: &View) -> Value {
         "ring_bytes": config.birth.ring_bytes,
         "locks": config.birth.locks,
         "members": members,
+        "waits_for": waits_for(config, view),
         "clients": clients,
         "bad": view.bad,
     })

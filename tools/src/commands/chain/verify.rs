@@ -23,7 +23,7 @@ struct Difference {
 pub(super) fn run(options: &ChainVerify, json: bool) -> Result<()> {
     let store = super::open(&options.store)?;
     let settings = ClientSettings {
-        timing: options.timing.timing(),
+        timing: options.timing.timing()?,
         timeout: options.timeout,
         ..ClientSettings::default()
     };
