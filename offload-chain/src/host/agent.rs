@@ -27,6 +27,9 @@ const READY_CHUNKS: u64 = 64;
 /// Between looks at where members are, for those that have moved.
 const DIRECTORY: Duration = Duration::from_secs(1);
 
+/// Between two warnings that are alike.
+const AGAIN: Duration = Duration::from_secs(10);
+
 /// What the agent is told.
 #[derive(Debug)]
 pub(super) enum Inbox {
@@ -69,6 +72,7 @@ pub(super) struct Agent {
     heard: BTreeMap<MemberId, Duration>,
     next_beat: Duration,
     doubted: Option<(Epoch, Duration)>,
+    warned: Option<(String, Duration)>,
     state: Arc<Mutex<HostState>>,
     ended: Option<String>,
 }
@@ -119,6 +123,7 @@ impl Agent {
             heard: BTreeMap::new(),
             next_beat: Duration::ZERO,
             doubted: None,
+            warned: None,
             state,
             ended: None,
             place,
@@ -180,6 +185,11 @@ impl Agent {
                 self.member.receive(now, via, memory, from, message);
             }
             Inbox::Engine(EngineNews::Broken(epoch, place)) => {
+                let mut state = lock(&self.state);
+                if state.open == epoch {
+                    *state = HostState::default();
+                }
+                drop(state);
                 let chain = self.member.configuration();
                 let chain = chain.filter(|config| config.epoch == epoch);
                 let suspect = chain
@@ -245,8 +255,18 @@ impl Agent {
                     }
                 }
                 Action::Send(to, message) => self.say(to, Said::Agent(message)),
-                Action::Warn(why) => tracing::warn!(member = self.seat.id.0, %why),
+                Action::Warn(why) => self.warn(why),
             }
+        }
+    }
+
+    /// Once, until there is something else to say, or it is long ago: these come with every look.
+    fn warn(&mut self, why: String) {
+        let now = since_boot();
+        let told = |(said, at): &(String, Duration)| *said == why && now < *at + AGAIN;
+        if !self.warned.as_ref().is_some_and(told) {
+            tracing::warn!(member = self.seat.id.0, %why);
+            self.warned = Some((why, now));
         }
     }
 
@@ -365,12 +385,15 @@ impl Agent {
                 Note::NewEpoch(epoch, why) => tracing::info!(%epoch, %why, "proposes an epoch"),
                 Note::Phase(epoch, phase) => tracing::debug!(%epoch, ?phase, "epoch"),
                 Note::Waiting(of) => {
-                    tracing::warn!(?of, "no member can vouch for what was acknowledged");
+                    let of: Vec<u32> = of.iter().map(|id| id.0).collect();
+                    self.warn(format!(
+                        "the group waits for one of members {of:?}: nobody else has all that was acknowledged"
+                    ));
                 }
                 Note::Slow(member, lag_ms) => {
                     tracing::warn!(member = member.0, lag_ms, "a member holds the others up");
                 }
-                Note::Bad(why) => tracing::warn!(%why),
+                Note::Bad(why) => self.warn(why),
             }
         }
     }
