@@ -18,6 +18,8 @@ mod etcd_process;
 #[path = "store/gateway.rs"]
 mod gateway;
 
+const PATIENCE: Duration = Duration::from_secs(60);
+
 /// Two users of one store, and time.
 struct Bench {
     stores: [Box<dyn Store>; 2],
@@ -37,7 +39,7 @@ impl Bench {
     }
 
     fn wait<T>(&mut self, user: usize, is: impl Fn(&Event) -> Option<T>) -> T {
-        let patience = Instant::now() + Duration::from_secs(60);
+        let patience = Instant::now() + PATIENCE;
         loop {
             if let Some(at) = self.events[user]
                 .iter()
@@ -125,12 +127,12 @@ fn put(key: &str, value: &[u8], expect: Expect) -> Request {
     }
 }
 
-fn suite(mut bench: Bench) {
-    puts_compare(&mut bench);
-    keys_are_listed_by_prefix(&mut bench);
-    nonsense_is_refused(&mut bench);
-    watches_tell(&mut bench);
-    leases_end(&mut bench);
+fn suite(bench: &mut Bench) {
+    puts_compare(bench);
+    keys_are_listed_by_prefix(bench);
+    nonsense_is_refused(bench);
+    watches_tell(bench);
+    leases_end(bench);
 }
 
 /// S1, S2.
@@ -226,6 +228,32 @@ fn watches_tell(bench: &mut Bench) {
 }
 
 /// S3.
+/// Who waits is woken, without having looked: by what others change, and by answers.
+fn wakes(bench: &mut Bench) {
+    let prefix = "w/".to_owned();
+    bench.ask(1, Request::Watch { prefix }).unwrap();
+    let (tell, told) = std::sync::mpsc::channel();
+    assert!(bench.stores[1].wake_by(Arc::new(move || {
+        // It fails when the test is over.
+        let _ = tell.send(());
+    })));
+    let woken = |what| told.recv_timeout(PATIENCE).expect(what);
+    let quiet = Duration::from_millis(100);
+    while bench.stores[1].poll().is_some() || told.recv_timeout(quiet).is_ok() {}
+    bench.put("w/1", "1", Expect::Anything, None);
+    woken("woken by a change");
+    bench.wait(1, |event| match event {
+        Event::Changed { prefix } if prefix == "w/" => Some(()),
+        _ => None,
+    });
+    while told.recv_timeout(quiet).is_ok() {}
+    let ticket = bench.stores[1].submit(list("w/"));
+    woken("woken by an answer");
+    bench.wait(1, |event| {
+        matches!(event, Event::Answer(of, _) if *of == ticket).then_some(())
+    });
+}
+
 fn leases_end(bench: &mut Bench) {
     let (kept, left, ended) = (bench.grant(), bench.grant(), bench.grant());
     for (key, lease) in [("l/kept", kept), ("l/left", left), ("l/ended", ended)] {
@@ -334,7 +362,7 @@ fn the_ledger() {
             watches: Vec::new(),
         }) as Box<dyn Store>
     });
-    suite(Bench {
+    suite(&mut Bench {
         stores,
         pass,
         ttl: Duration::from_millis(300),
@@ -353,12 +381,14 @@ fn a_file() {
     let path = directory.path().join("store");
     let (now, pass) = clock();
     let stores = [0, 1].map(|_| Box::new(open(&path, "boot", &now).unwrap()) as Box<dyn Store>);
-    suite(Bench {
+    let mut bench = Bench {
         stores,
         pass,
         ttl: Duration::from_millis(300),
         events: Default::default(),
-    });
+    };
+    suite(&mut bench);
+    wakes(&mut bench);
     // The system's clock and boot.
     let mut store = FileStore::open(&path).unwrap();
     store.submit(Request::List {

@@ -7,12 +7,13 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use crate::clock::since_boot;
-use crate::config::{Event, Reply, Request, Store, Ticket};
+use crate::config::{Event, Knock, Reply, Request, Store, Ticket};
 use crate::epoch::Epoch;
-use crate::host::{STORE_POLL, Timing};
+use crate::host::{Timing, store_sleep};
 use crate::lock::Slot;
 use crate::membership::{
-    Boot, Configuration, MEMBER, MemberId, Report, Session, SessionEvent, SessionSettings, decode,
+    Boot, Configuration, MEMBER, MemberId, Report, Seat, Session, SessionEvent, SessionSettings,
+    decode,
 };
 
 /// So many times as long as a member a client may be silent. A member that is missed in error comes back by itself; a client has lost its
@@ -36,8 +37,12 @@ pub(super) enum News {
 }
 
 enum Told {
+    /// The store may have something to say.
+    Store,
     Broken(Epoch),
     Leave,
+    /// The program is gone without a word.
+    Gone,
 }
 
 /// The thread's handle.
@@ -50,12 +55,16 @@ pub(super) struct SessionThread {
 
 impl SessionThread {
     pub(super) fn start(
-        store: Box<dyn Store + Send>,
+        mut store: Box<dyn Store + Send>,
         slot: Slot,
         timing: Timing,
     ) -> std::io::Result<Self> {
         let (told, hears) = channel();
         let (tells, news) = channel();
+        let knock = Knock::default();
+        let wakes = told.clone();
+        // It fails when the thread has ended.
+        let woken = store.wake_by(knock.wake(move || drop(wakes.send(Told::Store))));
         let mut worker = Worker {
             session: Session::new(SessionSettings {
                 slot,
@@ -68,6 +77,9 @@ impl SessionThread {
             tells,
             wanted: None,
             asked: None,
+            reports: BTreeMap::new(),
+            knock,
+            woken,
             timing,
         };
         let thread = std::thread::Builder::new()
@@ -102,6 +114,13 @@ impl SessionThread {
     }
 }
 
+impl Drop for SessionThread {
+    fn drop(&mut self) {
+        // As above.
+        let _ = self.told.send(Told::Gone);
+    }
+}
+
 struct Worker {
     session: Session,
     store: Box<dyn Store + Send>,
@@ -110,6 +129,10 @@ struct Worker {
     /// An epoch to connect in, when it is known where its members are.
     wanted: Option<Box<Configuration>>,
     asked: Option<(Ticket, Duration)>,
+    /// Members as last seen: where they are changes with their lives only.
+    reports: BTreeMap<MemberId, Report>,
+    knock: Knock,
+    woken: bool,
     timing: Timing,
 }
 
@@ -119,18 +142,15 @@ impl Worker {
         loop {
             let now = since_boot();
             let due = self.session.next_tick().saturating_sub(now);
-            let look = match self.session.is_between_epochs() || self.wanted.is_some() {
-                // The program waits.
-                true => STORE_POLL / 4,
-                false => STORE_POLL,
-            };
-            match self.hears.recv_timeout(due.min(look)) {
+            // Then the program waits.
+            let urgent = self.session.is_between_epochs() || self.wanted.is_some();
+            let wait = due.min(store_sleep(self.woken, urgent));
+            match self.hears.recv_timeout(wait) {
                 Ok(Told::Broken(epoch)) => {
                     self.session.broken(since_boot(), &mut self.store, epoch)
                 }
-                // A program that is gone without a word is fenced when its lease is over, as if it had been killed:
-                // it may have held locks.
-                Err(RecvTimeoutError::Disconnected) => return,
+                // It is fenced when its lease is over, as if it had been killed: it may have held locks.
+                Ok(Told::Gone) | Err(RecvTimeoutError::Disconnected) => return,
                 Ok(Told::Leave) => {
                     self.session.leave(since_boot(), &mut self.store);
                     // Answers come in the order of asking: with this one, the others are there.
@@ -138,8 +158,9 @@ impl Worker {
                     let last = self.store.submit(Request::List { prefix });
                     leaving = Some((last, since_boot() + LEAVING));
                 }
-                Err(RecvTimeoutError::Timeout) => {}
+                Ok(Told::Store) | Err(RecvTimeoutError::Timeout) => {}
             }
+            self.knock.looks();
             let now = since_boot();
             while let Some(event) = self.store.poll() {
                 let answers = |last| matches!(&event, Event::Answer(ticket, _) if *ticket == last);
@@ -156,11 +177,13 @@ impl Worker {
                 let news = match event {
                     SessionEvent::Connect(config) => {
                         self.wanted = Some(config);
-                        self.look_up(now);
+                        self.connect();
                         continue;
                     }
                     SessionEvent::Over(epoch) => {
                         self.wanted = None;
+                        // Soon it has to be known where the members of the next are.
+                        self.look_up(now);
                         News::Over(epoch)
                     }
                     SessionEvent::Fenced => News::Fenced,
@@ -188,27 +211,28 @@ impl Worker {
                 self.asked = None;
                 if let Ok(Reply::Items(items, _)) = answer {
                     let reports = items.iter().filter_map(|item| decode::<Report>(item).ok());
-                    let reports: BTreeMap<MemberId, Report> =
-                        reports.map(|report| (report.seat.id, report)).collect();
-                    self.found(&reports);
+                    self.reports = reports.map(|report| (report.seat.id, report)).collect();
+                    self.connect();
                 }
             }
             event => self.session.handle(now, &mut self.store, event),
         }
     }
 
-    fn found(&mut self, reports: &BTreeMap<MemberId, Report>) {
+    /// Tells the program where to connect, if that is wanted and known.
+    fn connect(&mut self) {
         let Some(config) = self.wanted.take() else {
             return;
         };
-        let address = |seat: &crate::membership::Seat| {
-            let report = reports.get(&seat.id).filter(|report| report.seat == *seat);
+        let address = |seat: &Seat| {
+            let report = self.reports.get(&seat.id);
+            let report = report.filter(|report| report.seat == *seat);
             report.and_then(|report| report.address.to_socket_addrs().ok()?.next())
         };
         let addresses: Option<Vec<SocketAddr>> = config.chain.iter().map(address).collect();
         match addresses {
             Some(addresses) => self.tell(News::Connect(config, addresses)),
-            // Somebody is gone: the next epoch, or another look.
+            // Another look; or somebody is gone, and another epoch comes.
             None => self.wanted = Some(config),
         }
     }

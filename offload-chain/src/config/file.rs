@@ -19,6 +19,7 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::de::DeserializeOwned;
@@ -26,7 +27,8 @@ use serde::{Deserialize, Serialize};
 
 use crate::clock::since_boot;
 
-use super::{Event, Ledger, REQUESTS_MAX, Request, Revision, Store, StoreError, Ticket};
+use super::notice::Notice;
+use super::{Event, Ledger, REQUESTS_MAX, Request, Revision, Store, StoreError, Ticket, Wake};
 
 const MAGIC: &str = "flashnet-store-1";
 const BYTES_MAX: u64 = 64 << 20;
@@ -91,6 +93,7 @@ pub struct FileStore {
     watches: Vec<(String, (Revision, usize))>,
     /// The file as it was when last looked at, and when that was.
     seen: ([Option<Stamp>; 2], Duration),
+    wake: Option<(Wake, Notice)>,
 }
 
 impl FileStore {
@@ -125,6 +128,7 @@ impl FileStore {
             events: VecDeque::new(),
             watches: Vec::new(),
             seen: ([None; 2], Duration::ZERO),
+            wake: None,
         };
         store.locked(|_| ((), false))?;
         Ok(store)
@@ -232,8 +236,7 @@ impl FileStore {
             }
             file.sync_all()?;
             fs::rename(&temporary, path)?;
-            let directory = path.parent().filter(|path| path.as_os_str() != "");
-            File::open(directory.unwrap_or(Path::new(".")))?.sync_all()
+            File::open(directory_of(path))?.sync_all()
         };
         write().map_err(|error| io_error("write", path, error))
     }
@@ -248,7 +251,8 @@ impl FileStore {
             let file = fs::metadata(path).ok();
             file.map(|file| (file.ino(), file.mtime(), file.mtime_nsec()))
         });
-        if files == self.seen.0 && now < self.seen.1 + LOOK {
+        let noticed = self.wake.as_ref().is_some_and(|(_, notice)| notice.take());
+        if !noticed && files == self.seen.0 && now < self.seen.1 + LOOK {
             return;
         }
         self.seen = (files, now);
@@ -296,6 +300,9 @@ impl Store for FileStore {
             }
         };
         self.events.push_back(Event::Answer(ticket, answer));
+        if let Some((wake, _)) = &self.wake {
+            wake();
+        }
         ticket
     }
 
@@ -305,6 +312,16 @@ impl Store for FileStore {
         }
         self.events.pop_front()
     }
+
+    fn wake_by(&mut self, wake: Wake) -> bool {
+        let names = [self.path.clone(), self.leases()];
+        let names = names.iter().filter_map(|path| path.file_name());
+        let names = names.map(ToOwned::to_owned).collect();
+        let notice = Notice::start(directory_of(&self.path), names, Arc::clone(&wake));
+        // There may be too many users of inotify.
+        self.wake = notice.ok().map(|notice| (wake, notice));
+        self.wake.is_some()
+    }
 }
 
 impl fmt::Debug for FileStore {
@@ -313,6 +330,11 @@ impl fmt::Debug for FileStore {
             .field("path", &self.path)
             .finish_non_exhaustive()
     }
+}
+
+fn directory_of(path: &Path) -> &Path {
+    let directory = path.parent().filter(|path| path.as_os_str() != "");
+    directory.unwrap_or(Path::new("."))
 }
 
 fn beside(path: &Path, extension: &str) -> PathBuf {

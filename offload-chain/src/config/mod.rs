@@ -25,7 +25,9 @@ mod ask;
 mod etcd;
 mod file;
 mod ledger;
+mod notice;
 mod open;
+mod wake;
 
 use std::time::Duration;
 
@@ -36,6 +38,8 @@ pub use etcd::{EtcdOpenError, EtcdStore};
 pub use file::{FileStore, FileStoreError};
 pub use ledger::Ledger;
 pub use open::{OpenError, open};
+pub(crate) use wake::Knock;
+pub use wake::Wake;
 
 /// Longest key.
 pub const KEY_BYTES_MAX: usize = 256;
@@ -183,6 +187,12 @@ pub trait Store {
 
     /// What there is to say.
     fn poll(&mut self) -> Option<Event>;
+
+    /// Has `wake` called from now on whenever there may be something to say. Whether it can: who is not woken looks now and then.
+    fn wake_by(&mut self, wake: Wake) -> bool {
+        drop(wake);
+        false
+    }
 }
 
 impl<S: Store + ?Sized> Store for Box<S> {
@@ -192,6 +202,10 @@ impl<S: Store + ?Sized> Store for Box<S> {
 
     fn poll(&mut self) -> Option<Event> {
         (**self).poll()
+    }
+
+    fn wake_by(&mut self, wake: Wake) -> bool {
+        (**self).wake_by(wake)
     }
 }
 

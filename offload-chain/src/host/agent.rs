@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, ToSocketAddrs};
-use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ use crate::membership::{
 
 use super::engine::{Engine, EngineNews, Opening};
 use super::message::Said;
-use super::mux::{Mux, Owner, STORE_POLL};
+use super::mux::{Mux, Owner};
 use super::peers::Peers;
 use super::{HostState, Timing, lock, shape_of};
 
@@ -35,6 +35,8 @@ const AGAIN: Duration = Duration::from_secs(10);
 pub(super) enum Inbox {
     Peer(MemberId, Said),
     Engine(EngineNews),
+    /// The store may have something to say.
+    Store,
     Stop,
 }
 
@@ -84,6 +86,7 @@ impl Agent {
         file: Arc<MemberFile>,
         engine: Engine,
         state: Arc<Mutex<HostState>>,
+        inbox: Sender<Inbox>,
     ) -> Self {
         let seat = Seat {
             id: place.member,
@@ -110,7 +113,7 @@ impl Agent {
             seat,
             member,
             controller,
-            store: Mux::new(store),
+            store: Mux::new(store, inbox),
             memory: FileMemory(file),
             engine,
             reads: Arc::new(ReadLease::new(since_boot)),
@@ -137,12 +140,9 @@ impl Agent {
                 .min(self.controller.next_tick())
                 .min(self.next_beat);
             let active = |config: &Configuration| config.phase == Phase::Active;
-            let poll = match self.member.configuration().is_some_and(active) {
-                true => STORE_POLL,
-                // Everybody waits.
-                false => STORE_POLL / 4,
-            };
-            let wait = due.saturating_sub(since_boot()).min(poll);
+            let active = self.member.configuration().is_some_and(active);
+            let wait = due.saturating_sub(since_boot());
+            let wait = wait.min(self.store.sleep(!active));
             match inbox.recv_timeout(wait) {
                 Ok(Inbox::Stop) | Err(RecvTimeoutError::Disconnected) => {
                     self.engine.close();
@@ -151,6 +151,7 @@ impl Agent {
                 Ok(news) => self.hear(news),
                 Err(RecvTimeoutError::Timeout) => {}
             }
+            self.store.looks();
             while let Some((owner, event)) = self.store.poll() {
                 self.told(owner, event);
             }
@@ -203,7 +204,8 @@ impl Agent {
                 tracing::error!(%why, "the member can not serve");
                 self.ended = Some(why);
             }
-            Inbox::Stop => {}
+            // It is looked at in any case.
+            Inbox::Store | Inbox::Stop => {}
         }
     }
 
@@ -239,6 +241,8 @@ impl Agent {
                 Action::Close(epoch) => {
                     tracing::debug!(%epoch, "sealed");
                     self.opening = None;
+                    // Soon it has to be known where the members of the next are.
+                    self.look_up();
                     self.reads.withdraw();
                     self.engine.close();
                     *lock(&self.state) = HostState::default();

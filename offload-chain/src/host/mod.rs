@@ -40,7 +40,7 @@ use crate::epoch::Epoch;
 use crate::group::MemberFile;
 use crate::membership::{Boot, MemberId, SlowPolicy};
 
-pub(crate) use mux::STORE_POLL;
+pub(crate) use mux::store_sleep;
 pub(crate) use shape::{link_config, shape_of};
 
 use agent::{Agent, Inbox};
@@ -218,6 +218,7 @@ impl Host {
             file,
             engine,
             Arc::clone(&state),
+            inbox.clone(),
         );
         let tell = Arc::clone(&ended);
         let agent = std::thread::Builder::new()

@@ -1,13 +1,25 @@
 //! One store for several who ask: each gets the answers to its own questions.
 
 use std::collections::HashMap;
+use std::sync::mpsc::Sender;
 use std::time::Duration;
 
-use crate::config::{Event, Request, Store, Ticket, list};
+use crate::config::{Event, Knock, Request, Store, Ticket, list};
 use crate::membership::{CONFIG, Configuration, decode};
 
-/// Between looks at what a store has to say.
-pub(crate) const STORE_POLL: Duration = Duration::from_millis(5);
+use super::agent::Inbox;
+
+/// Between looks at what a store has to say that does not tell when it has.
+const STORE_POLL: Duration = Duration::from_millis(5);
+
+/// How long to sleep before looking what the store has to say. `woken`: it tells; `urgent`: somebody waits for it.
+pub(crate) fn store_sleep(woken: bool, urgent: bool) -> Duration {
+    match (woken, urgent) {
+        (true, _) => Duration::MAX,
+        (false, false) => STORE_POLL,
+        (false, true) => STORE_POLL / 4,
+    }
+}
 
 /// Who asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -21,6 +33,8 @@ pub(super) enum Owner {
 pub(super) struct Mux {
     store: Box<dyn Store + Send>,
     owners: HashMap<Ticket, Owner>,
+    knock: Knock,
+    woken: bool,
 }
 
 impl std::fmt::Debug for Mux {
@@ -39,9 +53,27 @@ pub(super) struct Via<'a> {
 }
 
 impl Mux {
-    pub(super) fn new(store: Box<dyn Store + Send>) -> Self {
-        let owners = HashMap::new();
-        Self { store, owners }
+    /// `inbox` is told when there may be something to [`poll`](Self::poll).
+    pub(super) fn new(mut store: Box<dyn Store + Send>, inbox: Sender<Inbox>) -> Self {
+        let knock = Knock::default();
+        // It fails when the agent has ended.
+        let woken = store.wake_by(knock.wake(move || drop(inbox.send(Inbox::Store))));
+        Self {
+            store,
+            owners: HashMap::new(),
+            knock,
+            woken,
+        }
+    }
+
+    /// How long to sleep if nobody tells that there is something.
+    pub(super) fn sleep(&self, urgent: bool) -> Duration {
+        store_sleep(self.woken, urgent)
+    }
+
+    /// To be called before polling.
+    pub(super) fn looks(&self) {
+        self.knock.looks();
     }
 
     pub(super) fn via(&mut self, owner: Owner) -> Via<'_> {

@@ -23,9 +23,11 @@ fn the_same_suite_over_etcd() {
     let Some(etcd) = Etcd::start(Timing::default()) else {
         return;
     };
-    suite(bench(
-        [0, 1].map(|_| Box::new(open(&etcd, "group/7/")) as Box<dyn Store>),
-    ));
+    let stores = [0, 1].map(|_| Box::new(open(&etcd, "group/7/")) as Box<dyn Store>);
+    let mut both = bench(stores);
+    suite(&mut both);
+    wakes(&mut both);
+    drop(both);
     // Another prefix is another store, and none is all.
     let found = answer(&mut open(&etcd, "group/8/"), list("l/"));
     assert!(matches!(found, Ok(Reply::Items(items, _)) if items.is_empty()));

@@ -30,8 +30,8 @@ mod watch;
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -44,7 +44,8 @@ use self::message::{
 };
 use self::watch::{Pending, WATCHES_MAX, Watch};
 use super::{
-    Event, Expect, Item, LeaseId, REQUESTS_MAX, Reply, Request, Store, StoreError, Ticket, check,
+    Event, Expect, Item, LeaseId, REQUESTS_MAX, Reply, Request, Store, StoreError, Ticket, Wake,
+    check,
 };
 
 /// How long one request may take; then whether it was carried out is unknown.
@@ -55,6 +56,7 @@ pub struct EtcdStore {
     gateway: Arc<Gateway>,
     requests: Option<Sender<(Ticket, Request)>>,
     said: Receiver<Said>,
+    wake: Waker,
     /// What was not answered yet, in the order of asking.
     waiting: VecDeque<Waiting>,
     tickets: u64,
@@ -66,6 +68,32 @@ enum Waiting {
     Asked(Ticket),
     /// The answer was known without asking.
     Refused(Ticket, StoreError),
+}
+
+/// Whom to wake, if somebody wants that.
+type Waker = Arc<Mutex<Option<Wake>>>;
+
+/// Where threads tell the store something.
+#[derive(Clone)]
+struct Teller {
+    said: Sender<Said>,
+    wake: Waker,
+}
+
+impl Teller {
+    /// It fails when the store is gone.
+    fn tell(&self, said: Said) -> Result<(), ()> {
+        self.said.send(said).map_err(drop)?;
+        wake(&self.wake);
+        Ok(())
+    }
+}
+
+fn wake(waker: &Waker) {
+    let wake = waker.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(wake) = &*wake {
+        wake();
+    }
 }
 
 /// What threads tell the store.
@@ -86,6 +114,11 @@ impl EtcdStore {
         let gateway = Arc::new(Gateway::new(endpoints?)?);
         let (requests, asked) = channel();
         let (tell, said) = channel();
+        let wake = Waker::default();
+        let tell = Teller {
+            said: tell,
+            wake: Arc::clone(&wake),
+        };
         let mut worker = Worker {
             gateway: gateway.clone(),
             prefix: prefix.to_owned(),
@@ -100,6 +133,7 @@ impl EtcdStore {
             gateway,
             requests: Some(requests),
             said,
+            wake,
             waiting: VecDeque::new(),
             tickets: 0,
             thread: Some(thread),
@@ -128,10 +162,13 @@ impl Store for EtcdStore {
             (Ok(()), Some(requests)) => (requests.send((ticket, request)).err()).map(|_| ended()),
             (Ok(()), None) => Some(ended()),
         };
-        self.waiting.push_back(match refused {
-            Some(error) => Waiting::Refused(ticket, error),
-            None => Waiting::Asked(ticket),
-        });
+        match refused {
+            Some(error) => {
+                self.waiting.push_back(Waiting::Refused(ticket, error));
+                wake(&self.wake);
+            }
+            None => self.waiting.push_back(Waiting::Asked(ticket)),
+        }
         ticket
     }
 
@@ -156,6 +193,11 @@ impl Store for EtcdStore {
             Err(_) => None,
         }
     }
+
+    fn wake_by(&mut self, wake: Wake) -> bool {
+        *self.wake.lock().unwrap_or_else(PoisonError::into_inner) = Some(wake);
+        true
+    }
 }
 
 impl fmt::Debug for EtcdStore {
@@ -174,7 +216,7 @@ fn ended() -> StoreError {
 struct Worker {
     gateway: Arc<Gateway>,
     prefix: String,
-    tell: Sender<Said>,
+    tell: Teller,
     watches: Vec<JoinHandle<()>>,
 }
 
@@ -185,7 +227,7 @@ impl Worker {
                 break;
             }
             let answer = self.carry_out(request);
-            if self.tell.send(Said::Answer(ticket, answer)).is_err() {
+            if self.tell.tell(Said::Answer(ticket, answer)).is_err() {
                 break;
             }
         }

@@ -7,13 +7,13 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Sender, SyncSender, sync_channel};
+use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use super::gateway::{Gateway, Stream};
 use super::message::{Base64, Range, WatchCreate, Watched};
-use super::{Event, REQUEST_TIMEOUT, Said};
+use super::{Event, REQUEST_TIMEOUT, Said, Teller};
 
 /// Watches at a time: a thread and a connection each.
 pub(super) const WATCHES_MAX: usize = 64;
@@ -39,16 +39,11 @@ pub(super) struct Watch {
     gateway: Arc<Gateway>,
     create: WatchCreate,
     pending: Arc<Pending>,
-    tell: Sender<Said>,
+    tell: Teller,
 }
 
 impl Watch {
-    pub(super) fn new(
-        gateway: Arc<Gateway>,
-        key: Base64,
-        prefix: String,
-        tell: Sender<Said>,
-    ) -> Self {
+    pub(super) fn new(gateway: Arc<Gateway>, key: Base64, prefix: String, tell: Teller) -> Self {
         Self {
             gateway,
             create: WatchCreate::of(Range::with_prefix(key)),
@@ -141,7 +136,7 @@ impl Watch {
             return Ok(());
         }
         let changed = Said::Changed(self.pending.clone());
-        self.tell.send(changed).map_err(drop)
+        self.tell.tell(changed)
     }
 }
 
