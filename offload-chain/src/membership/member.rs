@@ -20,6 +20,7 @@ use super::configuration::{
     encode,
 };
 use super::copy::{Ask, Message, Part, Round, answer};
+use super::left_out::LeftOut;
 
 /// Rounds of catching up after which a joiner is ready however much changes.
 const ROUNDS_MAX: u32 = 6;
@@ -99,6 +100,7 @@ pub struct Member {
     /// Members that did not answer, one after the other.
     sources: usize,
     watching: bool,
+    left_out: LeftOut,
     actions: VecDeque<Action>,
 }
 
@@ -128,6 +130,7 @@ impl Member {
             behind: 0,
             lag_ms: 0,
         };
+        let left_out = LeftOut::new(settings.period);
         Self {
             settings,
             report,
@@ -152,6 +155,7 @@ impl Member {
             unanswered: 0,
             sources: 0,
             watching: false,
+            left_out,
             actions: VecDeque::new(),
         }
     }
@@ -350,7 +354,8 @@ impl Member {
             // An answer that was overtaken.
             return;
         }
-        if config.epoch > self.seals() || known.is_none() {
+        self.look_at_place(now, &config);
+        if config.epoch > self.seals() || self.configuration.is_none() {
             self.seal(config.epoch);
         }
         let epoch = config.epoch;
@@ -368,6 +373,30 @@ impl Member {
             let lease = self.settings.read_lease * 98 / 100;
             self.actions
                 .push_back(Action::ReadLease(epoch, asked + lease));
+        }
+    }
+
+    /// Whether it was left out, though it lives: of a chain it was in, or of the first one after it had caught up.
+    fn look_at_place(&mut self, now: Duration, config: &Configuration) {
+        let seat = self.settings.seat;
+        if config.position(seat).is_some() {
+            if config.phase == Phase::Active {
+                self.left_out.serves(now);
+            }
+            return;
+        }
+        let Some(known) = &self.configuration else {
+            return;
+        };
+        let wanted = self
+            .report
+            .ready
+            .is_some_and(|ready| ready < config.active_epoch);
+        if known.position(seat).is_some() || wanted {
+            self.report.ready = None;
+            self.stale = true;
+            self.rounds = 0;
+            self.left_out.left_out(now);
         }
     }
 
@@ -394,13 +423,9 @@ impl Member {
                 if self.report.synced == epoch && self.report.recovered < epoch =>
             {
                 self.recover(memory, &config);
+                self.open(&config);
             }
-            (Phase::Active, Some(_)) if self.report.recovered == epoch && self.open < epoch => {
-                self.open = epoch;
-                self.round = None;
-                let open = Action::Open(epoch, config.chain.clone());
-                self.actions.push_back(open);
-            }
+            (Phase::Active, Some(_)) => self.open(&config),
             (Phase::Active, None) => {
                 let own = self.settings.seat.id;
                 // In the chain in an earlier life it may be the one that can vouch: hands off.
@@ -413,6 +438,18 @@ impl Member {
         }
         for (from, ask) in std::mem::take(&mut self.early) {
             self.asked_by(memory, from, ask);
+        }
+    }
+
+    /// Has the engine opened, once its memory is what the epoch starts from. Others may not be as far: links wait for them, and there is
+    /// nothing to execute before clients connect, which they do when the epoch is active.
+    fn open(&mut self, config: &Configuration) {
+        let epoch = config.epoch;
+        if self.report.recovered == epoch && self.open < epoch {
+            self.open = epoch;
+            self.round = None;
+            let open = Action::Open(epoch, config.chain.clone());
+            self.actions.push_back(open);
         }
     }
 
@@ -510,7 +547,7 @@ impl Member {
 
     /// Copies from a member of the active chain until little changes any more.
     fn catch_up(&mut self, now: Duration, memory: &mut impl Memory, config: &Configuration) {
-        if self.round.is_some() {
+        if self.round.is_some() || !self.left_out.may_join(now) {
             return;
         }
         let stays = |(from, _): &(Seat, u64)| config.chain.contains(from);
@@ -715,8 +752,8 @@ impl Member {
         let vouching = config.vouching.contains(&self.settings.seat.id);
         match self.header.take() {
             Some(header) if !vouching => {
+                // Recovery makes it durable, before it writes its own.
                 memory.write(header.at(), &header.emit())?;
-                memory.flush()?;
             }
             Some(header) if !config.birth.executes => adopt(memory, &header)?,
             _ => {}

@@ -18,6 +18,7 @@
 mod configuration;
 mod controller;
 mod copy;
+mod left_out;
 mod member;
 mod session;
 mod slow;
