@@ -5,8 +5,8 @@
 //! sees some mixture of old and new bytes, as with any RDMA memory. This is the only place of the crate with `unsafe`.
 //!
 //! # Invariants
-//! - B1. `start` points to `len` bytes, initialised, until the drop: allocated with `LAYOUT(len)`, or kept by who handed them
-//!   over. It is a multiple of 8.
+//! - B1. `start` points to `len` bytes, initialised, until the drop: within what was allocated at `own` with `layout(len)`, or kept by
+//!   who handed them over. It is a multiple of 8.
 //! - B2. Nobody holds a reference to these bytes, but for an atomic operation as an atomic.
 
 #![allow(unsafe_code)]
@@ -24,8 +24,8 @@ use crate::page::PAGE_BYTES;
 pub struct Buffer {
     start: NonNull<u8>,
     len: usize,
-    /// Allocated here.
-    is_own: bool,
+    /// What was allocated here, which starts somewhat before.
+    own: Option<NonNull<u8>>,
 }
 
 // SAFETY: the memory is there for as long as the buffer is (B1), and has no thread affinity.
@@ -34,7 +34,7 @@ unsafe impl Send for Buffer {}
 unsafe impl Sync for Buffer {}
 
 impl Buffer {
-    /// Page-aligned zeroed memory of `len` bytes.
+    /// Page-aligned zeroed memory of `len` bytes. Much of it costs nothing until it is used.
     ///
     /// # Panics
     /// If `len` exceeds `isize::MAX` less a page.
@@ -42,12 +42,15 @@ impl Buffer {
     pub fn zeroed(len: usize) -> Arc<Self> {
         let layout = Self::layout(len);
         // SAFETY: the layout is never of size zero.
-        let start = unsafe { alloc_zeroed(layout) };
-        let Some(start) = NonNull::new(start) else {
+        let own = unsafe { alloc_zeroed(layout) };
+        let Some(own) = NonNull::new(own) else {
             handle_alloc_error(layout)
         };
-        let is_own = true;
-        Arc::new(Self { start, len, is_own })
+        let skipped = own.as_ptr().align_offset(PAGE_BYTES);
+        // SAFETY: less than a page is skipped, and a page more than `len` was allocated.
+        let start = unsafe { own.add(skipped) };
+        let own = Some(own);
+        Arc::new(Self { start, len, own })
     }
 
     /// Memory of somebody else, such as a mapping.
@@ -64,8 +67,8 @@ impl Buffer {
             start.as_ptr().addr().is_multiple_of(ATOMIC_BYTES),
             "atomic operations need words"
         );
-        let is_own = false;
-        Arc::new(Self { start, len, is_own })
+        let own = None;
+        Arc::new(Self { start, len, own })
     }
 
     /// Memory holding a copy of `bytes`.
@@ -76,8 +79,13 @@ impl Buffer {
         buffer
     }
 
+    /// A page more than is needed: asked to align to pages itself, the allocator would write zeros to all of it.
     fn layout(len: usize) -> Layout {
-        Layout::from_size_align(len.max(1), PAGE_BYTES).expect("buffer of a possible size")
+        let size = len.checked_add(PAGE_BYTES);
+        let layout = size.map(|size| Layout::from_size_align(size, ATOMIC_BYTES));
+        layout
+            .and_then(Result::ok)
+            .expect("buffer of a possible size")
     }
 
     /// Number of bytes.
@@ -180,9 +188,9 @@ impl Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        if self.is_own {
+        if let Some(own) = self.own {
             // SAFETY: allocated with this layout (B1), and nobody refers to it any more.
-            unsafe { dealloc(self.start.as_ptr(), Self::layout(self.len)) }
+            unsafe { dealloc(own.as_ptr(), Self::layout(self.len)) }
         }
     }
 }
