@@ -276,7 +276,13 @@ impl Agent {
 
     fn say(&mut self, to: MemberId, said: Said) {
         match self.directory.get(&to) {
-            Some((_, address)) => self.peers.send(to, address, said),
+            Some((boot, address)) => {
+                let seat = Seat {
+                    id: to,
+                    boot: *boot,
+                };
+                self.peers.send(seat, address, said);
+            }
             // Said again, when it is known where to.
             None => self.look_up(),
         }

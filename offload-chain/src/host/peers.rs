@@ -6,7 +6,7 @@ use std::net::{TcpStream, ToSocketAddrs};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
 
-use crate::membership::MemberId;
+use crate::membership::{Boot, MemberId, Seat};
 
 use super::message::{Said, greeting, write};
 
@@ -17,6 +17,8 @@ const WRITE: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 struct Line {
+    /// A connection to an earlier life takes what is said, and nobody hears it.
+    boot: Boot,
     address: String,
     queue: SyncSender<Said>,
 }
@@ -35,12 +37,13 @@ impl Peers {
         Self { own, token, lines }
     }
 
-    /// Says something to a member that is at this address.
-    pub(super) fn send(&mut self, to: MemberId, address: &str, said: Said) {
-        let same = |line: &Line| line.address == address;
+    /// Says something to a member that is at this address, in this life.
+    pub(super) fn send(&mut self, to: Seat, address: &str, said: Said) {
+        let (to, boot) = (to.id, to.boot);
+        let same = |line: &Line| line.address == address && line.boot == boot;
         if !self.lines.get(&to).is_some_and(same) {
-            // The thread of a former address ends with its queue.
-            match self.line(to, address) {
+            // The thread of a former one ends with its queue.
+            match self.line(to, boot, address) {
                 Ok(line) => self.lines.insert(to, line),
                 Err(error) => return tracing::warn!(member = to.0, %error, "cannot talk to"),
             };
@@ -52,14 +55,18 @@ impl Peers {
         }
     }
 
-    fn line(&self, to: MemberId, address: &str) -> io::Result<Line> {
+    fn line(&self, to: MemberId, boot: Boot, address: &str) -> io::Result<Line> {
         let (queue, said) = sync_channel(QUEUE);
         let (own, token, at) = (self.own, self.token, address.to_owned());
         std::thread::Builder::new()
             .name(format!("chain-to-{to}"))
             .spawn(move || talk(greeting(token, own).as_slice(), &at, &said))?;
         let address = address.to_owned();
-        Ok(Line { address, queue })
+        Ok(Line {
+            boot,
+            address,
+            queue,
+        })
     }
 }
 
