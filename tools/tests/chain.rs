@@ -7,8 +7,11 @@ mod common;
 mod replicas;
 
 use std::fs;
+use std::time::Duration;
 
-use replicas::{Group, Load};
+use common::can_mount;
+use common::fault_disk::FaultDisk;
+use replicas::{Group, Load, until};
 use serde_json::Value;
 
 /// Says how long nothing was acknowledged.
@@ -213,6 +216,46 @@ fn a_dead_client_keeps_no_lock() {
     judge(&group, load, 3, "clients killed");
     let gone = |status: &replicas::Status| status.0["clients"] == Value::Array(Vec::new());
     group.wait("no client to be left", gone);
+}
+
+/// A member on a disk whose flushes take long is reported and taken out of the chain; it is back when the disk is well again.
+#[test]
+fn a_slow_member_is_removed() {
+    if !can_mount() {
+        return;
+    }
+    let disk = FaultDisk::new(8 << 20, 1).unwrap();
+    let mut group = Group::local();
+    group.create("1,2,3", &[]);
+    let policy = [
+        "--remove-slow",
+        "--slow-floor",
+        "200ms",
+        "--slow-factor",
+        "4",
+    ];
+    for id in [1, 2, 3] {
+        let own = group.memory(id);
+        let memory = if id == 2 { disk.path() } else { own };
+        group.start_with(id, Some(&memory), &policy);
+    }
+    group.serves(&[1, 2, 3], "the start");
+    let mut load = group.load(&[]);
+    // Not as much as makes clients doubt the group.
+    disk.slow(Duration::from_millis(350));
+    group.serves(&[1, 3], "the disk of member 2 got slow");
+    let told = |id: u32| {
+        let log = fs::read_to_string(group.log_of(id)).unwrap();
+        log.contains("a member holds the others up") && log.contains("member=2")
+    };
+    // By whoever was first, maybe itself, when its disk lets it.
+    let told = until(|| [1, 2, 3].into_iter().any(told).then_some(()));
+    assert!(told.is_some(), "it is reported");
+    load.goes_on("without the slow member");
+    disk.slow(Duration::ZERO);
+    group.serves(&[1, 2, 3], "the disk is well again");
+    load.goes_on("with the member that was slow");
+    judge(&group, load, 3, "a slow member");
 }
 
 /// The same with the other topology: the head dies, and a member.

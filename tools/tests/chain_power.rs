@@ -201,7 +201,7 @@ fn cut_and_judge(preset: Preset, cuts: u64, seed: u64) {
         let at = format!("cut {cut}, seed {seed}");
         let mut targets: Vec<Target> = flash.iter().map(Flash::serve).collect();
         for (id, flash) in ids.iter().zip(&flash) {
-            group.start_with(*id, Some(&flash.memory()));
+            group.start_with(*id, Some(&flash.memory()), &[]);
         }
         // Some cuts hit what follows a cut: volumes are there, members are about to recover.
         let early = cut > 0 && !last && rng.random_range(0..3) == 0;

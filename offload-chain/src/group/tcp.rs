@@ -318,6 +318,11 @@ impl<S: Store> MemberServer<S> {
         std::mem::take(&mut self.progress.worst)
     }
 
+    /// For how long the oldest operation has waited already, if there is one.
+    pub(crate) fn waiting(&self) -> Option<Duration> {
+        self.progress.since.map(|since| since.elapsed())
+    }
+
     fn look_at_progress(&mut self) {
         let (begun, finished) = self.inner.node.engine().operations();
         self.progress.look(Instant::now(), begun, finished);

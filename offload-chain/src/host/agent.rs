@@ -16,6 +16,7 @@ use crate::membership::{
 };
 
 use super::engine::{Engine, EngineNews, Opening};
+use super::lag::Lag;
 use super::message::Said;
 use super::mux::{Mux, Owner};
 use super::peers::Peers;
@@ -60,6 +61,7 @@ pub(super) struct Agent {
     store: Mux,
     memory: FileMemory,
     engine: Engine,
+    lag: Lag,
     reads: Arc<ReadLease>,
     peers: Peers,
     /// Where members are, in which life.
@@ -116,6 +118,7 @@ impl Agent {
             store: Mux::new(store, inbox),
             memory: FileMemory(file),
             engine,
+            lag: Lag::default(),
             reads: Arc::new(ReadLease::new(since_boot)),
             peers: Peers::new(place.member, place.token),
             directory: BTreeMap::new(),
@@ -355,8 +358,8 @@ impl Agent {
         if now >= self.directory_due {
             self.look_up();
         }
-        let lag = self.engine.take_lag();
-        self.member.set_lag(lag);
+        self.lag.add(now, self.engine.take_wait());
+        self.member.set_lag(self.lag.longest());
         let Some(config) = self.member.configuration() else {
             return;
         };

@@ -3,7 +3,6 @@
 use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, TryRecvError, channel, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -21,6 +20,7 @@ use crate::group::{
 };
 
 use super::agent::Inbox;
+use super::lag::Waits;
 use super::{link_config, lock};
 
 /// Calls that wait for an epoch to be open.
@@ -93,15 +93,14 @@ impl Caller {
 /// The thread.
 pub(super) struct Engine {
     caller: Caller,
-    /// Milliseconds, the most since it was taken.
-    lag: Arc<AtomicU64>,
+    waits: Arc<Waits>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl std::fmt::Debug for Engine {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Engine")
-            .field("lag", &self.lag)
+            .field("waits", &self.waits)
             .finish_non_exhaustive()
     }
 }
@@ -115,13 +114,13 @@ impl Engine {
     ) -> io::Result<Self> {
         let (commands, told) = channel();
         let bell = Arc::new(Bell::default());
-        let lag = Arc::new(AtomicU64::new(0));
+        let waits = Arc::new(Waits::default());
         let mut worker = Worker {
             file,
             spin,
             told,
             bell: Arc::clone(&bell),
-            lag: Arc::clone(&lag),
+            waits: Arc::clone(&waits),
             news,
             calls: VecDeque::new(),
         };
@@ -135,7 +134,7 @@ impl Engine {
             })?;
         Ok(Self {
             caller: Caller { commands, bell },
-            lag,
+            waits,
             thread: Some(thread),
         })
     }
@@ -156,8 +155,9 @@ impl Engine {
         let _ = closed.recv();
     }
 
-    pub(super) fn take_lag(&self) -> Duration {
-        Duration::from_millis(self.lag.swap(0, Ordering::AcqRel))
+    /// The longest that an operation waited since this was last asked.
+    pub(super) fn take_wait(&self) -> Duration {
+        self.waits.take()
     }
 }
 
@@ -176,7 +176,7 @@ struct Worker {
     spin: Duration,
     told: Receiver<Command>,
     bell: Arc<Bell>,
-    lag: Arc<AtomicU64>,
+    waits: Arc<Waits>,
     news: Sender<Inbox>,
     calls: VecDeque<TcpStream>,
 }
@@ -221,8 +221,7 @@ impl Worker {
         };
         let epoch = *epoch;
         let turned = running.turn();
-        let lag = running.take_lag().as_millis() as u64;
-        self.lag.fetch_max(lag, Ordering::AcqRel);
+        self.waits.tell(running.take_lag(), running.waiting());
         let mut over = None;
         while let Some(event) = running.member().poll_event() {
             match event {
@@ -325,6 +324,7 @@ impl Worker {
 
     fn end(&self, server: &mut Option<Server>) -> Option<FilePages> {
         let (_, mut running) = server.take()?;
+        self.waits.tell(Duration::ZERO, None);
         running.last_words();
         self.bell.set(None);
         Some(running.stop())

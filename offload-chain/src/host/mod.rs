@@ -22,6 +22,7 @@
 mod agent;
 mod door;
 mod engine;
+mod lag;
 mod message;
 mod mux;
 mod peers;

@@ -134,6 +134,12 @@ impl View {
         report.is_some_and(|report| report.seat == *seat)
     }
 
+    /// How long operations wait at members of the chain, in milliseconds.
+    fn lags(&self, config: &Configuration) -> Vec<(MemberId, u64)> {
+        let lag = |seat: &Seat| Some((seat.id, self.reports.get(&seat.id)?.lag_ms));
+        config.chain.iter().filter_map(lag).collect()
+    }
+
     /// Slots whose client is gone.
     fn dead_slots(&self) -> Vec<(Slot, Boot)> {
         let slots = self.slots.iter();
@@ -306,7 +312,10 @@ impl Controller {
         }
         if let Some(doubt) = view.doubts.get(&config.epoch) {
             let mut without = Vec::new();
-            if let Some(suspect) = doubt.suspect {
+            // A client does not know who holds its operations up.
+            let suspect =
+                (doubt.suspect).or_else(|| self.settings.slow.slowest(&view.lags(config)));
+            if let Some(suspect) = suspect {
                 let times = self.suspects.entry(suspect).or_default();
                 *times += 1;
                 if *times >= 2 && config.chain.len() > 1 {
@@ -327,8 +336,7 @@ impl Controller {
         if let Some(report) = view.reports.values().find(joins) {
             return Some((format!("member {} joins", report.seat.id), Vec::new()));
         }
-        let lags = |seat: &Seat| Some((seat.id, view.reports.get(&seat.id)?.lag_ms));
-        let lags: Vec<_> = config.chain.iter().filter_map(lags).collect();
+        let lags = view.lags(config);
         let slow = self.slow.look(&self.settings.slow, now, &lags)?;
         self.notes.push(Note::Slow(slow.member, slow.lag_ms));
         (slow.remove).then(|| (format!("member {} is slow", slow.member), vec![slow.member]))
@@ -503,5 +511,83 @@ impl Controller {
 
     fn waits_for(&self, what: &Asked) -> bool {
         self.asked.values().any(|(asked, _)| asked == what)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::configuration::{Birth, Configuration};
+    use super::*;
+    use crate::group::Topology;
+
+    fn settings() -> ControllerSettings {
+        ControllerSettings {
+            period: Duration::from_millis(50),
+            patience: Duration::from_millis(200),
+            read_lease: Duration::from_millis(300),
+            slow: SlowPolicy::default(),
+            planted: None,
+        }
+    }
+
+    /// An active group of three; how long operations wait at each, in milliseconds.
+    fn group(lags: [u64; 3]) -> (View, Configuration) {
+        let birth = Birth {
+            locks: 1,
+            ring_bytes: 16 << 10,
+            data_bytes: 64 << 10,
+            salt: 1,
+            token: [0; 16],
+            topology: Topology::Chain,
+            executes: true,
+            durable: true,
+        };
+        let mut config = Configuration::new(birth, vec![MemberId(0), MemberId(1), MemberId(2)]);
+        config.epoch = Epoch(1);
+        config.phase = Phase::Active;
+        config.active_epoch = Epoch(1);
+        let mut view = View::default();
+        for (id, lag_ms) in (0..).zip(lags) {
+            let id = MemberId(id);
+            let seat = Seat { id, boot: Boot(7) };
+            config.chain.push(seat);
+            let report = Report {
+                seat,
+                address: String::new(),
+                log: None,
+                sealed: Epoch(1),
+                synced: Epoch(1),
+                recovered: Epoch(1),
+                ready: None,
+                progress: 0,
+                behind: 0,
+                lag_ms,
+            };
+            view.reports.insert(id, report);
+        }
+        config.active_chain.clone_from(&config.chain);
+        (view, config)
+    }
+
+    /// Whom clients doubt is who holds them up; also if slow members are not to be removed. Nobody, if all are alike.
+    #[test]
+    fn a_doubt_hits_the_slowest() {
+        for (lags, hit) in [
+            ([1, 2000, 2], Some(MemberId(1))),
+            ([90, 1, 3000], Some(MemberId(2))),
+            ([700, 800, 900], None),
+        ] {
+            let (mut view, config) = group(lags);
+            let mut controller = Controller::new(settings());
+            let now = Duration::ZERO;
+            assert_eq!(controller.new_epoch_wanted(now, &view, &config), None);
+            view.doubts.insert(Epoch(1), Doubt { suspect: None });
+            let without: Vec<_> = (0..2)
+                .map(|_| controller.new_epoch_wanted(now, &view, &config))
+                .map(|wanted| wanted.expect("there is a doubt").1)
+                .collect();
+            assert_eq!(without[0], [], "once may be chance: {lags:?}");
+            assert_eq!(without[1], hit.as_slice(), "{lags:?}");
+        }
     }
 }

@@ -25,10 +25,29 @@ impl Default for SlowPolicy {
         Self {
             factor: 8,
             floor: Duration::from_millis(100),
-            during: Duration::from_secs(1),
+            during: Duration::from_secs(2),
             remove: false,
             members_min: 2,
         }
+    }
+}
+
+impl SlowPolicy {
+    /// Whose lag is above this is slow, in milliseconds. None, if there is nobody.
+    fn bound(&self, lags: &[(MemberId, u64)]) -> Option<u64> {
+        let mut sorted: Vec<u64> = lags.iter().map(|(_, lag)| *lag).collect();
+        sorted.sort_unstable();
+        // The lower median: of two members, the better one sets the measure.
+        let median = *sorted.get(sorted.len().saturating_sub(1) / 2)?;
+        let floor = self.floor.as_millis() as u64;
+        Some(median.saturating_mul(self.factor).max(floor))
+    }
+
+    /// The slowest of a chain now, if it is slow.
+    pub(super) fn slowest(&self, lags: &[(MemberId, u64)]) -> Option<MemberId> {
+        let bound = self.bound(lags)?;
+        let slow = lags.iter().filter(|(_, lag)| *lag > bound);
+        slow.max_by_key(|(_, lag)| *lag).map(|(member, _)| *member)
     }
 }
 
@@ -54,13 +73,7 @@ impl SlowWatch {
         now: Duration,
         lags: &[(MemberId, u64)],
     ) -> Option<Slow> {
-        let mut sorted: Vec<u64> = lags.iter().map(|(_, lag)| *lag).collect();
-        sorted.sort_unstable();
-        // The lower median: of two members, the better one sets the measure.
-        let median = *sorted.get(sorted.len().saturating_sub(1) / 2)?;
-        let bound = median
-            .saturating_mul(policy.factor)
-            .max(policy.floor.as_millis() as u64);
+        let bound = policy.bound(lags)?;
         self.since
             .retain(|member, _| lags.iter().any(|(id, lag)| id == member && *lag > bound));
         for (member, lag_ms) in lags.iter().copied().filter(|(_, lag)| *lag > bound) {
@@ -91,9 +104,13 @@ mod tests {
     #[test]
     fn slow_for_long_enough_and_told_once() {
         let policy = SlowPolicy {
+            during: Duration::from_secs(1),
             remove: true,
             ..SlowPolicy::default()
         };
+        assert_eq!(policy.slowest(&lags(&[1, 900, 901])), None, "half are");
+        assert_eq!(policy.slowest(&lags(&[901, 2, 3])), Some(MemberId(0)));
+        assert_eq!(policy.slowest(&[]), None);
         let mut watch = SlowWatch::default();
         let at = Duration::from_millis;
         assert_eq!(watch.look(&policy, at(0), &lags(&[1, 900, 2])), None);

@@ -35,6 +35,8 @@ struct State {
     /// Says that it has flushed, and has not.
     lies: bool,
     flushes: u64,
+    /// How long a flush takes.
+    delay: Duration,
 }
 
 /// A write that was answered.
@@ -74,6 +76,7 @@ impl FaultDisk {
             off: false,
             lies: false,
             flushes: 0,
+            delay: Duration::ZERO,
         }));
         let dir = tempfile::tempdir()?;
         let session = Session::new(
@@ -98,6 +101,11 @@ impl FaultDisk {
     /// From now on the disk answers flushes, and does not carry them out.
     pub fn lie(&self) {
         self.state().lies = true;
+    }
+
+    /// From now on a flush takes so long, and everything else that is asked for meanwhile waits for it.
+    pub fn slow(&self, delay: Duration) {
+        self.state().delay = delay;
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -285,6 +293,8 @@ impl Filesystem for Platter {
         _datasync: bool,
         reply: ReplyEmpty,
     ) {
+        let delay = lock(&self.0).delay;
+        std::thread::sleep(delay);
         let mut state = lock(&self.0);
         if state.off {
             return reply.error(Errno::EIO);

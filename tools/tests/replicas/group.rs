@@ -149,11 +149,11 @@ impl Group {
             Memory::Files => Some(self.memory(id)),
             Memory::None => None,
         };
-        self.start_with(id, memory.as_deref());
+        self.start_with(id, memory.as_deref(), &[]);
     }
 
-    /// Starts a member with its memory in this file.
-    pub fn start_with(&mut self, id: u32, memory: Option<&Path>) {
+    /// Starts a member with its memory in this file, and more options.
+    pub fn start_with(&mut self, id: u32, memory: Option<&Path>, more: &[&str]) {
         let place = &self.places[&id];
         let mut command = place.command(FLASHNET);
         command
@@ -161,6 +161,7 @@ impl Group {
             .args(["--member", &id.to_string()])
             .args(["--listen", &format!("{}:{PORT}", place.host)])
             .args(MEMBERS)
+            .args(more)
             .env("FLASHNET_LOG", "offload_chain=debug,info");
         if let Some(memory) = memory {
             command.arg("--memory").arg(memory);
@@ -178,8 +179,17 @@ impl Group {
         assert!(!line.is_empty(), "member {id} does not start");
     }
 
+    fn log_at(&self, name: &str) -> PathBuf {
+        self.dir.path().join(format!("{name}.log"))
+    }
+
+    /// What a member has told.
+    pub fn log_of(&self, id: u32) -> PathBuf {
+        self.log_at(&format!("member{id}"))
+    }
+
     fn log(&self, name: &str) -> File {
-        let path = self.dir.path().join(format!("{name}.log"));
+        let path = self.log_at(name);
         let log = File::options().create(true).append(true).open(path);
         log.unwrap()
     }
