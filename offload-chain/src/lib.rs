@@ -66,6 +66,7 @@ pub mod naive;
 pub mod persist;
 #[doc(hidden)]
 pub mod planted;
+mod proof;
 pub mod read;
 
 pub use epoch::Epoch;

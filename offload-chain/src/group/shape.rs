@@ -6,6 +6,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 use super::MEMBERS_MAX;
 use super::block::{BLOCK_BYTES, SLOTS_MAX};
+use crate::proof::{PROOF_BYTES, is_proven, prove};
 
 /// How messages run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -143,7 +144,6 @@ impl GroupShape {
 
     fn raw(&self) -> RawShape {
         RawShape {
-            token: self.token,
             epoch: self.epoch.into(),
             size: self.size.into(),
             depth: self.depth.into(),
@@ -163,7 +163,6 @@ impl GroupShape {
 )]
 #[repr(C)]
 struct RawShape {
-    token: [u8; 16],
     epoch: U64,
     size: U64,
     depth: U32,
@@ -176,7 +175,9 @@ struct RawShape {
     reserved: [u8; 2],
 }
 
-const MAGIC: [u8; 4] = *b"FNgr";
+const MAGIC: [u8; 4] = *b"FNgs";
+/// What is proven.
+const HELLO: &[u8; 8] = b"FN hello";
 
 /// Private data of a set-up request.
 #[derive(
@@ -193,7 +194,20 @@ struct RawHello {
     number: U16,
     /// Region of a client that the answers go to.
     result_stag: U32,
+    /// Of all the rest, by the token.
+    proof: [u8; PROOF_BYTES],
     shape: RawShape,
+}
+
+impl RawHello {
+    /// What is proven. A number is used once in an epoch: said again by who has listened, it is refused.
+    fn said(&self) -> Vec<u8> {
+        let unproven = Self {
+            proof: [0; PROOF_BYTES],
+            ..*self
+        };
+        unproven.as_bytes().to_vec()
+    }
 }
 
 /// Private data of the answer.
@@ -218,7 +232,7 @@ struct RawSorry {
     number: U64,
 }
 
-const _: () = assert!(size_of::<RawShape>() == 48);
+const _: () = assert!(size_of::<RawShape>() == 32);
 const _: () = assert!(size_of::<RawHello>() == 60);
 const _: () = assert!(size_of::<RawWelcome>() == 12);
 const _: () = assert!(size_of::<RawSorry>() == 16);
@@ -310,14 +324,16 @@ pub(super) fn hello(shape: &GroupShape, caller: Caller, receiver: usize) -> Vec<
         } => (0, number, result_stag),
         Caller::Member(member) => (1, member as u16, 0),
     };
-    let raw = RawHello {
+    let mut raw = RawHello {
         magic: MAGIC,
         role,
         receiver: receiver as u8,
         number: number.into(),
         result_stag: result_stag.into(),
+        proof: [0; PROOF_BYTES],
         shape: shape.raw(),
     };
+    raw.proof = prove(shape.token, HELLO, &[&raw.said()]);
     raw.as_bytes().to_vec()
 }
 
@@ -327,7 +343,7 @@ pub(super) fn judge(shape: &GroupShape, member: usize, bytes: &[u8]) -> Result<C
     if raw.magic != MAGIC || raw.role > 1 {
         return Err(Denied::Foreign);
     }
-    if raw.shape.token != shape.token {
+    if !is_proven(shape.token, HELLO, &[&raw.said()], raw.proof) {
         return Err(Denied::Token);
     }
     if raw.shape.epoch.get() != shape.epoch {
@@ -413,6 +429,14 @@ mod tests {
         assert_eq!(denied(|other| other.token[3] = 0), Denied::Token);
         assert_eq!(denied(|other| other.size += 1), Denied::Shape);
         assert_eq!(judge(&shape, 1, b"hello"), Err(Denied::Foreign));
+        // The token is not said, and nothing that is said can be changed.
+        let said = hello(&shape, client, 1);
+        assert!(said.windows(16).all(|bytes| *bytes != shape.token));
+        for at in 4..said.len() {
+            let mut other = said.clone();
+            other[at] ^= 0x10;
+            assert!(judge(&shape, 1, &other).is_err(), "byte {at}");
+        }
         for reason in [
             Denied::Epoch(77),
             Denied::Client { next: 96 },

@@ -1,7 +1,7 @@
 //! The member's one address: who calls there is known by what it says first.
 
 use std::collections::HashMap;
-use std::io::{self, ErrorKind, Read};
+use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -14,7 +14,7 @@ use mio::{Events, Interest, Poll, Token, Waker};
 
 use super::agent::Inbox;
 use super::engine::Caller;
-use super::message::{GREETING_BYTES, MAGIC, judge, read};
+use super::message::{MAGIC, hear_greeting, read};
 
 /// How a set-up of MPA starts (RFC 5044 section 7.1).
 const MPA: &[u8; 16] = b"MPA ID Req Frame";
@@ -212,11 +212,12 @@ fn hear(
 ) -> io::Result<()> {
     stream.set_nonblocking(false)?;
     stream.set_read_timeout(Some(PATIENCE))?;
-    let mut greeting = [0; GREETING_BYTES];
-    stream.read_exact(&mut greeting)?;
-    let Some(from) = judge(token, &greeting) else {
-        tracing::warn!(peer = ?stream.peer_addr().ok(), "a caller that does not know the group's token");
-        return Ok(());
+    let from = match hear_greeting(stream, token) {
+        Ok(from) => from,
+        Err(error) => {
+            tracing::warn!(peer = ?stream.peer_addr().ok(), %error, "a caller is not heard");
+            return Ok(());
+        }
     };
     // Members beat; who is silent for so long is gone, or will call again.
     loop {

@@ -1,12 +1,16 @@
 //! What members say to each other, on connections of their own: each direction has one.
 //!
-//! | bytes | greeting |
-//! |---|---|
-//! | 0..16 | `FLASHNET-MEMBER` and the version, 1 |
-//! | 16..32 | the group's token |
-//! | 32..36 | number of the member that calls, little-endian |
+//! | from | bytes | |
+//! |---|---|---|
+//! | who calls | 16 | `FLASHNET-MEMBER` and the version, 2 |
+//! | | 16 | its nonce: random |
+//! | who is called | 16 | its nonce |
+//! | | 16 | proof that it knows the group's token, of both nonces |
+//! | who calls | 4 | number of the member that it is, little-endian |
+//! | | 16 | proof of both nonces and that number |
 //!
-//! Then frames: length (4, little-endian), CRC-32 of what follows (4), a [`Said`] as postcard has it. TCP's checksum is weak, and
+//! So each knows that the other is of the group before it says or hears anything, and what was said once is of no use to who listened. Then
+//! frames: length (4, little-endian), CRC-32 of what follows (4), a [`Said`] as postcard has it. TCP's checksum is weak, and
 //! chunks of memory are in here.
 
 use std::io::{self, Read, Write};
@@ -15,11 +19,15 @@ use serde::{Deserialize, Serialize};
 
 use crate::membership::{BATCH_CHUNKS, MemberId, Message, Seat};
 use crate::memory::CHUNK_BYTES;
+use crate::proof::{is_proven, prove};
 
-pub(super) const MAGIC: [u8; 16] = *b"FLASHNET-MEMBER\x01";
-pub(super) const GREETING_BYTES: usize = 36;
+pub(super) const MAGIC: [u8; 16] = *b"FLASHNET-MEMBER\x02";
+const NONCE_BYTES: usize = 16;
 /// Twice what a whole batch of chunks takes.
 const FRAME_BYTES_MAX: usize = 2 * (BATCH_CHUNKS * CHUNK_BYTES) as usize;
+/// What is proven.
+const CALLS: &[u8; 8] = b"FN calls";
+const CALLED: &[u8; 8] = b"FNcalled";
 
 /// What a member says.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -30,19 +38,53 @@ pub(super) enum Said {
     Agent(Message),
 }
 
-pub(super) fn greeting(token: [u8; 16], from: MemberId) -> [u8; GREETING_BYTES] {
-    let mut bytes = [0; GREETING_BYTES];
-    bytes[..16].copy_from_slice(&MAGIC);
-    bytes[16..32].copy_from_slice(&token);
-    bytes[32..].copy_from_slice(&from.0.to_le_bytes());
-    bytes
+/// Greets who is called.
+pub(super) fn greet(
+    stream: &mut (impl Read + Write),
+    token: [u8; 16],
+    from: MemberId,
+) -> io::Result<()> {
+    let own: [u8; NONCE_BYTES] = rand::random();
+    stream.write_all(&[MAGIC, own].concat())?;
+    let other: [u8; NONCE_BYTES] = array(stream)?;
+    if !is_proven(token, CALLED, &[&own, &other], array(stream)?) {
+        return Err(stranger());
+    }
+    let from = from.0.to_le_bytes();
+    let proof = prove(token, CALLS, &[&own, &other, &from]);
+    stream.write_all(&[&from[..], &proof].concat())
 }
 
-/// Who calls, if it knows the token.
-pub(super) fn judge(token: [u8; 16], bytes: &[u8; GREETING_BYTES]) -> Option<MemberId> {
-    let [a, b, c, d] = *bytes.last_chunk::<4>()?;
-    let known = bytes[..16] == MAGIC && bytes[16..32] == token;
-    known.then(|| MemberId(u32::from_le_bytes([a, b, c, d])))
+/// Hears the greeting of who calls: which member it is.
+pub(super) fn hear_greeting(
+    stream: &mut (impl Read + Write),
+    token: [u8; 16],
+) -> io::Result<MemberId> {
+    let magic: [u8; MAGIC.len()] = array(stream)?;
+    let other: [u8; NONCE_BYTES] = array(stream)?;
+    if magic != MAGIC {
+        return Err(stranger());
+    }
+    let own: [u8; NONCE_BYTES] = rand::random();
+    let proof = prove(token, CALLED, &[&other, &own]);
+    stream.write_all(&[own, proof].concat())?;
+    let from: [u8; 4] = array(stream)?;
+    if !is_proven(token, CALLS, &[&other, &own, &from], array(stream)?) {
+        return Err(stranger());
+    }
+    Ok(MemberId(u32::from_le_bytes(from)))
+}
+
+fn array<const N: usize>(from: &mut impl Read) -> io::Result<[u8; N]> {
+    let mut bytes = [0; N];
+    from.read_exact(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// Somebody who does not know the group's token.
+fn stranger() -> io::Error {
+    let kind = io::ErrorKind::PermissionDenied;
+    io::Error::new(kind, "it does not know the group's token")
 }
 
 pub(super) fn write(to: &mut impl Write, said: &Said) -> io::Result<()> {
@@ -72,6 +114,9 @@ pub(super) fn read(from: &mut impl Read) -> io::Result<Said> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::net::UnixStream;
+    use std::thread;
+
     use super::*;
     use crate::epoch::Epoch;
     use crate::membership::{Ask, Boot, Give};
@@ -126,11 +171,52 @@ mod tests {
     /// I12: a stranger is no member.
     #[test]
     fn greetings() {
-        let said = greeting([5; 16], MemberId(2));
-        assert_eq!(judge([5; 16], &said), Some(MemberId(2)));
-        assert_eq!(judge([6; 16], &said), None);
-        let mut other = said;
-        other[15] = 2;
-        assert_eq!(judge([5; 16], &other), None);
+        let meet = |knows: [u8; 16]| {
+            let (mut here, mut there) = UnixStream::pair().unwrap();
+            let called = thread::spawn(move || hear_greeting(&mut there, [5; 16]));
+            let calls = greet(&mut here, knows, MemberId(2));
+            drop(here);
+            (calls.is_ok(), called.join().unwrap().ok())
+        };
+        assert_eq!(meet([5; 16]), (true, Some(MemberId(2))));
+        assert_eq!(meet([6; 16]), (false, None));
+    }
+
+    /// What a member said is of no use to who says it again, and who does not know the token is told nothing.
+    #[test]
+    fn greetings_again() {
+        let (mut here, mut there) = UnixStream::pair().unwrap();
+        let called = thread::spawn(move || hear_greeting(&mut there, [5; 16]));
+        let mut wire = Tapped(&mut here, Vec::new());
+        greet(&mut wire, [5; 16], MemberId(2)).unwrap();
+        let said = wire.1;
+        assert!(called.join().unwrap().is_ok());
+        assert!(said.windows(16).all(|bytes| bytes != [5; 16]));
+        let (mut here, mut there) = UnixStream::pair().unwrap();
+        let called = thread::spawn(move || hear_greeting(&mut there, [5; 16]));
+        here.write_all(&said).unwrap();
+        let error = called.join().unwrap().unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);
+    }
+
+    /// Keeps what is written.
+    struct Tapped<'a>(&'a mut UnixStream, Vec<u8>);
+
+    impl Read for Tapped<'_> {
+        fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
+            self.0.read(to)
+        }
+    }
+
+    impl Write for Tapped<'_> {
+        fn write(&mut self, from: &[u8]) -> io::Result<usize> {
+            let count = self.0.write(from)?;
+            self.1.extend(&from[..count]);
+            Ok(count)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            self.0.flush()
+        }
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::membership::{Boot, MemberId, Seat};
 
-use super::message::{Said, greeting, write};
+use super::message::{Said, greet, write};
 
 /// What waits for one member; more is lost.
 const QUEUE: usize = 32;
@@ -60,7 +60,7 @@ impl Peers {
         let (own, token, at) = (self.own, self.token, address.to_owned());
         std::thread::Builder::new()
             .name(format!("chain-to-{to}"))
-            .spawn(move || talk(greeting(token, own).as_slice(), &at, &said))?;
+            .spawn(move || talk((token, own), &at, &said))?;
         let address = address.to_owned();
         Ok(Line {
             boot,
@@ -70,11 +70,11 @@ impl Peers {
     }
 }
 
-fn talk(greeting: &[u8], address: &str, queue: &Receiver<Said>) {
+fn talk(own: ([u8; 16], MemberId), address: &str, queue: &Receiver<Said>) {
     let mut stream: Option<TcpStream> = None;
     while let Ok(said) = queue.recv() {
         if stream.is_none() {
-            stream = connect(greeting, address).ok();
+            stream = connect(own, address).ok();
         }
         if let Some(open) = &mut stream
             && write(open, &said).is_err()
@@ -84,14 +84,15 @@ fn talk(greeting: &[u8], address: &str, queue: &Receiver<Said>) {
     }
 }
 
-fn connect(greeting: &[u8], address: &str) -> io::Result<TcpStream> {
+fn connect((token, own): ([u8; 16], MemberId), address: &str) -> io::Result<TcpStream> {
     let mut last = io::Error::other("the name has no address");
     for address in address.to_socket_addrs()? {
         match TcpStream::connect_timeout(&address, CONNECT) {
             Ok(mut stream) => {
                 stream.set_nodelay(true)?;
                 stream.set_write_timeout(Some(WRITE))?;
-                io::Write::write_all(&mut stream, greeting)?;
+                stream.set_read_timeout(Some(WRITE))?;
+                greet(&mut stream, token, own)?;
                 return Ok(stream);
             }
             Err(error) => last = error,
