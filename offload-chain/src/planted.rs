@@ -10,6 +10,8 @@ pub enum Bug {
     StaleRecordAccepted,
     /// Recovery of a log that is not carried out leaves what is behind its end.
     FreeNotErased,
+    /// Recovery carries out records that may not be durable.
+    RingNotFlushed,
     /// Recovery does not compare checksums.
     TornRecordAccepted,
     /// Each epoch that is tried decides anew where the log ends.

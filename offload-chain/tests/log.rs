@@ -9,6 +9,7 @@ use offload_chain::log::{
     AppendError, Entry, Header, Layout, Log, LogEvent, Preset, RecoverError, find, find_header,
     format, initialize, recover,
 };
+use offload_chain::memory::{Memory, MemoryError};
 use offload_chain::planted::Bug;
 use support::local::Local;
 use support::mem::Mem;
@@ -382,6 +383,90 @@ fn power_cuts_at_any_step() {
     for seed in 0..400 {
         lives(seed, None).unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
     }
+}
+
+/// Memory whose flush fails after some that did not, with power gone then.
+struct Flushes<'a> {
+    mem: &'a mut Mem,
+    rng: &'a mut Rng,
+    left: usize,
+}
+
+impl Memory for Flushes<'_> {
+    fn size(&self) -> u64 {
+        self.mem.size()
+    }
+
+    fn read(&self, offset: u64, to: &mut [u8]) -> Result<(), MemoryError> {
+        self.mem.read(offset, to)
+    }
+
+    fn write(&mut self, offset: u64, from: &[u8]) -> Result<(), MemoryError> {
+        self.mem.write(offset, from)
+    }
+
+    fn flush(&mut self) -> Result<(), MemoryError> {
+        if self.left == 0 {
+            self.mem.cut(self.rng);
+            return Err(MemoryError::Device("power is gone".into()));
+        }
+        self.left -= 1;
+        self.mem.flush()
+    }
+
+    fn generation(&self) -> u64 {
+        self.mem.generation()
+    }
+
+    fn changed_since(&self, generation: u64) -> Vec<u64> {
+        self.mem.changed_since(generation)
+    }
+}
+
+/// A member that did not stop: the last record it has is visible only when it recovers, and power is cut at one of recovery's flushes.
+fn continuous(seed: u64, bug: Option<Bug>) -> Result<(), String> {
+    let mut rng = Rng::new(seed);
+    let mut group = group(1);
+    let mut log = Log::open(find_header(&group.members[0]).unwrap(), Preset::STRICT);
+    log.append(&mut group, 0, &[entry(0, 1, 64)]).unwrap();
+    group.run();
+    let visible = Preset::VOLATILE;
+    let mut log = Log::resume(&find(&group.members[0], None).unwrap(), visible);
+    log.append(&mut group, 0, &[entry(32, 2, 64)]).unwrap();
+    group.run();
+    let member = &mut group.members[0];
+    let mut flushes = Flushes {
+        mem: &mut *member,
+        left: rng.below(4) as usize,
+        rng: &mut rng,
+    };
+    let cut = recover(&mut flushes, Epoch(1), None, bug).is_err();
+    let found = match cut {
+        true => recover(member, Epoch(1), None, bug).map_err(|error| error.to_string())?,
+        false => find(member, None).map_err(|error| error.to_string())?,
+    };
+    let mut expected = vec![0; DATA as usize];
+    expected[..64].fill(1);
+    if found.sequence > 2 {
+        expected[32..96].fill(2);
+    }
+    match data(member) == expected {
+        true => Ok(()),
+        false => Err(format!(
+            "the log ends at {}, the data do not",
+            found.sequence
+        )),
+    }
+}
+
+/// I1, I6, I13: what a cut takes out of the log has not been carried out.
+#[test]
+fn only_what_is_durable_is_carried_out() {
+    for seed in 0..400 {
+        continuous(seed, None).unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
+    }
+    let noticed = |seed: &u64| continuous(*seed, Some(Bug::RingNotFlushed)).is_err();
+    assert!((0..400).any(|seed| noticed(&seed)));
 }
 
 /// M12: the test above would notice.

@@ -9,8 +9,8 @@
 //! | skip | a jump to the start of the ring |
 //! | redo | to be carried out |
 //!
-//! Nothing is written before everything was read. Until the header moves, all that was read is still there, so recovery
-//! may be cut anywhere and started again (I6).
+//! Nothing is written before everything was read, and is durable. Until the header moves, all that was read is still there, so
+//! recovery may be cut anywhere and started again (I6).
 
 use super::header::{HEADER_BYTES, Header};
 use super::layout::{HEADER_SLOTS, Layout};
@@ -178,6 +178,11 @@ pub fn recover(
     }
     let data_at = found.header.layout.data_at();
     if found.header.executes {
+        // A member that did not stop, or has copied its ring, may have found records that are only visible: data must not show
+        // what a cut takes out of the log.
+        if !found.records.is_empty() && planted != Some(Bug::RingNotFlushed) {
+            memory.flush()?;
+        }
         for (at, record) in &found.records {
             for copy in &record.copies {
                 let mut bytes = vec![0; copy.length as usize];
