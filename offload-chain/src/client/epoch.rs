@@ -15,7 +15,7 @@ use crate::group::tcp::{StartError, TcpClient};
 use crate::group::{Denied, Outcome, Primitive, Primitives};
 use crate::host::{link_config, shape_of};
 use crate::lock::{LockId, Word};
-use crate::log::{Found, HEADER_BYTES, HEADER_SLOTS, Header, Layout, Log, find};
+use crate::log::{Found, HEADER_BYTES, HEADER_SLOT_BYTES, HEADER_SLOTS, Header, Layout, Log, find};
 
 /// Between attempts to connect.
 const RETRY: Duration = Duration::from_millis(2);
@@ -155,10 +155,18 @@ impl Client {
         Ok(())
     }
 
+    /// Any member.
+    fn any_place(&self) -> usize {
+        let members = self.group.as_ref().map_or(1, |group| group.tcp.members());
+        rand::rng().random_range(0..members)
+    }
+
     /// Reads at any member, and does nothing else meanwhile.
     fn read_now(&mut self, offset: u64, length: usize) -> Result<Vec<u8>, Broken> {
-        let members = self.group.as_ref().map_or(1, |group| group.tcp.members());
-        let place = rand::rng().random_range(0..members);
+        self.read_at(self.any_place(), offset, length)
+    }
+
+    fn read_at(&mut self, place: usize, offset: u64, length: usize) -> Result<Vec<u8>, Broken> {
         let patience = self.settings.timing.silence() * 4;
         let mut bytes = Vec::with_capacity(length);
         while bytes.len() < length {
@@ -196,7 +204,11 @@ impl Client {
         let log = match header.executes {
             // It starts empty in each epoch, and with each holder of the lock.
             true => Log::open(header, self.settings.preset),
-            false => Log::resume(&self.find_log()?.0, self.settings.preset),
+            // With the lock its own, nobody truncates it meanwhile.
+            false => {
+                let (found, _) = self.find_log()?.ok_or(Broken)?;
+                Log::resume(&found, self.settings.preset)
+            }
         };
         let end = log.sequence();
         if self.acknowledged > 0 && self.last_sequence >= end {
@@ -221,13 +233,20 @@ impl Client {
         Ok(())
     }
 
-    /// The log as it is in the ring of a member.
-    pub(super) fn find_log(&mut self) -> Result<(Found, Image), Broken> {
+    /// The log as it is in the ring of a member; nothing, if it was truncated while it was read: the ring may be that of a later
+    /// lap then, and show no record from the mark on.
+    pub(super) fn find_log(&mut self) -> Result<Option<(Found, Image)>, Broken> {
         let length = usize::try_from(self.layout.data_at()).map_err(|_| Broken)?;
-        let bytes = self.read_now(0, length)?;
+        let place = self.any_place();
+        let bytes = self.read_at(place, 0, length)?;
+        let headers = (HEADER_SLOTS * HEADER_SLOT_BYTES) as usize;
+        let after = self.read_at(place, 0, headers)?;
+        if after != bytes[..headers] {
+            return Ok(None);
+        }
         let size = self.layout.size();
         let image = Image { bytes, size };
         let found = find(&image, None).map_err(|_| Broken)?;
-        Ok((found, image))
+        Ok(Some((found, image)))
     }
 }

@@ -96,7 +96,13 @@ impl Client {
         loop {
             self.wait_for_group(deadline)?;
             match self.find_log() {
-                Ok((found, image)) => return Ok(image.entries(&found)),
+                Ok(Some((found, image))) => return Ok(image.entries(&found)),
+                Ok(None) if Instant::now() >= deadline => {
+                    return Err(ClientError::TimedOut(
+                        "the log to be read between two truncations",
+                    ));
+                }
+                Ok(None) => {}
                 Err(Broken) => self.lost_group(),
             }
         }
