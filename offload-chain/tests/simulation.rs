@@ -22,6 +22,7 @@ mod support;
 mod world;
 
 use app::ClientBug;
+use device::MediaBug;
 use offload_chain::planted::Bug;
 use softrdma::offload::Flaw;
 use world::{EngineBug, Planted, Stats, Under, World};
@@ -93,6 +94,7 @@ fn many(under: Under, seeds: u64) {
         sum.wipes += stats.wipes;
         sum.pauses += stats.pauses;
         sum.partitions += stats.partitions;
+        sum.media += stats.media;
         sum.completed += stats.completed;
         sum.unknown += stats.unknown;
     }
@@ -109,6 +111,7 @@ fn many(under: Under, seeds: u64) {
             sum.kills,
             sum.power_cuts,
             sum.wipes,
+            sum.media,
             sum.unknown,
         ] {
             assert!(rare > 0, "{sum:?}");
@@ -167,11 +170,13 @@ fn an_old_epoch_executes_nothing() {
     }
 }
 
-/// M12: bugs of the model's engine, of clients, and of the product.
-const BUGS: [Planted; 10] = [
+/// M12: bugs of the model's engine, of what stands between media and their users, of clients, and of the product.
+const BUGS: [Planted; 12] = [
     Planted::Engine(EngineBug::AnyEpoch),
     Planted::Engine(EngineBug::HeadAnswers),
     Planted::Engine(EngineBug::ForwardBeforeFlush),
+    Planted::Media(MediaBug::FlushBelieved),
+    Planted::Media(MediaBug::ReadTaken),
     Planted::Client(ClientBug::UnlockEarly),
     Planted::Client(ClientBug::RetryUnknown),
     Planted::Product(Bug::EndNotKept),

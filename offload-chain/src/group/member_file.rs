@@ -7,7 +7,8 @@
 //! - A change is stamped after its bytes are in the file and before the generation says so. So who reads the generation,
 //!   then bytes, and later asks what changed since, misses nothing: bytes that were not there yet have a later stamp.
 //! - There is one writer at a time.
-//! - After a failed write or flush nothing is read or written any more (I8): what is on media is unknown.
+//! - After a failure nothing is read or written any more. Of a write or flush nobody knows what is on media (I8). A member that
+//!   cannot read a part of its memory would be let into each epoch by what it can read, and its clients' READs would end each.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -91,7 +92,9 @@ impl MemberFile {
 
     pub(super) fn read_at(&self, offset: u64, to: &mut [u8]) -> io::Result<()> {
         self.check()?;
-        self.file.read_exact_at(to, offset)
+        let read = self.file.read_exact_at(to, offset);
+        self.note(read.is_err());
+        read
     }
 
     pub(super) fn write_at(&self, offset: u64, from: &[u8]) -> io::Result<()> {
@@ -126,7 +129,7 @@ impl MemberFile {
 
     fn check(&self) -> io::Result<()> {
         match self.has_failed() {
-            true => Err(io::Error::other("an earlier write or flush failed")),
+            true => Err(io::Error::other("an earlier read, write or flush failed")),
             false => Ok(()),
         }
     }
@@ -227,5 +230,22 @@ mod tests {
             memory.read(0, &mut [0; 4]),
             Err(MemoryError::Device(_))
         ));
+    }
+
+    /// I14: also after one failed read, though the bytes are there again.
+    #[test]
+    fn failure_to_read_is_for_good() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("memory");
+        let memory = FileMemory(MemberFile::open(&path, 4096).unwrap());
+        let file = OpenOptions::new().write(true).open(&path).unwrap();
+        for length in [0, 4096] {
+            file.set_len(length).unwrap();
+            assert!(matches!(
+                memory.read(0, &mut [0; 4]),
+                Err(MemoryError::Device(_))
+            ));
+        }
+        assert!(memory.0.has_failed());
     }
 }

@@ -2,6 +2,10 @@
 //!
 //! A request for durability takes time, and makes durable what had changed in its pages when it was made; what changes
 //! meanwhile is as lost as before. Pages that come late are those that are there when they come.
+//!
+//! Media may fail ([`Trouble`]): a page cannot be read, or what was to become durable may not be. After a failure nothing is read or
+//! written any more until the process starts again, as `group::MemberFile` has it (I8): of what was to become durable some is, and some
+//! never will be, while the device takes all of it for done. What an agent is given with an error is not what was there.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
@@ -16,44 +20,181 @@ use softrdma::{
 use super::support::mem::Mem;
 use super::support::rng::Rng;
 
-/// Memory that an agent and an engine have in common.
-#[derive(Clone, Debug)]
-pub struct Device(Rc<RefCell<Mem>>);
+/// What is wrong with media.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Trouble {
+    /// This page cannot be read.
+    Read(u64),
+    /// Nothing can be made durable.
+    Flush,
+}
 
-impl Device {
-    pub fn new(size: u64) -> Self {
-        Self(Rc::new(RefCell::new(Mem::new(size))))
+/// Bugs of what stands between media and their users, for M12.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MediaBug {
+    /// After a failed flush the next one is believed.
+    FlushBelieved,
+    /// A page that could not be read is taken for read, with what the buffer had.
+    ReadTaken,
+}
+
+/// What a buffer has before anything is read into it.
+const BUFFER: u8 = 0xee;
+
+#[derive(Debug)]
+struct Media {
+    mem: Mem,
+    rng: Rng,
+    /// What is wrong, and whether it is for good.
+    trouble: Option<(Trouble, bool)>,
+    /// In this life of the process.
+    failed: bool,
+    failures: u64,
+    planted: Option<MediaBug>,
+}
+
+impl Media {
+    /// Whether this goes wrong now.
+    fn fails(&mut self, now: Option<Trouble>) -> bool {
+        let struck = now.is_some() && self.trouble.map(|(trouble, _)| trouble) == now;
+        if struck {
+            self.trouble = self.trouble.filter(|(_, lasts)| *lasts);
+            self.failures += 1;
+            self.failed |= match self.planted {
+                Some(MediaBug::FlushBelieved) => now != Some(Trouble::Flush),
+                Some(MediaBug::ReadTaken) => now == Some(Trouble::Flush),
+                None => true,
+            };
+        }
+        if let (true, Some(Trouble::Read(page)), Some(MediaBug::ReadTaken)) =
+            (struck, now, self.planted)
+        {
+            self.mem.put(page as usize * PAGE_BYTES, &[BUFFER; 64]);
+            return self.failed;
+        }
+        struck || self.failed
     }
 
-    /// Does something with the bytes.
+    fn cannot_read(&mut self, offset: u64, length: usize) -> bool {
+        let page = PAGE_BYTES as u64;
+        let mut pages = offset / page..(offset + length as u64).div_ceil(page);
+        let bad = self.trouble.map(|(trouble, _)| trouble).filter(
+            |trouble| matches!(trouble, Trouble::Read(bad) if pages.any(|page| page == *bad)),
+        );
+        self.fails(bad)
+    }
+}
+
+fn error() -> MemoryError {
+    MemoryError::Device("by the seed".into())
+}
+
+/// Memory that an agent and an engine have in common.
+#[derive(Clone, Debug)]
+pub struct Device(Rc<RefCell<Media>>);
+
+impl Device {
+    pub fn new(size: u64, planted: Option<MediaBug>, rng: Rng) -> Self {
+        Self(Rc::new(RefCell::new(Media {
+            mem: Mem::new(size),
+            rng,
+            trouble: None,
+            failed: false,
+            failures: 0,
+            planted,
+        })))
+    }
+
+    /// Does something with the bytes, whatever is wrong.
     pub fn with<T>(&self, what: impl FnOnce(&mut Mem) -> T) -> T {
-        what(&mut self.0.borrow_mut())
+        what(&mut self.0.borrow_mut().mem)
+    }
+
+    /// Something is wrong from now on: the next time it matters, or until it is [`mended`](Self::mend).
+    pub fn trouble(&self, trouble: Trouble, lasts: bool) {
+        self.0.borrow_mut().trouble = Some((trouble, lasts));
+    }
+
+    pub fn mend(&self) {
+        self.0.borrow_mut().trouble = None;
+    }
+
+    /// The process ends, and with it what it knew of failures.
+    pub fn restart(&self) {
+        self.0.borrow_mut().failed = false;
+    }
+
+    pub fn has_failed(&self) -> bool {
+        self.0.borrow().failed
+    }
+
+    pub fn failures(&self) -> u64 {
+        self.0.borrow().failures
+    }
+
+    /// Whether these bytes can be had.
+    pub fn can_read(&self, offset: u64, length: usize) -> bool {
+        !self.0.borrow_mut().cannot_read(offset, length)
+    }
+
+    /// Whether something can be made durable. These words are lost if not.
+    pub fn can_flush(&self, words: &[usize]) -> bool {
+        let media = &mut *self.0.borrow_mut();
+        let fails = media.fails(Some(Trouble::Flush));
+        if fails {
+            media.mem.lose_words(words, &mut media.rng);
+        }
+        !fails
+    }
+
+    /// Makes words durable, if it can.
+    pub fn keep(&self, words: &[usize]) -> bool {
+        let can = self.can_flush(words);
+        if can {
+            self.with(|mem| mem.keep_words(words));
+        }
+        can
+    }
+
+    /// Words that are not durable.
+    pub fn dirty(&self) -> Vec<usize> {
+        self.with(|mem| mem.dirty_words(0, mem.bytes().len()))
     }
 }
 
 impl Memory for Device {
     fn size(&self) -> u64 {
-        self.0.borrow().size()
+        self.0.borrow().mem.size()
     }
 
     fn read(&self, offset: u64, to: &mut [u8]) -> Result<(), MemoryError> {
-        self.0.borrow().read(offset, to)
+        let mut media = self.0.borrow_mut();
+        if media.cannot_read(offset, to.len()) {
+            to.fill(BUFFER);
+            return Err(error());
+        }
+        media.mem.read(offset, to)
     }
 
     fn write(&mut self, offset: u64, from: &[u8]) -> Result<(), MemoryError> {
-        self.0.borrow_mut().write(offset, from)
+        let mut media = self.0.borrow_mut();
+        match media.fails(None) {
+            true => Err(error()),
+            false => media.mem.write(offset, from),
+        }
     }
 
     fn flush(&mut self) -> Result<(), MemoryError> {
-        self.0.borrow_mut().flush()
+        let kept = self.keep(&self.dirty());
+        kept.then_some(()).ok_or_else(error)
     }
 
     fn generation(&self) -> u64 {
-        self.0.borrow().generation()
+        self.0.borrow().mem.generation()
     }
 
     fn changed_since(&self, generation: u64) -> Vec<u64> {
-        self.0.borrow().changed_since(generation)
+        self.0.borrow().mem.changed_since(generation)
     }
 }
 
@@ -114,12 +255,13 @@ impl Pages {
     pub fn done(&mut self, number: u64) {
         match self.asked.remove(&number) {
             Some(Asked::Page(page, ticket)) => {
-                let page = self.page(page);
-                self.answers.push_back(Answer::Page(ticket, Ok(page)));
+                let page = self.page(page).ok_or(PageError::Media);
+                self.answers.push_back(Answer::Page(ticket, page));
             }
             Some(Asked::Durable(words, ticket)) => {
-                self.device.with(|mem| mem.keep_words(&words));
-                self.answers.push_back(Answer::Durable(ticket, Ok(())));
+                let kept = self.device.keep(&words);
+                let result = kept.then_some(()).ok_or(PageError::Media);
+                self.answers.push_back(Answer::Durable(ticket, result));
             }
             None => {}
         }
@@ -131,11 +273,12 @@ impl Pages {
         self.new.push((self.numbers, work));
     }
 
-    fn page(&self, page: u64) -> DevicePage {
-        DevicePage {
-            device: self.device.clone(),
-            first: page as usize * PAGE_BYTES,
-        }
+    /// None, if it cannot be read.
+    fn page(&self, page: u64) -> Option<DevicePage> {
+        let first = page as usize * PAGE_BYTES;
+        let device = self.device.clone();
+        let there = self.device.can_read(first as u64, PAGE_BYTES);
+        (there).then_some(DevicePage { device, first })
     }
 }
 
@@ -150,7 +293,10 @@ impl PageStore for Pages {
             self.ask(Asked::Page(page, ticket), Work::Page);
             return GetPage::Pending;
         }
-        GetPage::Ready(self.page(page))
+        match self.page(page) {
+            Some(page) => GetPage::Ready(page),
+            None => GetPage::Failed(PageError::Media),
+        }
     }
 
     fn sync(&mut self, ranges: &[PageRange], ticket: Ticket) {

@@ -72,6 +72,17 @@ impl Mem {
         }
     }
 
+    /// A flush of these words failed: each is durable as it is now, or not, and nobody takes it for dirty any more.
+    pub fn lose_words(&mut self, words: &[usize], rng: &mut Rng) {
+        let how = rng.below(3);
+        for &word in words {
+            if self.dirty.contains(&word) && (how == 0 || (how == 1 && rng.permille(500))) {
+                self.keep(word);
+            }
+            self.dirty.remove(&word);
+        }
+    }
+
     pub fn flush_all(&mut self) {
         for word in std::mem::take(&mut self.dirty) {
             self.keep(word);

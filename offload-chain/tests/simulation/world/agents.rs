@@ -102,7 +102,9 @@ impl World {
         while let Some(action) = self.members[at].agent.poll_action() {
             match action {
                 Action::Close(epoch) => {
-                    let life = self.members[at].life;
+                    let host = &mut self.members[at];
+                    host.failed = host.memory.has_failed().then_some(epoch);
+                    let life = host.life;
                     match self.under {
                         Under::Model => self.close(at, life, epoch),
                         // The engine has a thread of its own, and may have something in hand.
@@ -118,6 +120,7 @@ impl World {
                     let host = &mut self.members[at];
                     host.closed = host.closed.max(epoch);
                     host.open = Some((epoch, chain.clone()));
+                    self.compare(at, epoch);
                     if self.under == Under::Engine {
                         self.open_engine(at, epoch, &chain);
                     }
@@ -137,6 +140,21 @@ impl World {
                 }
                 Action::Warn(said) => self.note(&format!("member {at}: {said}")),
             }
+        }
+    }
+
+    /// A member opens an epoch, in which it has executed nothing yet: it has what the others had (I15), on media that are well (I8, I14).
+    fn compare(&mut self, at: usize, epoch: Epoch) {
+        let host = &self.members[at];
+        let digest = host.memory.with(|memory| crc32fast::hash(memory.bytes()));
+        let (first, known) = *self.opened.entry(epoch).or_insert((at, digest));
+        if known != digest {
+            let wrong = format!("members {first} and {at} differ when they open {epoch}");
+            self.wrong = Some(wrong);
+        }
+        if host.failed == Some(epoch) {
+            let wrong = format!("member {at} takes part in {epoch} on failed media");
+            self.wrong = Some(wrong);
         }
     }
 

@@ -20,15 +20,16 @@ impl World {
         self.after(next, What::Fault);
         let member = self.rng.below(self.members.len() as u64) as usize;
         let client = self.rng.below(self.clients.len() as u64) as usize;
+        if self.media && self.rng.permille(350) {
+            return self.media_fault(member);
+        }
         match self.rng.below(12) {
             0 | 1 => self.kill(member),
             2 => {
                 self.kill(member);
                 let down = !self.members[member].up;
-                if down && self.rng.permille(300) && self.is_spare(member, !self.durable) {
-                    self.note(&format!("member {member} is wiped"));
-                    self.stats.wipes += 1;
-                    self.members[member].memory.with(|memory| memory.wipe());
+                if down && self.rng.permille(300) {
+                    self.wipe(member);
                 }
             }
             3 if self.rng.permille(300) && self.durable => {
@@ -143,12 +144,22 @@ impl World {
             let keeps = match memory_in_process {
                 true => host.up && host.agent.report().seat == *seat,
                 false => {
-                    find_header(&host.memory).is_ok_and(|header| header.term >= config.active_epoch)
+                    let header = host.memory.with(|memory| find_header(memory));
+                    header.is_ok_and(|header| header.term >= config.active_epoch)
                 }
             };
             let in_chain = config.phase == Phase::Active || config.chain.contains(seat);
             other != member && keeps && in_chain
         })
+    }
+
+    /// A member that is down gets other media, if it can be spared.
+    pub(super) fn wipe(&mut self, member: usize) {
+        if self.is_spare(member, !self.durable) {
+            self.note(&format!("member {member} is wiped"));
+            self.stats.wipes += 1;
+            self.members[member].memory.with(|memory| memory.wipe());
+        }
     }
 
     /// The process of a member ends, and what it had not flushed may be gone.
@@ -163,6 +174,8 @@ impl World {
         host.up = false;
         host.life += 1;
         host.memory.with(|memory| memory.cut(&mut rng));
+        host.memory.restart();
+        host.failed = None;
         host.open = None;
         host.pending.clear();
         let engines = host.engine.take().into_iter().chain(host.old.drain(..));
@@ -170,15 +183,8 @@ impl World {
         self.paused.remove(&Node::Member(member));
         // Its kernel says so, or nobody does.
         if self.rng.permille(600) {
-            let lanes = 0..self.lanes.len();
-            let lanes: Vec<(usize, usize)> = lanes
-                .filter_map(|lane| {
-                    let place = self.lanes[lane].chain.iter().position(|at| *at == member)?;
-                    Some((lane, place))
-                })
-                .collect();
-            for (lane, place) in lanes {
-                self.lose(lane, Hop::Along(place));
+            for (lane, hop) in self.links_into(member) {
+                self.lose(lane, hop);
             }
             for object in objects {
                 for wire in self.wires.wires_of(object) {

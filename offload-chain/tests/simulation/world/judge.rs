@@ -16,8 +16,9 @@ impl World {
         self.note("no faults any more");
         self.cut.clear();
         self.paused.clear();
-        for member in &mut self.members {
-            member.slow = 1;
+        for at in 0..self.members.len() {
+            self.members[at].slow = 1;
+            self.mended(at);
         }
         let completed: Vec<u64> = self.clients.iter().map(|host| host.app.completed).collect();
         let goal = |world: &Self| {
@@ -125,6 +126,9 @@ impl World {
             super::super::check::check(&history)
                 .map_err(|said| format!("object {object}: {said}"))?;
         }
+        self.stats.media = (self.members.iter())
+            .map(|host| host.memory.failures())
+            .sum();
         self.stats.completed = self.clients.iter().map(|host| host.app.completed).sum();
         self.stats.unknown = history.iter().filter(|one| one.end.is_none()).count() as u64;
         Ok(self.stats)

@@ -1,7 +1,8 @@
 //! Everybody in one process, in virtual time.
 //!
 //! Nodes: members (engine host with its agent), clients, controllers, the store. What can happen to them: they pause and go on,
-//! are killed and start again, lose power and with it what was not flushed, lose their memory altogether, become slow; messages
+//! are killed and start again, lose power and with it what was not flushed, lose their memory altogether, become slow; their media
+//! cannot be read, or not made durable, once or until they are replaced or well again; messages
 //! between any two nodes, in one direction or both, do not arrive for a while, so connections break, and requests to the
 //! store get lost, or their answers. Clocks run up to 1 % fast or slow. The store itself keeps its promises.
 
@@ -11,6 +12,7 @@ mod engine;
 mod excluded;
 mod faults;
 mod judge;
+mod media;
 mod model;
 mod store;
 mod time;
@@ -37,7 +39,7 @@ use softrdma::RegionTable;
 use softrdma::offload::Flaw;
 
 use super::app::{App, ClientBug};
-use super::device::Device;
+use super::device::{Device, MediaBug};
 use super::fabric::{Handle, Hop, Link, Packet, Pending};
 use super::group::{Group, Joined};
 use super::support::rng::Rng;
@@ -91,6 +93,7 @@ pub enum Planted {
     Product(Bug),
     Client(ClientBug),
     Engine(EngineBug),
+    Media(MediaBug),
     /// Of a real engine.
     Flaw(Flaw),
 }
@@ -104,6 +107,8 @@ struct MemberHost {
     /// Executes nothing before this epoch.
     closed: Epoch,
     open: Option<(Epoch, Vec<Seat>)>,
+    /// The epoch that it sealed for when its media had failed already.
+    failed: Option<Epoch>,
     read_lease: (Epoch, Duration),
     pending: BTreeMap<usize, Pending>,
     slow: u64,
@@ -156,6 +161,8 @@ enum What {
     WireLost(usize, usize),
     Start(Node),
     Kill(usize),
+    /// Media of a member are well again, or replaced.
+    Mended(usize),
     Fault,
     Heal(HashSet<(Node, Node)>),
 }
@@ -191,8 +198,14 @@ pub struct World {
     faults_until: Duration,
     lives: u64,
     durable: bool,
+    /// Media fail.
+    media: bool,
     connection_timeout: Duration,
     planted: Option<Planted>,
+    /// Who was the first to open an epoch, and a checksum of its memory then.
+    opened: BTreeMap<Epoch, (usize, u32)>,
+    /// What cannot be, but is.
+    wrong: Option<String>,
     pub hash: u64,
     pub trace: Option<Vec<String>>,
     handled: u64,
@@ -210,6 +223,8 @@ pub struct Stats {
     pub wipes: u64,
     pub pauses: u64,
     pub partitions: u64,
+    /// Times that a member was told that its media have failed.
+    pub media: u64,
     pub completed: u64,
     pub unknown: u64,
 }
@@ -226,6 +241,8 @@ impl World {
         members: Option<usize>,
     ) -> Self {
         let mut rng = Rng::new(seed);
+        // Seeds without failing media would show nothing of these.
+        let of_media = matches!(planted, Some(Planted::Media(_)));
         let members = members.unwrap_or(rng.range(2, 5) as usize);
         let clients = rng.range(2, 5) as usize;
         let birth = Birth {
@@ -265,8 +282,12 @@ impl World {
             faults_until: Duration::from_millis(rng.range(1000, 2500)),
             lives: 0,
             durable: birth.durable,
+            // Memory that lasts as long as its process does not fail.
+            media: birth.durable && (rng.permille(500) || of_media),
             connection_timeout: Duration::from_millis(*rng.pick(&CONNECTION_TIMEOUTS_MS)),
             planted,
+            opened: BTreeMap::new(),
+            wrong: None,
             hash: 0xcbf2_9ce4_8422_2325,
             trace: None,
             handled: 0,
@@ -285,13 +306,18 @@ impl World {
         for index in 0..members {
             let agent = Member::new(world.member_settings(index));
             let table = world.table();
+            let bug = match planted {
+                Some(Planted::Media(bug)) => Some(bug),
+                _ => None,
+            };
             world.members.push(MemberHost {
-                memory: Device::new(layout.size()),
+                memory: Device::new(layout.size(), bug, rng.fork()),
                 agent,
                 up: true,
                 life: 0,
                 closed: Epoch(0),
                 open: None,
+                failed: None,
                 read_lease: (Epoch(0), Duration::ZERO),
                 pending: BTreeMap::new(),
                 slow: 1,

@@ -140,6 +140,9 @@ impl World {
             return self.lose(lane, Hop::Along(place));
         }
         let durable = flushes(&packet.primitive);
+        if !self.has_pages(member, &packet.primitive) {
+            return self.broken_by_media(member);
+        }
         let host = &mut self.members[member];
         let primitive = &packet.primitive;
         let (found, _) = (host.memory).with(|memory| execute(memory, place, primitive));
@@ -168,6 +171,9 @@ impl World {
         };
         for (of, packet, done) in &mut pending.queue {
             if *of == number {
+                if !host.memory.can_flush(&host.memory.dirty()) {
+                    return self.broken_by_media(member);
+                }
                 host.memory.with(|memory| flush(memory, &packet.primitive));
                 *done = true;
             }
@@ -203,12 +209,44 @@ impl World {
         if !self.serves(lane, member) {
             return self.lose(lane, hop);
         }
+        if !self.has_pages(member, &packet.primitive) {
+            return self.broken_by_media(member);
+        }
         let host = &mut self.members[member];
         let primitive = &packet.primitive;
         let (_, bytes) = (host.memory).with(|memory| execute(memory, member, primitive));
         packet.bytes = bytes;
         let life = host.life;
         self.after(5, What::ReadTaken(member, life, lane, packet));
+    }
+
+    /// Whether media give what the primitive touches.
+    fn has_pages(&self, member: usize, primitive: &Primitive) -> bool {
+        let memory = &self.members[member].memory;
+        let has = |offset: &u64, length| memory.can_read(*offset, length);
+        match primitive {
+            Primitive::Write { offset, bytes, .. } => has(offset, bytes.len()),
+            Primitive::Cas { offset, .. } => has(offset, 8),
+            Primitive::Read { offset, length, .. } => has(offset, *length),
+            Primitive::Memcpy {
+                source,
+                destination,
+                length,
+                ..
+            } => has(source, *length as usize) && has(destination, *length as usize),
+            Primitive::Flush => true,
+        }
+    }
+
+    /// The links on which a member is sent something.
+    pub(super) fn links_into(&self, member: usize) -> Vec<(usize, Hop)> {
+        let lanes = self.lanes.iter().enumerate();
+        lanes
+            .filter_map(|(lane, of)| {
+                let place = of.chain.iter().position(|at| *at == member)?;
+                Some((lane, Hop::Along(place)))
+            })
+            .collect()
     }
 
     /// The bytes are taken; only now the lease is looked at.

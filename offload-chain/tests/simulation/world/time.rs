@@ -92,8 +92,11 @@ impl World {
             }
             self.hash = (self.hash ^ at.as_nanos() as u64).wrapping_mul(0x100_0000_01b3);
             self.happen(what);
-            if let Some(wrong) = self.clients.iter().find_map(|host| host.app.wrong.clone()) {
-                return Err(wrong);
+            let mut clients = self.clients.iter();
+            let wrong = self.wrong.as_ref();
+            if let Some(wrong) = wrong.or_else(|| clients.find_map(|host| host.app.wrong.as_ref()))
+            {
+                return Err(wrong.clone());
             }
         }
         self.now = until;
@@ -137,6 +140,7 @@ impl World {
             What::WireLost(wire, end) => self.wire_lost(wire, end),
             What::Start(node) => self.start(node),
             What::Kill(member) => self.kill(member),
+            What::Mended(member) => self.mended(member),
             What::Fault => self.fault(),
             What::Heal(links) => self.cut.retain(|link| !links.contains(link)),
         }

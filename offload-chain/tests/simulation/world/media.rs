@@ -1,0 +1,57 @@
+//! Media that fail: a page that cannot be read, a FLUSH that is not made; once, or until media are replaced or well again.
+//!
+//! What a process has been told of a failure it does not forget (`device.rs`), so it has to start again, as somebody who is called
+//! would make it do; before that its media may be well again. A member that sealed on failed media may not take part in that epoch.
+
+use super::super::device::Trouble;
+use super::{What, World};
+
+impl World {
+    pub(super) fn media_fault(&mut self, member: usize) {
+        let host = &self.members[member];
+        let pages = (host.memory.with(|mem| mem.bytes().len())).div_ceil(softrdma::PAGE_BYTES);
+        let trouble = match self.rng.below(2) {
+            0 => Trouble::Flush,
+            _ => Trouble::Read(self.rng.below(pages as u64)),
+        };
+        let lasts = self.rng.permille(400);
+        self.note(&format!(
+            "media of member {member}: {trouble:?}, lasts: {lasts}"
+        ));
+        self.members[member].memory.trouble(trouble, lasts);
+        let length = self.rng.range(20_000, 800_000);
+        self.after(length, What::Mended(member));
+    }
+
+    /// They are, or others have taken their place; the process starts again, if it has to.
+    pub(super) fn mended(&mut self, member: usize) {
+        let memory = &self.members[member].memory;
+        memory.mend();
+        let replaced = self.now < self.faults_until && self.rng.permille(300);
+        if memory.has_failed() || replaced {
+            self.note(&format!("media of member {member} are well again"));
+            self.kill(member);
+        }
+        if replaced && !self.members[member].up {
+            self.wipe(member);
+        }
+    }
+
+    /// The engine of a member of the model meets its media.
+    pub(super) fn broken_by_media(&mut self, member: usize) {
+        let Some((epoch, _)) = self.members[member].open.take() else {
+            return;
+        };
+        self.note(&format!(
+            "member {member} in {epoch}: its media have failed"
+        ));
+        self.members[member].pending.clear();
+        for (lane, hop) in self.links_into(member) {
+            self.lose(lane, hop);
+        }
+        let node = super::Node::Member(member);
+        let mut port = self.port(node);
+        self.members[member].agent.doubt(&mut port, epoch, None);
+        self.return_port(node, port);
+    }
+}
