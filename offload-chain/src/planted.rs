@@ -12,6 +12,8 @@ pub enum Bug {
     FreeNotErased,
     /// Recovery carries out records that may not be durable.
     RingNotFlushed,
+    /// A member that vouches keeps its own mark in a log that is not carried out.
+    MarkKept,
     /// Recovery does not compare checksums.
     TornRecordAccepted,
     /// Each epoch that is tried decides anew where the log ends.

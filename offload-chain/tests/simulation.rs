@@ -17,7 +17,13 @@ mod device;
 mod fabric;
 #[path = "simulation/group.rs"]
 mod group;
+#[path = "simulation/order.rs"]
+mod order;
+#[path = "simulation/records.rs"]
+mod records;
 mod support;
+#[path = "simulation/work.rs"]
+mod work;
 #[path = "simulation/world/mod.rs"]
 mod world;
 
@@ -95,6 +101,8 @@ fn many(under: Under, seeds: u64) {
         sum.pauses += stats.pauses;
         sum.partitions += stats.partitions;
         sum.media += stats.media;
+        sum.replicated += stats.replicated;
+        sum.truncated += stats.truncated;
         sum.completed += stats.completed;
         sum.unknown += stats.unknown;
     }
@@ -112,6 +120,7 @@ fn many(under: Under, seeds: u64) {
             sum.power_cuts,
             sum.wipes,
             sum.media,
+            sum.truncated,
             sum.unknown,
         ] {
             assert!(rare > 0, "{sum:?}");
@@ -171,7 +180,7 @@ fn an_old_epoch_executes_nothing() {
 }
 
 /// M12: bugs of the model's engine, of what stands between media and their users, of clients, and of the product.
-const BUGS: [Planted; 12] = [
+const BUGS: [Planted; 14] = [
     Planted::Engine(EngineBug::AnyEpoch),
     Planted::Engine(EngineBug::HeadAnswers),
     Planted::Engine(EngineBug::ForwardBeforeFlush),
@@ -179,7 +188,9 @@ const BUGS: [Planted; 12] = [
     Planted::Media(MediaBug::ReadTaken),
     Planted::Client(ClientBug::UnlockEarly),
     Planted::Client(ClientBug::RetryUnknown),
+    Planted::Client(ClientBug::HeaderReadOnce),
     Planted::Product(Bug::EndNotKept),
+    Planted::Product(Bug::MarkKept),
     Planted::Product(Bug::BlankVouches),
     Planted::Product(Bug::LastRoundSkipped),
     Planted::Product(Bug::SealNotAwaited),
@@ -187,11 +198,12 @@ const BUGS: [Planted; 12] = [
 ];
 
 /// Bugs that only real engines can have.
-const ENGINE_BUGS: [Planted; 4] = [
+const ENGINE_BUGS: [Planted; 5] = [
     Planted::Product(Bug::SealedBeforeClosed),
     Planted::Flaw(Flaw::FlushSkipped),
     Planted::Flaw(Flaw::CountedEarly),
     Planted::Flaw(Flaw::DryRingTaken),
+    Planted::Flaw(Flaw::FailureIgnored),
 ];
 
 /// Bugs that let a member answer that was left out, or execute for an epoch that is over: found by directed runs.

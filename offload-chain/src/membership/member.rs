@@ -698,7 +698,8 @@ impl Member {
         }
         match config.phase {
             Phase::Sync => {
-                if !vouching || !config.birth.executes {
+                let keeps = config.birth.executes || self.settings.planted == Some(Bug::MarkKept);
+                if !vouching || !keeps {
                     self.header = round.header;
                 }
                 self.report.synced = config.epoch;

@@ -25,6 +25,8 @@ pub enum ClientBug {
     UnlockEarly,
     /// Appends again what it does not know about.
     RetryUnknown,
+    /// Reads the log without looking whether it was truncated meanwhile.
+    HeaderReadOnce,
 }
 
 #[derive(Debug)]

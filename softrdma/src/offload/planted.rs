@@ -22,11 +22,13 @@ pub enum Flaw {
     DryRingTaken,
     /// Completions are counted as they happen, not in order.
     CountedEarly,
+    /// What could not be made durable is taken for durable.
+    FailureIgnored,
 }
 
 impl Flaw {
     /// All of them.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::UnownedRuns,
         Self::MaskIgnored,
         Self::AnyOpcode,
@@ -36,5 +38,6 @@ impl Flaw {
         Self::FlushSkipped,
         Self::DryRingTaken,
         Self::CountedEarly,
+        Self::FailureIgnored,
     ];
 }

@@ -208,7 +208,7 @@ impl World {
                 SessionEvent::Fenced => {
                     self.note(&format!("client {at} is fenced"));
                     self.stats.fenced += 1;
-                    self.clients[at].app.fenced();
+                    self.clients[at].work.fenced();
                     self.restart_client(at);
                 }
                 SessionEvent::Taken => {

@@ -13,7 +13,7 @@ impl World {
             config.epoch
         ));
         self.leave_group(at);
-        self.clients[at].app.disconnect();
+        self.clients[at].work.disconnect();
         match self.under {
             Under::Model => self.join_model(at, config, chain),
             Under::Engine => self.join_group(at, config, chain),
@@ -48,27 +48,27 @@ impl World {
         let Some(group) = &mut host.group else {
             return;
         };
-        let before = host.app.completed;
+        let before = host.work.completed();
         if group.becomes_ready() {
-            host.app.connect(group);
+            host.work.connect(group);
         }
         while let Some((flight, result)) = group.poll() {
-            host.app.handle(now, group, flight, &result);
+            host.work.handle(now, group, flight, &result);
         }
         let mut broken = None;
         if group.is_broken() {
             broken = Some(group.epoch());
-            host.app.disconnect();
+            host.work.disconnect();
             self.leave_group(at);
         } else {
-            host.app.wake(now, group);
+            host.work.wake(now, group);
         }
         let host = &mut self.clients[at];
         let life = host.life;
-        if let Some(wake) = host.app.wake {
+        if let Some(wake) = host.work.wakes() {
             self.at(wake, What::App(at, life));
         }
-        let completed = self.clients[at].app.completed;
+        let completed = self.clients[at].work.completed();
         if completed != before {
             self.note(&format!("client {at} has completed {completed}"));
         }

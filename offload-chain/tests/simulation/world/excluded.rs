@@ -23,15 +23,15 @@ impl World {
     /// Runs it.
     pub fn run_excluded(&mut self) -> Result<Stats, String> {
         let place = self.rng.below(3) as usize;
-        let reader = &mut self.clients[0].app;
+        let reader = self.clients[0].work.objects();
         reader.reader = true;
         reader.reads_at = Some(place);
         for host in &mut self.clients[1..] {
-            host.app.reader = false;
+            host.work.objects().reader = false;
         }
         let up = |world: &Self| {
             let mut clients = world.clients.iter();
-            world.healthy() && clients.all(|host| host.app.completed >= 5)
+            world.healthy() && clients.all(|host| host.work.completed() >= 5)
         };
         self.run_while(|world| !up(world), "the group does not start")?;
         let chain = self.configuration().chain;
@@ -39,7 +39,7 @@ impl World {
         let wakes = loop {
             self.run_until(self.now + Duration::from_micros(37))?;
             let wakes = self.now + NAP;
-            if self.clients[0].app.nap(wakes) {
+            if self.clients[0].work.objects().nap(wakes) {
                 break wakes;
             }
         };
@@ -55,7 +55,7 @@ impl World {
             }
         }
         self.run_until(wakes + Duration::from_millis(300))?;
-        self.clients[0].app.reads_at = None;
+        self.clients[0].work.objects().reads_at = None;
         self.run()
     }
 }

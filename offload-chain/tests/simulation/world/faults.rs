@@ -54,7 +54,7 @@ impl World {
             6 if self.clients[client].up => {
                 self.note(&format!("client {client} is killed"));
                 self.stats.kills += 1;
-                self.clients[client].app.fenced();
+                self.clients[client].work.fenced();
                 self.restart_client(client);
             }
             7..10 => self.partition(),

@@ -4,10 +4,15 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use offload_chain::config::{Ledger, Request};
+use offload_chain::log::find;
 use offload_chain::membership::{CONFIG, Configuration, Phase};
 
-use super::super::check::Operation;
-use super::{Stats, World};
+use super::super::app::{self, OBJECT_BYTES, OBJECTS};
+use super::super::check::{Kind, Operation, check};
+use super::super::order::{Account, Reading};
+use super::super::records::values_of;
+use super::super::support::mem::Mem;
+use super::{Stats, Work, World};
 
 impl World {
     /// Faults, then none, and everything has to come to rest. What is wrong, if anything is.
@@ -20,20 +25,24 @@ impl World {
             self.members[at].slow = 1;
             self.mended(at);
         }
-        let completed: Vec<u64> = self.clients.iter().map(|host| host.app.completed).collect();
+        let completed: Vec<u64> = self
+            .clients
+            .iter()
+            .map(|host| host.work.completed())
+            .collect();
         let goal = |world: &Self| {
             world.healthy()
                 && world
                     .clients
                     .iter()
                     .zip(&completed)
-                    .all(|(host, before)| host.app.completed >= before + 5)
+                    .all(|(host, before)| host.work.completed() >= before + 5)
         };
         self.run_while(|world| !goal(world), "the group does not recover")?;
         for host in &mut self.clients {
-            host.app.stop = true;
+            host.work.stop();
         }
-        let idle = |world: &Self| world.clients.iter().all(|host| host.app.is_done());
+        let idle = |world: &Self| world.clients.iter().all(|host| host.work.is_done());
         self.run_while(
             |world| !(idle(world) && world.healthy()),
             "clients do not come to rest",
@@ -56,7 +65,7 @@ impl World {
                         "\n  client {} {}: {}",
                         host.up,
                         host.life,
-                        host.app.describe()
+                        host.work.describe()
                     );
                 }
                 let _ = write!(said, "\n  {:?}", self.configuration());
@@ -95,43 +104,74 @@ impl World {
                 return Err(format!("members {a} and {b} differ at {at}"));
             }
         }
+        self.stats.media = self.members.iter().map(|host| host.memory.failures()).sum();
+        self.stats.completed = (self.clients.iter())
+            .map(|host| host.work.completed())
+            .sum();
         // I1: what the members have in the end is what everybody reads from now on.
+        let memory = (self.members[config.chain[0].id.0 as usize].memory).with(|mem| mem.clone());
+        match config.birth.executes {
+            true => self.judge_objects(&config, &memory)?,
+            false => self.judge_records(&memory)?,
+        }
+        Ok(self.stats)
+    }
+
+    fn judge_objects(&mut self, config: &Configuration, memory: &Mem) -> Result<(), String> {
         let layout = config.birth.layout().unwrap();
         let mut history: Vec<Operation> = Vec::new();
         for host in &mut self.clients {
-            host.app.end();
-            history.extend(host.app.history.iter().copied());
+            let app = host.work.objects();
+            app.end();
+            history.append(&mut app.history);
         }
         let end = self.now + Duration::from_secs(1);
-        for object in 0..super::super::app::OBJECTS as usize {
-            let at = layout.data_at() as usize
-                + super::super::app::object(object as u32).offset as usize;
-            let end_of = at + super::super::app::OBJECT_BYTES;
-            let memory = &self.members[config.chain[0].id.0 as usize].memory;
-            let bytes = &memory.with(|memory| memory.bytes()[at..end_of].to_vec());
-            if !(super::super::app::object(object as u32).whole)(bytes) {
+        for object in 0..OBJECTS as usize {
+            let of = app::object(object as u32);
+            let at = (layout.data_at() + of.offset) as usize;
+            let bytes = &memory.bytes()[at..at + OBJECT_BYTES];
+            if !(of.whole)(bytes) {
                 return Err(format!("object {object} is torn"));
             }
             history.push(Operation {
                 object,
                 client: usize::MAX,
-                kind: super::super::check::Kind::Read(super::super::app::value_of(bytes)),
+                kind: Kind::Read(app::value_of(bytes)),
                 begin: end,
                 end: Some(end),
             });
         }
-        for object in 0..super::super::app::OBJECTS as usize {
+        for object in 0..OBJECTS as usize {
             let of = |one: &&Operation| one.object == object;
             let history: Vec<Operation> = history.iter().filter(of).copied().collect();
-            super::super::check::check(&history)
-                .map_err(|said| format!("object {object}: {said}"))?;
+            check(&history).map_err(|said| format!("object {object}: {said}"))?;
         }
-        self.stats.media = (self.members.iter())
-            .map(|host| host.memory.failures())
-            .sum();
-        self.stats.completed = self.clients.iter().map(|host| host.app.completed).sum();
         self.stats.unknown = history.iter().filter(|one| one.end.is_none()).count() as u64;
-        Ok(self.stats)
+        Ok(())
+    }
+
+    fn judge_records(&mut self, memory: &Mem) -> Result<(), String> {
+        let mut account = Account::default();
+        for host in &mut self.clients {
+            if let Work::Records(recorder) = &mut host.work {
+                account.take(std::mem::take(&mut recorder.account));
+            }
+        }
+        let end = self.now + Duration::from_secs(1);
+        let found = find(memory, None).map_err(|error| error.to_string())?;
+        account.readings.push(Reading {
+            begin: end,
+            end,
+            exact: true,
+            first: found.header.sequence,
+            values: values_of(&found, memory)?,
+        });
+        account.check()?;
+        self.stats.replicated = 1;
+        self.stats.truncated = account.truncations.len() as u64;
+        let unknown = account.appends.iter().filter(|one| one.end.is_none());
+        self.stats.unknown = unknown.count() as u64;
+        Ok(())
     }
 
     pub fn handled(&self) -> u64 {

@@ -38,11 +38,13 @@ use offload_chain::planted::Bug;
 use softrdma::RegionTable;
 use softrdma::offload::Flaw;
 
-use super::app::{App, ClientBug};
+use super::app::{self, App, ClientBug};
 use super::device::{Device, MediaBug};
 use super::fabric::{Handle, Hop, Link, Packet, Pending};
 use super::group::{Group, Joined};
+use super::records::Recorder;
 use super::support::rng::Rng;
+use super::work::Work;
 use engine::{EngineClock, Hosted};
 use store::Port;
 use wires::Wires;
@@ -122,7 +124,7 @@ struct MemberHost {
 
 #[derive(Debug)]
 struct ClientHost {
-    app: App,
+    work: Work,
     session: Session,
     group: Option<Group>,
     up: bool,
@@ -225,6 +227,10 @@ pub struct Stats {
     pub partitions: u64,
     /// Times that a member was told that its media have failed.
     pub media: u64,
+    /// Runs of a log that is not carried out.
+    pub replicated: u64,
+    /// Truncations of such logs.
+    pub truncated: u64,
     pub completed: u64,
     pub unknown: u64,
 }
@@ -241,18 +247,23 @@ impl World {
         members: Option<usize>,
     ) -> Self {
         let mut rng = Rng::new(seed);
+        let by_chance = members.is_none();
         // Seeds without failing media would show nothing of these.
-        let of_media = matches!(planted, Some(Planted::Media(_)));
+        let of_media = matches!(
+            planted,
+            Some(Planted::Media(_) | Planted::Flaw(Flaw::FailureIgnored))
+        );
         let members = members.unwrap_or(rng.range(2, 5) as usize);
         let clients = rng.range(2, 5) as usize;
         let birth = Birth {
-            locks: super::app::OBJECTS + 1,
+            locks: app::OBJECTS + 1,
             ring_bytes: *rng.pick(&[512, 1024, 4096]),
             data_bytes: 1024,
             salt: rng.next(),
             token: [7; 16],
+            // Directed runs are of objects.
             topology: Topology::Chain,
-            executes: true,
+            executes: !(by_chance && rng.permille(250)),
             durable: rng.permille(800),
         };
         let mut world = Self {
@@ -329,16 +340,24 @@ impl World {
         }
         for index in 0..clients {
             let slot = Slot::new(index as u32 * 5).unwrap();
-            let mut app = App::new(index, slot, layout, rng.fork());
-            app.planted = match planted {
+            let planted = match planted {
                 Some(Planted::Product(bug)) => (Some(bug), None),
                 Some(Planted::Client(bug)) => (None, Some(bug)),
                 _ => (None, None),
             };
-            app.reader = index > 0 && readers;
+            let reader = index > 0 && readers;
+            let work = if birth.executes {
+                let mut app = App::new(index, slot, layout, rng.fork());
+                (app.planted, app.reader) = (planted, reader);
+                Work::Objects(Box::new(app))
+            } else {
+                let mut recorder = Recorder::new(index, slot, layout, rng.fork());
+                (recorder.planted, recorder.reader) = (planted, reader);
+                Work::Records(Box::new(recorder))
+            };
             let session = world.session(index);
             world.clients.push(ClientHost {
-                app,
+                work,
                 session,
                 group: None,
                 up: true,

@@ -94,8 +94,7 @@ impl World {
             self.happen(what);
             let mut clients = self.clients.iter();
             let wrong = self.wrong.as_ref();
-            if let Some(wrong) = wrong.or_else(|| clients.find_map(|host| host.app.wrong.as_ref()))
-            {
+            if let Some(wrong) = wrong.or_else(|| clients.find_map(|host| host.work.wrong())) {
                 return Err(wrong.clone());
             }
         }

@@ -19,11 +19,11 @@ impl World {
     /// Runs it.
     pub fn run_unaware(&mut self) -> Result<Stats, String> {
         for host in &mut self.clients {
-            host.app.reader = false;
+            host.work.objects().reader = false;
         }
         let up = |world: &Self| {
             let mut clients = world.clients.iter();
-            world.healthy() && clients.all(|host| host.app.completed >= 5)
+            world.healthy() && clients.all(|host| host.work.completed() >= 5)
         };
         self.run_while(|world| !up(world), "the group does not start")?;
         let client = Node::Client(0);

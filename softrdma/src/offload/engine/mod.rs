@@ -518,6 +518,10 @@ impl<S: PageStore> Engine<S> {
 
     /// Answers a [`PageStore::sync`].
     pub fn handle_durable(&mut self, pages: &mut S, ticket: Ticket, result: Result<(), PageError>) {
+        let result = match self.config.planted {
+            Some(Flaw::FailureIgnored) => Ok(()),
+            _ => result,
+        };
         match self.links.get_mut(&LinkId(ticket.tag())) {
             _ if ticket.tag() == LOCAL_TAG => self.local.handle_durable(pages, ticket, result),
             Some(link) => link.connection.handle_durable(pages, ticket, result),
