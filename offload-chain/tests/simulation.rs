@@ -101,6 +101,7 @@ fn many(under: Under, seeds: u64) {
         sum.pauses += stats.pauses;
         sum.partitions += stats.partitions;
         sum.media += stats.media;
+        sum.stars += stats.stars;
         sum.replicated += stats.replicated;
         sum.truncated += stats.truncated;
         sum.completed += stats.completed;
@@ -120,6 +121,7 @@ fn many(under: Under, seeds: u64) {
             sum.power_cuts,
             sum.wipes,
             sum.media,
+            sum.stars,
             sum.truncated,
             sum.unknown,
         ] {
@@ -180,9 +182,10 @@ fn an_old_epoch_executes_nothing() {
 }
 
 /// M12: bugs of the model's engine, of what stands between media and their users, of clients, and of the product.
-const BUGS: [Planted; 14] = [
+const BUGS: [Planted; 15] = [
     Planted::Engine(EngineBug::AnyEpoch),
     Planted::Engine(EngineBug::HeadAnswers),
+    Planted::Engine(EngineBug::OneNotAwaited),
     Planted::Engine(EngineBug::ForwardBeforeFlush),
     Planted::Media(MediaBug::FlushBelieved),
     Planted::Media(MediaBug::ReadTaken),
@@ -198,12 +201,13 @@ const BUGS: [Planted; 14] = [
 ];
 
 /// Bugs that only real engines can have.
-const ENGINE_BUGS: [Planted; 5] = [
+const ENGINE_BUGS: [Planted; 6] = [
     Planted::Product(Bug::SealedBeforeClosed),
     Planted::Flaw(Flaw::FlushSkipped),
     Planted::Flaw(Flaw::CountedEarly),
     Planted::Flaw(Flaw::DryRingTaken),
     Planted::Flaw(Flaw::FailureIgnored),
+    Planted::Flaw(Flaw::OthersUnawaited),
 ];
 
 /// Bugs that let a member answer that was left out, or execute for an epoch that is over: found by directed runs.

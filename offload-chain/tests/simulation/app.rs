@@ -6,9 +6,10 @@
 
 use std::time::Duration;
 
-use offload_chain::group::{Flight, Outcome, Primitive, PrimitiveError, Primitives};
+use offload_chain::group::{Flight, Outcome, Primitive, PrimitiveError, Primitives, Topology};
 use offload_chain::lock::{LockEvent, LockId, Locks, Slot, Word};
 use offload_chain::log::{Entry, HEADER_BYTES, Header, Layout, Log, LogEvent, Preset, ReadMode};
+use offload_chain::membership::Birth;
 use offload_chain::planted::Bug;
 use offload_chain::read::{Object, Read, ReadEvent};
 
@@ -34,6 +35,7 @@ pub struct App {
     pub index: usize,
     slot: Slot,
     layout: Layout,
+    tail_is_last: bool,
     rng: Rng,
     locks: Locks,
     log: Option<Log>,
@@ -99,11 +101,13 @@ enum Step {
 }
 
 impl App {
-    pub fn new(index: usize, slot: Slot, layout: Layout, rng: Rng) -> Self {
+    pub fn new(index: usize, slot: Slot, birth: Birth, rng: Rng) -> Self {
+        let layout = birth.layout().unwrap();
         Self {
             index,
             slot,
             layout,
+            tail_is_last: birth.topology == Topology::Chain,
             rng,
             locks: Locks::new(layout, slot),
             log: None,
@@ -234,7 +238,8 @@ impl App {
                 let member = self.rng.below(group.members() as u64) as usize;
                 let member = self.reads_at.unwrap_or(member);
                 let (object, mode) = (object(job.object), ReadMode::Clean);
-                match Read::start(group, self.layout, object, member, mode, true) {
+                let last = self.tail_is_last;
+                match Read::start(group, self.layout, object, member, mode, last) {
                     Ok(mut read) => {
                         read.plant(self.planted.0);
                         self.step = Step::Reading(Box::new(read));

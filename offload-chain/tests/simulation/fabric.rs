@@ -2,11 +2,12 @@
 //!
 //! A lane is what one client has in one epoch; a link is one connection of it. Packets of a link arrive in order. Each member
 //! executes in order, and forwards in order when what has to be durable is; the flush of one primitive may end after later ones
-//! were executed. Connections break one by one: what was forwarded before goes on.
+//! were executed. Connections break one by one: what was forwarded before goes on. In a star the head forwards to all others, and
+//! answers when each of them has.
 //!
 //! [`Handle`] is the client's end.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::time::Duration;
 
 use offload_chain::Epoch;
@@ -117,6 +118,8 @@ pub struct Packet {
 pub enum Hop {
     /// To this place of the chain; to the client, if it is the chain's length.
     Along(usize),
+    /// In a star: the answer of this place to the head.
+    Back(usize),
     /// A READ to this place.
     Ask(usize),
     /// Its answer.
@@ -137,4 +140,6 @@ pub struct Link {
 pub struct Pending {
     pub queue: VecDeque<(u64, Packet, bool)>,
     pub next: u64,
+    /// At the head of a star: forwarded, and not answered by these others.
+    pub forwarded: VecDeque<(Packet, BTreeSet<usize>)>,
 }

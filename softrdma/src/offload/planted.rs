@@ -22,13 +22,15 @@ pub enum Flaw {
     DryRingTaken,
     /// Completions are counted as they happen, not in order.
     CountedEarly,
+    /// A WAIT on a receive queue other than the first is over at once.
+    OthersUnawaited,
     /// What could not be made durable is taken for durable.
     FailureIgnored,
 }
 
 impl Flaw {
     /// All of them.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::UnownedRuns,
         Self::MaskIgnored,
         Self::AnyOpcode,
@@ -38,6 +40,7 @@ impl Flaw {
         Self::FlushSkipped,
         Self::DryRingTaken,
         Self::CountedEarly,
+        Self::OthersUnawaited,
         Self::FailureIgnored,
     ];
 }

@@ -87,6 +87,7 @@ impl World {
     /// What members and clients of an epoch agree on.
     pub(super) fn shape(&self, epoch: Epoch, members: usize, size: u64) -> GroupShape {
         GroupShape {
+            topology: self.topology,
             depth: self.depth,
             lanes: self.clients.len() as u16,
             slots: 32,

@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use offload_chain::config::{Ledger, Request};
+use offload_chain::group::Topology;
 use offload_chain::log::find;
 use offload_chain::membership::{CONFIG, Configuration, Phase};
 
@@ -104,6 +105,7 @@ impl World {
                 return Err(format!("members {a} and {b} differ at {at}"));
             }
         }
+        self.stats.stars = u64::from(self.topology == Topology::Star);
         self.stats.media = self.members.iter().map(|host| host.memory.failures()).sum();
         self.stats.completed = (self.clients.iter())
             .map(|host| host.work.completed())

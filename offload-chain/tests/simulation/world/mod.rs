@@ -81,6 +81,8 @@ pub enum EngineBug {
     AnyEpoch,
     /// The head answers, instead of the tail.
     HeadAnswers,
+    /// The head of a star answers without one of the others.
+    OneNotAwaited,
     /// Forwards before it is durable.
     ForwardBeforeFlush,
     /// A real engine is not stopped when its member seals.
@@ -184,6 +186,7 @@ pub struct World {
     lanes: Vec<Lane>,
     links: BTreeMap<(usize, Hop), Link>,
     under: Under,
+    topology: Topology,
     wires: Wires,
     objects: u64,
     /// Operations that rings hold.
@@ -227,6 +230,8 @@ pub struct Stats {
     pub partitions: u64,
     /// Times that a member was told that its media have failed.
     pub media: u64,
+    /// Runs in a star.
+    pub stars: u64,
     /// Runs of a log that is not carried out.
     pub replicated: u64,
     /// Truncations of such logs.
@@ -261,8 +266,11 @@ impl World {
             data_bytes: 1024,
             salt: rng.next(),
             token: [7; 16],
-            // Directed runs are of objects.
-            topology: Topology::Chain,
+            // Directed runs are of places in a chain, and of objects.
+            topology: match by_chance && rng.permille(300) {
+                true => Topology::Star,
+                false => Topology::Chain,
+            },
             executes: !(by_chance && rng.permille(250)),
             durable: rng.permille(800),
         };
@@ -281,6 +289,7 @@ impl World {
             lanes: Vec::new(),
             links: BTreeMap::new(),
             under,
+            topology: birth.topology,
             wires: Wires::default(),
             objects: 0,
             depth: 64,
@@ -347,7 +356,7 @@ impl World {
             };
             let reader = index > 0 && readers;
             let work = if birth.executes {
-                let mut app = App::new(index, slot, layout, rng.fork());
+                let mut app = App::new(index, slot, birth, rng.fork());
                 (app.planted, app.reader) = (planted, reader);
                 Work::Objects(Box::new(app))
             } else {

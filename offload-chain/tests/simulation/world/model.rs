@@ -1,6 +1,8 @@
 //! The group underneath as a model: packets go from member to member, which execute, forward and answer.
 
-use offload_chain::group::{Outcome, Primitive};
+use std::collections::BTreeSet;
+
+use offload_chain::group::{Outcome, Primitive, Topology};
 use offload_chain::membership::MemberId;
 use offload_chain::planted::Bug;
 
@@ -13,10 +15,15 @@ impl World {
         let lane = &self.lanes[lane];
         let client = Node::Client(lane.client);
         let member = |at: usize| Node::Member(lane.chain[at]);
+        let before = |at: usize| match self.topology {
+            Topology::Chain => member(at - 1),
+            Topology::Star => member(0),
+        };
         match hop {
             Hop::Along(0) => (client, member(0)),
-            Hop::Along(at) if at == lane.chain.len() => (member(at - 1), client),
-            Hop::Along(at) => (member(at - 1), member(at)),
+            Hop::Along(at) if at == lane.chain.len() => (before(at), client),
+            Hop::Along(at) => (before(at), member(at)),
+            Hop::Back(at) => (member(at), member(0)),
             Hop::Ask(at) => (client, member(at)),
             Hop::Answer(at) => (member(at), client),
         }
@@ -76,6 +83,7 @@ impl World {
         }
         match (hop, to) {
             (Hop::Along(place), Node::Member(member)) => self.arrive(lane, place, member, packet),
+            (Hop::Back(place), Node::Member(head)) => self.gather(lane, place, head, &packet),
             (Hop::Ask(_), Node::Member(member)) => self.read(lane, hop, member, packet),
             (_, _) => self.answered(lane, packet),
         }
@@ -97,7 +105,7 @@ impl World {
     pub(super) fn link_lost(&mut self, lane: usize, hop: Hop) {
         let (from, to) = self.ends(lane, hop);
         let epoch = self.lanes[lane].epoch;
-        if let (Node::Member(from), Hop::Along(place)) = (from, hop) {
+        if let (Node::Member(from), Hop::Along(place) | Hop::Back(place)) = (from, hop) {
             if self.life(Node::Member(from)).is_some()
                 && let Node::Member(suspect) = to
             {
@@ -107,7 +115,18 @@ impl World {
                 self.members[from].agent.doubt(&mut port, epoch, suspect);
                 self.return_port(node, port);
             }
-            self.lose(lane, Hop::Along(place - 1));
+            let client = place == self.lanes[lane].chain.len();
+            match (self.topology, hop) {
+                (Topology::Chain, _) => self.lose(lane, Hop::Along(place - 1)),
+                // Both ways are one connection.
+                (Topology::Star, Hop::Back(_)) => self.lose(lane, Hop::Along(place)),
+                (Topology::Star, _) => {
+                    if !client {
+                        self.lose(lane, Hop::Back(place));
+                    }
+                    self.lose(lane, Hop::Along(0));
+                }
+            }
         }
         let Lane {
             client,
@@ -184,6 +203,53 @@ impl World {
         }
     }
 
+    /// Another member of a star has answered to its head.
+    fn gather(&mut self, lane: usize, place: usize, head: usize, answer: &Packet) {
+        if !self.serves(lane, head) {
+            return self.lose(lane, Hop::Back(place));
+        }
+        let Some(pending) = self.members[head].pending.get_mut(&lane) else {
+            return;
+        };
+        let awaited = pending.forwarded.iter_mut();
+        let Some((packet, others)) = awaited.into_iter().find(|(_, by)| by.contains(&place)) else {
+            return;
+        };
+        others.remove(&place);
+        packet.found[place] = answer.found[1];
+        self.answer(lane, head);
+    }
+
+    /// The head of a star answers what all others have answered, in order.
+    fn answer(&mut self, lane: usize, head: usize) {
+        let members = self.lanes[lane].chain.len();
+        let unawaited = usize::from(self.engine_bug(EngineBug::OneNotAwaited));
+        while let Some(pending) = self.members[head].pending.get_mut(&lane) {
+            let over = |(_, others): &(Packet, BTreeSet<usize>)| others.len() <= unawaited;
+            let Some((packet, _)) = pending.forwarded.pop_front_if(|front| over(front)) else {
+                return;
+            };
+            self.send(lane, Hop::Along(members), packet);
+        }
+    }
+
+    /// A member of a star has executed something, and it is durable if it has to be.
+    fn radiate(&mut self, lane: usize, place: usize, member: usize, mut packet: Packet) {
+        if place > 0 {
+            return self.send(lane, Hop::Back(place), packet);
+        }
+        let members = self.lanes[lane].chain.len();
+        for other in 1..members {
+            self.send(lane, Hop::Along(other), packet.clone());
+        }
+        packet.found.resize(members, None);
+        let pending = self.members[member].pending.entry(lane).or_default();
+        pending
+            .forwarded
+            .push_back((packet, (1..members).collect()));
+        self.answer(lane, member);
+    }
+
     pub(super) fn forward(&mut self, lane: usize, place: usize, member: usize) {
         let chain = self.lanes[lane].chain.len();
         let head_answers = self.engine_bug(EngineBug::HeadAnswers);
@@ -194,6 +260,10 @@ impl World {
             let Some((_, packet, _)) = pending.queue.pop_front() else {
                 return;
             };
+            if self.topology == Topology::Star {
+                self.radiate(lane, place, member, packet);
+                continue;
+            }
             if head_answers && place == 0 && chain > 1 {
                 let mut answer = packet.clone();
                 answer.found = vec![packet.found[0]; chain];

@@ -74,6 +74,9 @@ impl<S: PageStore> Engine<S> {
                     needed -= 1;
                 }
                 let counted = match on {
+                    Count::Receive(1..) if self.config.planted == Some(Flaw::OthersUnawaited) => {
+                        needed
+                    }
                     Count::Receive(queue) => self.receives[queue].taken,
                     Count::Queue(queue) => self.rings[queue].counted(),
                 };
