@@ -23,12 +23,13 @@ impl World {
         self.after(length, What::Mended(member));
     }
 
-    /// They are, or others have taken their place; the process starts again, if it has to.
+    /// They are, or others have taken their place; the process starts again, if it has to, or just to be sure.
     pub(super) fn mended(&mut self, member: usize) {
         let memory = &self.members[member].memory;
         memory.mend();
         let replaced = self.now < self.faults_until && self.rng.permille(300);
-        if memory.has_failed() || replaced {
+        let sure = self.now < self.faults_until && self.rng.permille(500);
+        if memory.has_failed() || replaced || sure {
             self.note(&format!("media of member {member} are well again"));
             self.kill(member);
         }
