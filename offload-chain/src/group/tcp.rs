@@ -446,11 +446,34 @@ pub enum StartError {
     TimedOut(Duration),
 }
 
-/// A client over TCP.
-#[derive(Debug)]
-pub struct TcpClient {
-    inner: Loop<Client>,
+/// A client of members that [`OverTcp`] connects, one link to each.
+pub trait Joins: Node + Primitives {
+    /// Whether it takes primitives by now.
+    ///
+    /// # Errors
+    /// If it never will.
+    fn has_joined(&self) -> Result<bool, StartError>;
 }
+
+impl Joins for Client {
+    fn has_joined(&self) -> Result<bool, StartError> {
+        match (self.denied(), self.broken()) {
+            _ if self.is_ready() => Ok(true),
+            (Some(denied), _) => Err(StartError::Denied(denied)),
+            (None, Some(why)) => Err(StartError::Broken(why.to_owned())),
+            (None, None) => Ok(false),
+        }
+    }
+}
+
+/// A client with its sockets.
+#[derive(Debug)]
+pub struct OverTcp<C: Joins> {
+    inner: Loop<C>,
+}
+
+/// A client of a group over TCP.
+pub type TcpClient = OverTcp<Client>;
 
 impl TcpClient {
     /// Connects to all members and waits until the group is ready.
@@ -466,6 +489,23 @@ impl TcpClient {
         timeout: Duration,
     ) -> Result<Self, StartError> {
         let client = Client::new(shape, number, link, seed, Time(0))?;
+        Self::join(client, addresses, timeout)
+    }
+
+    /// The client.
+    #[must_use]
+    pub fn client(&self) -> &Client {
+        &self.inner.node
+    }
+}
+
+impl<C: Joins> OverTcp<C> {
+    /// Connects a client to all members, and waits until it takes primitives.
+    pub(crate) fn join(
+        client: C,
+        addresses: &[SocketAddr],
+        timeout: Duration,
+    ) -> Result<Self, StartError> {
         let mut inner = Loop::new(client)?;
         for (member, &address) in addresses.iter().enumerate() {
             let failed = |source| StartError::Connect {
@@ -478,13 +518,7 @@ impl TcpClient {
             inner.add(TcpStream::from_std(stream), LinkId(member as u32))?;
         }
         let deadline = Instant::now() + timeout;
-        while !inner.node.is_ready() {
-            if let Some(denied) = inner.node.denied() {
-                return Err(StartError::Denied(denied));
-            }
-            if let Some(why) = inner.node.broken() {
-                return Err(StartError::Broken(why.to_owned()));
-            }
+        while !inner.node.has_joined()? {
             if Instant::now() >= deadline {
                 return Err(StartError::TimedOut(timeout));
             }
@@ -526,15 +560,9 @@ impl TcpClient {
             self.inner.turn(left.min(SLEEP))?;
         }
     }
-
-    /// The client.
-    #[must_use]
-    pub fn client(&self) -> &Client {
-        &self.inner.node
-    }
 }
 
-impl Primitives for TcpClient {
+impl<C: Joins> Primitives for OverTcp<C> {
     fn members(&self) -> usize {
         self.inner.node.members()
     }

@@ -4,17 +4,15 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use mio::net::{TcpListener, TcpStream};
 use mio::{Interest, Waker};
 use softrdma::Config;
-use softrdma::offload::LinkId;
 
 use super::client::NaiveClient;
 use super::member::NaiveMember;
-use crate::group::tcp::{LISTENER, Loop, RETRY, SLEEP, StartError, WAKER};
-use crate::group::{Flight, Outcome, Primitive, PrimitiveError, Primitives};
+use crate::group::tcp::{Joins, LISTENER, Loop, OverTcp, SLEEP, StartError, WAKER};
 
 /// Serves the endpoint of a member. Its application runs elsewhere.
 #[derive(Debug)]
@@ -80,11 +78,18 @@ impl NaiveServer {
     }
 }
 
-/// A client over TCP.
-#[derive(Debug)]
-pub struct NaiveTcpClient {
-    inner: Loop<NaiveClient>,
+impl Joins for NaiveClient {
+    fn has_joined(&self) -> Result<bool, StartError> {
+        match self.is_broken() {
+            _ if self.is_ready() => Ok(true),
+            true => Err(StartError::Broken("a link ended".to_owned())),
+            false => Ok(false),
+        }
+    }
 }
+
+/// A client over TCP.
+pub type NaiveTcpClient = OverTcp<NaiveClient>;
 
 impl NaiveTcpClient {
     /// Connects to all members, which have `size` bytes each.
@@ -100,58 +105,6 @@ impl NaiveTcpClient {
     ) -> Result<Self, StartError> {
         let group = (addresses.len(), size);
         let client = NaiveClient::new(config, number, group, seed).map_err(io::Error::other)?;
-        let mut inner = Loop::new(client)?;
-        for (member, &address) in addresses.iter().enumerate() {
-            let failed = |source| StartError::Connect {
-                member,
-                address,
-                source,
-            };
-            let stream = std::net::TcpStream::connect_timeout(&address, timeout).map_err(failed)?;
-            stream.set_nonblocking(true)?;
-            inner.add(TcpStream::from_std(stream), LinkId(member as u32))?;
-        }
-        let deadline = Instant::now() + timeout;
-        while !inner.node.is_ready() {
-            if inner.node.is_broken() {
-                return Err(StartError::Broken("a link ended".to_owned()));
-            }
-            if Instant::now() >= deadline {
-                return Err(StartError::TimedOut(timeout));
-            }
-            inner.turn(RETRY)?;
-        }
-        Ok(Self { inner })
-    }
-
-    /// Looks at the sockets without sleeping for so long after the last message.
-    pub fn spin(&mut self, spin: Duration) {
-        self.inner.spin = spin;
-    }
-
-    /// Moves bytes, waiting at most so long for something to happen.
-    ///
-    /// # Errors
-    /// If polling fails.
-    pub fn turn(&mut self, wait: Duration) -> io::Result<()> {
-        self.inner.turn(wait)
-    }
-}
-
-impl Primitives for NaiveTcpClient {
-    fn members(&self) -> usize {
-        self.inner.node.members()
-    }
-
-    fn size(&self) -> u64 {
-        self.inner.node.size()
-    }
-
-    fn post(&mut self, primitive: Primitive) -> Result<Flight, PrimitiveError> {
-        self.inner.node.post(primitive)
-    }
-
-    fn poll(&mut self) -> Option<(Flight, Result<Outcome, PrimitiveError>)> {
-        self.inner.node.poll()
+        Self::join(client, addresses, timeout)
     }
 }
