@@ -10,6 +10,7 @@
 //! - After a failure nothing is read or written any more. Of a write or flush nobody knows what is on media (I8). A member that
 //!   cannot read a part of its memory would be let into each epoch by what it can read, and its clients' READs would end each.
 
+use rustix::fs::Advice;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -67,6 +68,10 @@ impl MemberFile {
             file.set_len(size)?;
             file.sync_all()?;
         }
+        // The system may still have what a write-back before did not bring to media, and take it for clean (I8): what this process
+        // vouches for is read from there.
+        file.sync_data()?;
+        rustix::fs::fadvise(&file, 0, None, Advice::DontNeed)?;
         let chunks = usize::try_from(size / CHUNK_BYTES).map_err(io::Error::other)?;
         Ok(Arc::new(Self {
             file,
@@ -191,6 +196,10 @@ impl Memory for FileMemory {
 
 #[cfg(test)]
 mod tests {
+    use std::io::IoSliceMut;
+
+    use rustix::io::{Errno, ReadWriteFlags};
+
     use super::*;
 
     /// I14: what a joiner is told is all that changed, by whomever, and no more.
@@ -215,6 +224,32 @@ mod tests {
             memory.read(12_280, &mut [0; 9]),
             Err(MemoryError::Range { .. })
         ));
+    }
+
+    /// I8: what is read is what media have, not what a former process had in the cache of the system.
+    #[test]
+    fn nothing_is_left_of_a_former_process() {
+        const TMPFS: i64 = 0x0102_1994;
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("memory");
+        std::fs::write(&path, [5; 8192]).unwrap();
+        let file = File::open(&path).unwrap();
+        file.sync_all().unwrap();
+        if rustix::fs::fstatfs(&file).unwrap().f_type == TMPFS {
+            eprintln!("skipped: {} has no media", directory.path().display());
+            return;
+        }
+        let cached = |at: u64| {
+            let mut bytes = [0; 16];
+            let mut to = [IoSliceMut::new(&mut bytes)];
+            rustix::io::preadv2(&file, &mut to, at, ReadWriteFlags::NOWAIT)
+        };
+        assert_eq!(cached(4096), Ok(16));
+        let memory = MemberFile::open(&path, 8192).unwrap();
+        assert_eq!(cached(4096), Err(Errno::AGAIN));
+        let mut bytes = [0; 4096];
+        memory.read_at(4096, &mut bytes).unwrap();
+        assert_eq!(bytes, [5; 4096]);
     }
 
     /// I8: after one failure everything fails.
