@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::privileges::without_privileges;
 use super::{Fs, Inode, Txn, lock};
 use crate::error::FsError;
 use crate::format::{INODES_MAX, InodeRecord, NAME_MAX};
@@ -9,9 +10,6 @@ use crate::inode::{Attr, FileKind, InodeNo, SetAttr, SetTime};
 use crate::store::BlockStore;
 use crate::time::Timestamp;
 
-pub(super) const SET_UID: u16 = 0o4000;
-pub(super) const SET_GID: u16 = 0o2000;
-const GROUP_EXECUTE: u16 = 0o010;
 /// A grain has room for this many new inodes, entries and records counted together; an estimate.
 const INODES_PER_GRAIN: u64 = 16;
 
@@ -148,14 +146,4 @@ fn apply_set(record: &mut InodeRecord, set: &SetAttr, now: Timestamp) {
     record.atime = set.atime.map_or(record.atime, time);
     record.mtime = set.mtime.map_or(record.mtime, time);
     record.ctime = now;
-}
-
-/// Permissions after a write or a change of owner: without setuid, and without setgid where it means privileges.
-pub(super) fn without_privileges(perm: u16) -> u16 {
-    let gid = if perm & GROUP_EXECUTE != 0 {
-        SET_GID
-    } else {
-        0
-    };
-    perm & !(SET_UID | gid)
 }

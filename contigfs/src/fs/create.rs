@@ -4,9 +4,9 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 
-use super::attr::SET_GID;
 use super::format::DIRECTORY_ORDER;
 use super::lookup::{Remember, check_new_name, index_of_mut};
+use super::privileges::SET_GID;
 use super::{Fs, Inode, Tail, Txn, lock, shared};
 use crate::buddy::Order;
 use crate::dir::{DirIndex, DirPlan};

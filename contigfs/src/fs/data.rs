@@ -5,7 +5,6 @@ use std::sync::atomic::Ordering;
 
 use ftl::{GRAIN_BYTES, LbaRange};
 
-use super::attr::without_privileges;
 use super::cache::Journey;
 use super::range::FILE_BYTES_MAX;
 use super::{Fs, Inode, Tail, Txn, exclusive, lock, shared};
@@ -14,7 +13,6 @@ use crate::format::Range;
 use crate::inode::InodeNo;
 use crate::planted::Bug;
 use crate::store::{BlockStore, ByteAddr, StoreError};
-use crate::xattr::XattrName;
 
 const GRAIN: u64 = GRAIN_BYTES as u64;
 /// Inodes that may wait in memory to be written; then everything is.
@@ -227,39 +225,6 @@ impl<S: BlockStore> Fs<S> {
             }
         }
         Ok(done)
-    }
-
-    /// Takes from a file, before its content changes, what would give privileges to the new content: setuid and setgid
-    /// if the writer has none itself, file capabilities whoever writes.
-    pub(super) fn end_privileges(
-        &self,
-        inode: &Arc<Inode>,
-        options: WriteOptions,
-    ) -> Result<(), FsError> {
-        let perm = inode.state().record.perm;
-        let clears_bits = options.clear_privileges && without_privileges(perm) != perm;
-        if !clears_bits && !self.has_capability(inode) {
-            return Ok(());
-        }
-        let _change = lock(&inode.change);
-        if inode.state().dead {
-            return Ok(());
-        }
-        let now = self.now();
-        let mut txn = Txn::default();
-        txn.edit(inode, |record| {
-            record.ctime = now;
-            if clears_bits {
-                record.perm = without_privileges(record.perm);
-            }
-        });
-        if self.has_capability(inode) {
-            self.edit_xattrs(&mut txn, inode, |set| {
-                set.remove(&XattrName::capability());
-                Ok(())
-            })?;
-        }
-        self.commit(txn)
     }
 
     /// Times after a write.

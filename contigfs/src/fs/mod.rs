@@ -38,6 +38,7 @@ mod lookup;
 mod metadata_sync;
 mod mount;
 mod observer;
+mod privileges;
 mod project;
 mod quota;
 mod range;

@@ -10,7 +10,7 @@ use std::sync::Arc;
 
 use ftl::{AtomicBatch, GRAIN_BYTES, LbaRange};
 
-use super::attr::SET_GID;
+use super::privileges::SET_GID;
 use super::{Fs, Inode, Txn, lock};
 use crate::acl::Acl;
 use crate::error::{Corruption, FsError};
@@ -355,15 +355,6 @@ impl<S: BlockStore> Fs<S> {
             }
             Ok(())
         })
-    }
-
-    /// Whether a program file gives privileges beyond setuid and setgid. Attributes that can not be read give none.
-    pub(super) fn has_capability(&self, inode: &Inode) -> bool {
-        if let XattrCache::Large { capability } = *lock(&inode.xattrs) {
-            return capability;
-        }
-        self.xattr_set(inode)
-            .is_ok_and(|set| set.get(&XattrName::capability()).is_some())
     }
 
     /// What the default access control list of a directory gives to a new entry with these permission bits: the bits
