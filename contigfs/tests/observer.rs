@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 
 use contigfs::{
     BlockStore, CopyRange, Extent, ExtentObserver, FallocMode, Fs, FsError, InodeNo, MemStore,
-    NewNode, SetAttr, Settled, WriteOptions,
+    NewNode, SetAttr, Settled, WriteOptions, XattrMode,
 };
 use ftl::Lba;
 use support::{assert_clean, fresh_with, name, tight};
@@ -21,6 +21,7 @@ enum Heard {
     Freed,
     Settled(Option<Lba>, u64),
     Grown(u64),
+    Privileged,
 }
 
 #[derive(Default)]
@@ -49,6 +50,9 @@ impl ExtentObserver for Listener {
     }
     fn grown(&self, ino: InodeNo, size: u64) {
         self.note(ino, Heard::Grown(size));
+    }
+    fn privileged(&self, ino: InodeNo) {
+        self.note(ino, Heard::Privileged);
     }
 }
 
@@ -217,4 +221,68 @@ fn nothing_happens_between_looking_and_listening() {
     });
     assert_eq!(ear.heard()[0], Heard::Shrinking(10));
     assert_eq!(fs.with_extent(ino, |extent| extent.size), Ok(10));
+}
+
+/// Whatever lets a program file give something to who runs it is told before it does, with a name or without; what does not
+/// is not. Who changes content past the file system then ends it: setuid, setgid where the group may execute, capabilities.
+#[test]
+fn what_gives_privileges_is_heard_and_ends() {
+    let (_, fs, ear) = listened();
+    let made = fs.create(ROOT, name("program"), &NewNode::file()).unwrap();
+    let ino = made.ino;
+    fs.open(ino).unwrap();
+    let chmod = |perm| {
+        let set = SetAttr {
+            perm: Some(perm),
+            ..SetAttr::default()
+        };
+        fs.set_attr(ino, &set).unwrap();
+    };
+    let capability = name("security.capability");
+    let set_capability = || {
+        fs.set_xattr(ino, capability, b"some", XattrMode::Set)
+            .unwrap()
+    };
+    let gives = || fs.with_privileges(ino, |gives| gives).unwrap();
+    let perm = || fs.attr(ino).unwrap().mode & 0o7777;
+    let end = || {
+        let mut ended = false;
+        fs.end_privileges_past(ino, || ended = true).unwrap();
+        assert!(ended);
+        assert!(!gives());
+    };
+    assert_eq!(ear.heard(), []);
+    for unlinked in [false, true] {
+        if unlinked {
+            fs.unlink(ROOT, name("program")).unwrap();
+            ear.heard();
+        }
+        for (before, after) in [
+            (0o4755, 0o755),
+            (0o6711, 0o711),
+            (0o2755, 0o755),
+            (0o6644, 0o2644),
+        ] {
+            chmod(before);
+            assert_eq!((ear.heard(), gives()), (vec![Heard::Privileged], true));
+            end();
+            assert_eq!(
+                (perm(), ear.heard()),
+                (after, vec![]),
+                "unlinked: {unlinked}"
+            );
+        }
+        for harmless in [0o755, 0o2644, 0o1777] {
+            chmod(harmless as u16);
+            assert_eq!((ear.heard(), gives()), (vec![], false));
+            end();
+            assert_eq!(perm(), harmless);
+        }
+        set_capability();
+        assert_eq!((ear.heard(), gives()), (vec![Heard::Privileged], true));
+        end();
+        assert_eq!(fs.xattr(ino, capability).unwrap_err(), FsError::NoXattr);
+        assert_eq!(ear.heard(), []);
+    }
+    fs.close(ino).unwrap();
 }

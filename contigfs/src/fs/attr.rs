@@ -78,6 +78,8 @@ impl<S: BlockStore> Fs<S> {
                     // Without a name and without a record: memory is all there is of it.
                     apply(&mut state.record);
                     let attr = state.attr(ino, 0);
+                    drop(state);
+                    self.tell_privileges(&inode, attr.mode as u16 & 0o7777, None);
                     return Ok(attr);
                 }
                 (false, _) => {}

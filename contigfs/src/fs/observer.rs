@@ -43,6 +43,12 @@ pub trait ExtentObserver: Send + Sync {
     fn grown(&self, ino: InodeNo, size: u64) {
         let _ = (ino, size);
     }
+
+    /// The file is about to give privileges to whoever runs it (setuid, setgid, file capabilities), or just goes on to. Who
+    /// changes its content past the file system from the return of this on [ends](Fs::end_privileges_past) them first.
+    fn privileged(&self, ino: InodeNo) {
+        let _ = ino;
+    }
 }
 
 /// Says that a change is over when it is dropped.

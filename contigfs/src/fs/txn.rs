@@ -143,6 +143,7 @@ impl<S: BlockStore> Fs<S> {
         if txn.xattrs.iter().any(|(_, set)| !set.is_empty()) {
             self.use_feature(Features::XATTRS)?;
         }
+        self.tell_privileges_of(&txn);
         let mut frees = Vec::new();
         for edit in &txn.edits {
             if edit.fate == Fate::Free {
@@ -196,6 +197,16 @@ impl<S: BlockStore> Fs<S> {
             }
         }
         Ok(())
+    }
+
+    /// What programs give from this transaction on, before it takes effect. The caller holds their `change`.
+    pub(super) fn tell_privileges_of(&self, txn: &Txn) {
+        for edit in &txn.edits {
+            self.tell_privileges(&edit.inode, edit.after.perm, None);
+        }
+        for (inode, set) in &txn.xattrs {
+            self.tell_privileges(inode, 0, Some(set));
+        }
     }
 
     /// Makes the table's own record cover new inodes. The lock is kept until the record is durable, so that a larger

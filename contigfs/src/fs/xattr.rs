@@ -200,6 +200,7 @@ impl<S: BlockStore> Fs<S> {
         let mut txn = Txn::default();
         change(&mut txn)?;
         if inode.state().dead {
+            self.tell_privileges_of(&txn);
             txn.apply_to_memory(inode);
             return Ok(());
         }

@@ -2,12 +2,20 @@
 
 use super::wire::{AttrOut, AttrReply, EntryOut, SetattrIn, StatxOut, StatxTime, set};
 use crate::error::FsError;
-use crate::inode::{Attr, InodeNo, SetAttr, SetTime};
+use crate::fs::gives_privileges;
+use crate::inode::{Attr, FileKind, InodeNo, SetAttr, SetTime};
 use crate::time::Timestamp;
 
 /// How long, in seconds, the kernel may believe names and attributes. Only it changes them, unless the library is used
 /// beside it.
 const VALID: u64 = 1;
+
+/// The same for the attributes of an inode. A program that gives privileges may lose them to a remote writer at any time, so
+/// the kernel, which looks again before it runs it, must ask.
+fn valid(attr: &Attr) -> u64 {
+    let gives = attr.kind == FileKind::File && gives_privileges((attr.mode & 0o7777) as u16);
+    if gives { 0 } else { VALID }
+}
 /// `st_blocks` counts sectors.
 const SECTORS_PER_GRAIN: u64 = ftl::GRAIN_BYTES as u64 / 512;
 /// What [`StatxOut`] says (`STATX_BASIC_STATS`, `STATX_BTIME`).
@@ -58,7 +66,7 @@ impl ShownOwner {
     /// The answer to who asks for attributes.
     pub(super) fn attr_reply(&self, attr: &Attr) -> AttrReply {
         AttrReply {
-            valid: VALID,
+            valid: valid(attr),
             attr: self.attr(attr),
             ..AttrReply::default()
         }
@@ -68,7 +76,7 @@ impl ShownOwner {
     pub(super) fn statx_reply(&self, attr: &Attr) -> StatxOut {
         let shown = self.attr(attr);
         StatxOut {
-            attr_valid: VALID,
+            attr_valid: valid(attr),
             mask: STATX_MASK,
             blksize: shown.blksize,
             nlink: shown.nlink,
@@ -98,7 +106,7 @@ impl ShownOwner {
             nodeid: self.base | attr.ino.0,
             generation: attr.generation,
             entry_valid: VALID,
-            attr_valid: VALID,
+            attr_valid: valid(attr),
             attr: self.attr(attr),
             ..EntryOut::default()
         }

@@ -335,6 +335,11 @@ impl Core {
                         self.net.page(pages, ticket, page);
                     }
                 }
+                Job::Unprivileged(wanted, is_done) => {
+                    if let Some((ticket, page)) = pages.unprivileged(wanted, is_done) {
+                        self.net.page(pages, ticket, page);
+                    }
+                }
                 Job::Told(ticket) => self.net.put(pages, ticket),
                 Job::Fence(tag, (reactor, successor)) => {
                     if let Some(connection) = self.net.connection(tag) {

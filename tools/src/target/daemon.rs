@@ -14,7 +14,7 @@ use anyhow::{Context, Result, anyhow};
 use contigfs::fuse::{
     MountOptions, Mounted, SharePages, UnmountError, mount_with_cache, unmount_by_helper,
 };
-use contigfs::{Fs, FsOptions};
+use contigfs::{Fs, FsOptions, InodeNo};
 use ftl::device::FileDevice;
 use ftl::{ArrayDevice, Device, Ftl, GRAIN_BYTES, OpenOptions, Port, Volume};
 use socket2::{Domain, Protocol, Socket, Type};
@@ -30,6 +30,7 @@ use super::mapped::Mapped;
 use super::media::Media;
 use super::pages::{FlashPages, POOL_PER_CONNECTION};
 use super::places::Places;
+use super::privileges::EnderThread;
 use super::readahead::{self, Readahead};
 use super::reception::Reception;
 use super::regions::{Follower, Regions};
@@ -45,8 +46,8 @@ use crate::reactor::Inbox;
 /// Threads that answer control requests.
 const CONTROL_THREADS: usize = 4;
 /// Other threads that use the volume: the housekeeper, the one that starts and stops the target, the one that recalls
-/// mapped pages, those that read ahead.
-const OTHER_THREADS: usize = 3 + readahead::THREADS;
+/// mapped pages, the one that ends privileges, those that read ahead.
+const OTHER_THREADS: usize = 4 + readahead::THREADS;
 /// Connections at once.
 const CONNECTIONS_MAX: usize = 16_384;
 /// Pages that a connection pins at most, to read ahead of what its socket takes.
@@ -76,6 +77,7 @@ pub struct Target {
     reactors: Vec<JoinHandle<io::Result<()>>>,
     control: Vec<JoinHandle<()>>,
     housekeeper: Option<Housekeeper>,
+    privileges: Option<EnderThread>,
     handover: Option<Handover>,
     ready_file: Option<PathBuf>,
 }
@@ -189,6 +191,7 @@ impl Target {
             mapped: Arc::clone(&mapped),
             follower: Follower(Arc::clone(&regions)),
         }));
+        let privileges = EnderThread::start(Arc::clone(&fs), &mapped)?;
         let strangers = settings.strangers.then_some(&settings.exports);
         let (tenancy, opened) = Tenancy::enrol(&settings.tenants, strangers, &registry)?;
         let restored = registry
@@ -208,6 +211,12 @@ impl Target {
                 .map(|bytes| Buffer::zeroed(bytes as usize)),
             inboxes: inboxes.clone(),
         });
+        for view in registry.views().iter().filter(|view| view.record.writable) {
+            let ino = InodeNo(view.record.inode);
+            service
+                .watch_privileges(ino)
+                .with_context(|| format!("cannot look at inode {ino}, which has regions"))?;
+        }
         let control = service.start(control_jobs)?;
         let housekeeper = Housekeeper::start(Arc::clone(&fs), Arc::clone(&ftl), registry)?;
         let mut target = Self {
@@ -224,6 +233,7 @@ impl Target {
             reactors,
             control,
             housekeeper: Some(housekeeper),
+            privileges: Some(privileges),
             handover: None,
             ready_file: settings.ready_file.clone(),
         };
@@ -350,6 +360,8 @@ impl Target {
                     .map_err(|_| anyhow!("a control thread panicked")),
             );
         }
+        // Only connections and control threads ask for it.
+        drop(self.privileges.take());
         if let Some(lanes) = &self.lanes {
             lanes.settle();
         }

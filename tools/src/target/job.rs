@@ -87,6 +87,8 @@ pub(super) enum Job {
     Settled(Of),
     /// A page of a mapped file may be written.
     Recalled(Wanted, Box<Recalled>),
+    /// The file of a page gives no privileges any more, or that could not be: then false.
+    Unprivileged(Wanted, bool),
     /// Mappings see what was written to a page.
     Told(Ticket),
     /// Send a control reply.

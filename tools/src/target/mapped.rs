@@ -1,45 +1,65 @@
-//! Files that a local program has mapped and a remote peer has registered: a remote WRITE to one of their pages goes
-//! through the [`PageCache`].
+//! Registered files of which a page may not just be written to by a peer: those that a local program has mapped, where a
+//! remote WRITE goes through the [`PageCache`], and programs that give privileges to whoever runs them, which end first.
 //!
-//! The data path knows a file by the backing of its regions, the mount by its inode. A file that is both mapped and
-//! registered is in `files`; whether it may be is one load for those that are not.
+//! The data path knows a file by the backing of its regions, the mount by its inode. A file that is registered and one of
+//! those is in `files`; whether it may be is one load for those that are not.
 
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
 
-use contigfs::InodeNo;
 use contigfs::fuse::{CacheListener, PageCache, Window};
+use contigfs::{FsError, InodeNo};
 use softrdma::BackingId;
 
 use super::job::{Job, barrier, waiter};
+use super::privileges::Ender;
 use crate::reactor::Inbox;
 
-/// Counts of files by a hash of their backing; with so many, few files that are not mapped share one with a file that is.
+/// Counts of files by a hash of their backing; with so many, few files share one with a file that is watched.
 const SLOTS: usize = 1024;
 
 /// Behind the end of every file.
 const FILE_END: u64 = 1 << 62;
 
+/// What has to be done before a page of a file is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Before {
+    /// The file gives privileges, which end; then ask again.
+    EndPrivileges(InodeNo),
+    /// The kernel's copies are recalled.
+    Recall(InodeNo),
+}
+
+/// A file that has regions.
+#[derive(Debug)]
+struct Registered {
+    backing: BackingId,
+    regions: usize,
+    /// It may give privileges to whoever runs it.
+    privileged: bool,
+}
+
 #[derive(Debug, Default)]
 struct Table {
     /// Files that are mapped.
     cached: HashSet<InodeNo>,
-    /// Files that have regions: their backing, and how many regions.
-    registered: HashMap<InodeNo, (BackingId, usize)>,
+    registered: HashMap<InodeNo, Registered>,
 }
 
-/// Files that are mapped and registered.
+/// Files that are registered and watched.
 #[derive(Debug)]
 pub(super) struct Mapped {
     slots: Box<[AtomicU32]>,
-    files: RwLock<HashMap<BackingId, InodeNo>>,
+    files: RwLock<HashMap<BackingId, Before>>,
     table: Mutex<Table>,
     /// The reactors, which may be in the middle of a store.
     inboxes: Vec<Arc<Inbox<Job>>>,
     /// There from the mount on.
     cache: OnceLock<Arc<PageCache>>,
+    /// There before any region is.
+    ender: OnceLock<Ender>,
 }
 
 impl Mapped {
@@ -51,6 +71,7 @@ impl Mapped {
             table: Mutex::default(),
             inboxes,
             cache: OnceLock::new(),
+            ender: OnceLock::new(),
         })
     }
 
@@ -60,14 +81,59 @@ impl Mapped {
         Arc::clone(self.cache.get_or_init(new))
     }
 
-    /// The file behind a backing, if it is mapped. For those that are not, one relaxed load in most cases: who sets the
-    /// mark waits until every reactor has been through a barrier.
-    pub(super) fn find(&self, backing: BackingId) -> Option<InodeNo> {
+    /// Who ends privileges from now on; there is one.
+    pub(super) fn set_ender(&self, ender: Ender) {
+        let _ = self.ender.set(ender);
+    }
+
+    /// What comes before a page with this backing is written. For most files one relaxed load: who sets the mark waits until
+    /// every reactor has been through a barrier.
+    pub(super) fn find(&self, backing: BackingId) -> Option<Before> {
         if self.slots[slot(backing)].load(Ordering::Relaxed) == 0 {
             return None;
         }
         let files = self.files.read().unwrap_or_else(PoisonError::into_inner);
         files.get(&backing).copied()
+    }
+
+    /// Ends the privileges that a file with regions gives, then calls `then`, on another thread.
+    pub(super) fn end_privileges(
+        &self,
+        ino: InodeNo,
+        then: impl FnOnce(Result<(), FsError>) + Send + 'static,
+    ) {
+        let ender = self.ender.get().expect("there is one before any region");
+        ender.end(ino, Box::new(then));
+    }
+
+    /// A file gives privileges, or is about to. On return, no peer writes to it who does not end them first.
+    pub(super) fn privileged(&self, ino: InodeNo) {
+        let mut table = self.table();
+        // One that is registered later is looked at then.
+        if let Some(file) = table.registered.get_mut(&ino)
+            && !file.privileged
+        {
+            file.privileged = true;
+            self.mark(&table, ino);
+            drop(table);
+            barrier(&self.inboxes);
+        }
+    }
+
+    /// Whether a file with regions gives privileges, as far as is known.
+    pub(super) fn is_privileged(&self, ino: InodeNo) -> bool {
+        let table = self.table();
+        table.registered.get(&ino).is_some_and(|f| f.privileged)
+    }
+
+    /// A file gives none any more.
+    pub(super) fn unprivileged(&self, ino: InodeNo) {
+        let mut table = self.table();
+        if let Some(file) = table.registered.get_mut(&ino)
+            && std::mem::take(&mut file.privileged)
+        {
+            self.mark(&table, ino);
+        }
     }
 
     /// Takes the kernel's copies of bytes of a file back, then calls `then`, on another thread.
@@ -108,26 +174,28 @@ impl Mapped {
     /// A region of a file is about to be registered; as long as it has any, their backing stays the same.
     pub(super) fn registering(&self, ino: InodeNo, backing: BackingId) {
         let mut table = self.table();
-        let (_, regions) = table.registered.entry(ino).or_insert((backing, 0));
-        *regions += 1;
-        if *regions == 1 && table.cached.contains(&ino) {
-            self.mark(ino, backing);
+        let file = table.registered.entry(ino).or_insert(Registered {
+            backing,
+            regions: 0,
+            privileged: false,
+        });
+        file.regions += 1;
+        if file.regions == 1 {
+            self.mark(&table, ino);
         }
     }
 
     /// A region of a file has ended.
     pub(super) fn deregistered(&self, ino: InodeNo) {
         let mut table = self.table();
-        let Some((backing, regions)) = table.registered.get_mut(&ino) else {
+        let Some(file) = table.registered.get_mut(&ino) else {
             return;
         };
-        *regions -= 1;
-        if *regions == 0 {
-            let backing = *backing;
+        file.regions -= 1;
+        if file.regions == 0 {
+            let backing = file.backing;
             table.registered.remove(&ino);
-            if table.cached.contains(&ino) {
-                self.unmark(backing);
-            }
+            self.set_mark(backing, None);
         }
     }
 
@@ -135,17 +203,33 @@ impl Mapped {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn mark(&self, ino: InodeNo, backing: BackingId) {
-        let mut files = self.files.write().unwrap_or_else(PoisonError::into_inner);
-        if files.insert(backing, ino).is_none() {
-            self.slots[slot(backing)].fetch_add(1, Ordering::Relaxed);
-        }
+    /// Marks a file, or takes its mark away, as what is known of it now says.
+    fn mark(&self, table: &Table, ino: InodeNo) {
+        let Some(file) = table.registered.get(&ino) else {
+            return;
+        };
+        let before = match (file.privileged, table.cached.contains(&ino)) {
+            (true, _) => Some(Before::EndPrivileges(ino)),
+            (false, true) => Some(Before::Recall(ino)),
+            (false, false) => None,
+        };
+        self.set_mark(file.backing, before);
     }
 
-    fn unmark(&self, backing: BackingId) {
+    fn set_mark(&self, backing: BackingId, before: Option<Before>) {
         let mut files = self.files.write().unwrap_or_else(PoisonError::into_inner);
-        if files.remove(&backing).is_some() {
-            self.slots[slot(backing)].fetch_sub(1, Ordering::Relaxed);
+        let slot = &self.slots[slot(backing)];
+        match before {
+            Some(before) => {
+                if files.insert(backing, before).is_none() {
+                    slot.fetch_add(1, Ordering::Relaxed);
+                }
+            }
+            None => {
+                if files.remove(&backing).is_some() {
+                    slot.fetch_sub(1, Ordering::Relaxed);
+                }
+            }
         }
     }
 }
@@ -164,8 +248,8 @@ impl CacheListener for Listener {
         let mut table = self.0.table();
         table.cached.insert(ino);
         // A file that is registered later is marked before its STags are known to anybody.
-        if let Some((backing, _)) = table.registered.get(&ino) {
-            self.0.mark(ino, *backing);
+        if table.registered.contains_key(&ino) {
+            self.0.mark(&table, ino);
             drop(table);
             barrier(&self.0.inboxes);
         }
@@ -174,8 +258,6 @@ impl CacheListener for Listener {
     fn uncached(&self, ino: InodeNo) {
         let mut table = self.0.table();
         table.cached.remove(&ino);
-        if let Some((backing, _)) = table.registered.get(&ino) {
-            self.0.unmark(*backing);
-        }
+        self.0.mark(&table, ino);
     }
 }

@@ -25,6 +25,7 @@ mod mapped;
 mod media;
 mod pages;
 mod places;
+mod privileges;
 mod readahead;
 mod reception;
 mod regions;

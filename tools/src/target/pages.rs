@@ -4,8 +4,9 @@
 //! is one load and one addition. What is wanted of a file that is under way to another place waits here until it has
 //! settled; whatever has been asked for and comes meanwhile is given back, and asked for anew.
 //!
-//! A page of a mapped file that is to be written is not got before the kernel's copies have been recalled; meanwhile the
-//! WRITE is parked as for a page that is not in memory, and holds none.
+//! A page of a mapped file that is to be written is not got before the kernel's copies have been recalled, and one of a file
+//! that gives privileges not before they have ended; meanwhile the WRITE is parked as for a page that is not in memory, and
+//! holds none.
 
 use std::sync::Arc;
 
@@ -17,10 +18,11 @@ use softrdma::mem::ATOMIC_BYTES;
 use softrdma::{
     Atomic, BackingId, GetPage, PAGE_BYTES, PageError, PageRange, PageStore, PutPage, Ticket,
 };
+use tracing::warn;
 
 use super::ahead::Ahead;
 use super::job::{Job, PagesJob, Waiter};
-use super::mapped::Mapped;
+use super::mapped::{Before, Mapped};
 use super::places::{Place, Places};
 use super::stalls::{Drained, Of, Stalls};
 use crate::reactor::{Inbox, LinkTag};
@@ -185,16 +187,17 @@ impl FlashPages {
         self.waiting.remove(token.0 as usize)
     }
 
-    /// Whether the file of a page that is to be written is mapped. Then the page is being recalled, and must not be
-    /// written before [`Job::Recalled`] comes.
-    fn recalls(&self, wanted: Wanted) -> bool {
+    /// Whether something has to be done before a page is written, which has been started: then it must not be written before
+    /// [`Job::Recalled`] or [`Job::Unprivileged`] comes.
+    fn comes_later(&self, wanted: Wanted) -> bool {
         if wanted.intent == ftl::Intent::Read {
             return false;
         }
-        let Some(ino) = self.mapped.find(wanted.backing) else {
-            return false;
-        };
-        self.recall(wanted, ino);
+        match self.mapped.find(wanted.backing) {
+            None => return false,
+            Some(Before::Recall(ino)) => self.recall(wanted, ino),
+            Some(Before::EndPrivileges(ino)) => self.end_privileges(wanted, ino),
+        }
         true
     }
 
@@ -211,6 +214,18 @@ impl FlashPages {
             };
             // A reactor that has ended stores nothing.
             let _ = inbox.send(Job::Recalled(wanted, Box::new(recalled)));
+        });
+    }
+
+    #[cold]
+    fn end_privileges(&self, wanted: Wanted, ino: InodeNo) {
+        let inbox = Arc::clone(&self.inbox);
+        self.mapped.end_privileges(ino, move |ended| {
+            if let Err(error) = &ended {
+                warn!(%error, %ino, "privileges that a file gives cannot be ended: a peer's write is refused");
+            }
+            // A reactor that has ended stores nothing.
+            let _ = inbox.send(Job::Unprivileged(wanted, ended.is_ok()));
         });
     }
 
@@ -247,9 +262,9 @@ impl FlashPages {
         })
     }
 
-    /// Gets a page, whoever has to be asked for it first.
+    /// Gets a page, whatever has to be done first.
     fn get_or_recall(&mut self, wanted: Wanted) -> GetPage<FlashPage> {
-        if self.recalls(wanted) {
+        if self.comes_later(wanted) {
             return GetPage::Pending;
         }
         self.ask(wanted, None)
@@ -258,6 +273,14 @@ impl FlashPages {
     /// A page has been recalled. None: its answer comes later.
     pub(super) fn recalled(&mut self, wanted: Wanted, recalled: Box<Recalled>) -> Option<Answer> {
         answer(wanted, self.ask(wanted, Some(recalled)))
+    }
+
+    /// The file of a page gives no privileges any more; if that could not be, nobody writes to it. None: its answer comes later.
+    pub(super) fn unprivileged(&mut self, wanted: Wanted, is_done: bool) -> Option<Answer> {
+        match is_done {
+            true => answer(wanted, self.get_or_recall(wanted)),
+            false => Some((wanted.ticket, Err(PageError::Media))),
+        }
     }
 
     /// The translation layer has answered a request for a page. None: its answer comes later.
@@ -277,8 +300,8 @@ impl FlashPages {
             return None;
         }
         self.stalls.came(backing);
-        // The file may have been mapped since.
-        if recalled.is_none() && page.is_ok() && self.recalls(wanted) {
+        // The file may have been mapped since, or made a program that gives privileges.
+        if recalled.is_none() && page.is_ok() && self.comes_later(wanted) {
             return None;
         }
         let page = page.map(|page| FlashPage { page, recalled });

@@ -213,6 +213,8 @@ impl Service {
         request: &Request,
     ) -> Result<Reply, Refusal> {
         if request.flags & FLAG_TRUNCATE != 0 {
+            let ended = || self.mapped.unprivileged(inode);
+            self.fs.end_privileges_past(inode, ended)?;
             let replace = || self.replace(inode, path, request.length);
             self.mapped.change_all(inode, replace)?;
         }
@@ -239,7 +241,13 @@ impl Service {
             .flatten();
         let took = begun.elapsed();
         let (handle, region) = registered?;
-        let attr = self.fs.attr(inode).inspect_err(|_| {
+        // Before anybody hears of the region. That a program gives privileges later on is heard of.
+        let looked_at = match write {
+            true => self.watch_privileges(inode),
+            false => Ok(()),
+        };
+        let attr = looked_at.and_then(|()| self.fs.attr(inode));
+        let attr = attr.inspect_err(|_| {
             if let Some(region) = self.regions.remove(owner, handle) {
                 self.detach(&[region]);
             }
@@ -247,6 +255,15 @@ impl Service {
         Ok(Reply {
             register_ns: took.as_nanos().try_into().unwrap_or(u32::MAX),
             ..opened(handle, &region, &attr)
+        })
+    }
+
+    /// Notes that whoever writes to a file with regions ends the privileges that it gives, if it does.
+    pub(super) fn watch_privileges(&self, inode: InodeNo) -> Result<(), FsError> {
+        self.fs.with_privileges(inode, |gives| {
+            if gives {
+                self.mapped.privileged(inode);
+            }
         })
     }
 

@@ -220,4 +220,8 @@ impl<S: BlockStore> ExtentObserver for Observers<S> {
     fn grown(&self, ino: InodeNo, size: u64) {
         self.follower.grown(ino, size);
     }
+
+    fn privileged(&self, ino: InodeNo) {
+        self.mapped.privileged(ino);
+    }
 }
