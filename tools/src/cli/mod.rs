@@ -9,6 +9,7 @@ mod litmus;
 pub mod mount;
 pub mod peer;
 pub mod quota;
+pub mod region;
 pub mod remotelog;
 pub mod snapshot;
 pub mod token;
@@ -129,6 +130,9 @@ pub enum Command {
     /// Secrets and tokens of tenants.
     #[command(subcommand)]
     Token(token::TokenCommand),
+    /// The persistent regions of a volume, served or not: look at them, and revoke some.
+    #[command(subcommand)]
+    Region(region::RegionCommand),
     /// Do to a target what should not happen, again and again, and check that nothing is lost.
     #[command(subcommand)]
     Torture(torture::TortureCommand),

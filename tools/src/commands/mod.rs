@@ -15,6 +15,7 @@ mod mount;
 mod peer;
 mod perf;
 mod quota;
+mod region;
 mod registration;
 mod remote;
 mod remount;
@@ -71,6 +72,7 @@ pub fn run(cli: &Cli) -> Result<Done> {
         Command::Peer(command) => peer::run(command, json),
         Command::Chain(command) => chain::run(command, json),
         Command::Token(command) => token::run(command, json),
+        Command::Region(command) => region::run(command, json),
         Command::Torture(command) => torture::run(command, json),
         Command::PerfServer(options) => perf::serve(options),
     };

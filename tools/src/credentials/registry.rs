@@ -15,6 +15,8 @@
 //! A store that fails makes an issue fail; a retirement that cannot be written is one in memory, and the volume, which has
 //! failed, makes the change that it was for fail, too.
 
+mod operator;
+
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -36,6 +38,8 @@ use super::record::{
 };
 use super::slots::{Living, NoSlot, Slots, Wanted};
 use super::token::TenantName;
+
+pub use operator::{Choice, ChoiceError, Listed};
 
 /// Grains that are read at once.
 const READ_GRAINS: usize = 64;

@@ -28,6 +28,7 @@ use super::job::Job;
 use super::lane::Lanes;
 use super::mapped::Mapped;
 use super::media::Media;
+use super::operator::Operator;
 use super::pages::{FlashPages, POOL_PER_CONNECTION};
 use super::places::Places;
 use super::privileges::EnderThread;
@@ -46,8 +47,8 @@ use crate::reactor::Inbox;
 /// Threads that answer control requests.
 const CONTROL_THREADS: usize = 4;
 /// Other threads that use the volume: the housekeeper, the one that starts and stops the target, the one that recalls
-/// mapped pages, the one that ends privileges, those that read ahead.
-const OTHER_THREADS: usize = 4 + readahead::THREADS;
+/// mapped pages, the one that ends privileges, the one that answers operators, those that read ahead.
+const OTHER_THREADS: usize = 5 + readahead::THREADS;
 /// Connections at once.
 const CONNECTIONS_MAX: usize = 16_384;
 /// Pages that a connection pins at most, to read ahead of what its socket takes.
@@ -218,6 +219,7 @@ impl Target {
                 .with_context(|| format!("cannot look at inode {ino}, which has regions"))?;
         }
         let control = service.start(control_jobs)?;
+        let operator = Operator::of(Arc::clone(&registry));
         let housekeeper = Housekeeper::start(Arc::clone(&fs), Arc::clone(&ftl), registry)?;
         let mut target = Self {
             address,
@@ -237,7 +239,7 @@ impl Target {
             handover: None,
             ready_file: settings.ready_file.clone(),
         };
-        if let Err(error) = target.open_doors(settings, listener) {
+        if let Err(error) = target.open_doors(settings, listener, operator) {
             // What was started must end: a half-started target would hold the device.
             if let Err(stop) = target.stop() {
                 warn!(%stop, "while giving up");
@@ -248,7 +250,12 @@ impl Target {
     }
 
     /// Mounts and listens, in this order: who can connect finds everything in place.
-    fn open_doors(&mut self, settings: &Settings, listener: Option<Socket>) -> Result<()> {
+    fn open_doors(
+        &mut self,
+        settings: &Settings,
+        listener: Option<Socket>,
+        operator: Operator,
+    ) -> Result<()> {
         if let Some(dir) = &settings.mount {
             detach_stale(dir);
             let fs = Arc::clone(&self.fs);
@@ -262,7 +269,7 @@ impl Target {
             self.mounted = Some(mounted);
         }
         let again = listener.as_ref().map(Socket::try_clone).transpose()?;
-        match Handover::offer(&settings.devices, again) {
+        match Handover::offer(&settings.devices, again, operator) {
             Ok(handover) => self.handover = Some(handover),
             Err(error) => warn!(%error, "this target can not be replaced while it runs"),
         }

@@ -9,6 +9,8 @@
 //!    │ opens the volume, accepts                ╵
 //! ```
 //!
+//! Who says another word than the first is an [`operator`](super::operator) with a question.
+//!
 //! Connections that are made in between wait in the queue of the socket. Until "go" the end of either changes nothing; after it
 //! the new one opens the volume however the old one ended.
 
@@ -29,6 +31,8 @@ use nix::sys::socket::{
 };
 use socket2::Socket;
 use tracing::{info, warn};
+
+use super::operator::{self, Operator};
 
 const HELLO: &[u8; 4] = b"FNH1";
 const GO: &[u8; 2] = b"go";
@@ -72,14 +76,19 @@ pub(super) struct Handover {
 }
 
 impl Handover {
-    /// Waits for whoever wants to take over the target of these devices, and its listening socket.
-    pub(super) fn offer(devices: &[PathBuf], socket: Option<Socket>) -> io::Result<Self> {
+    /// Waits for whoever wants to take over the target of these devices, and its listening socket; meanwhile `operator` is
+    /// asked.
+    pub(super) fn offer(
+        devices: &[PathBuf],
+        socket: Option<Socket>,
+        operator: Operator,
+    ) -> io::Result<Self> {
         let listener = UnixListener::bind_addr(&name(devices)?)?;
         let (sender, asked) = channel();
         let accepting = listener.try_clone()?;
         let thread = Builder::new()
             .name("handover".into())
-            .spawn(move || wait(&accepting, socket.as_ref(), &sender))?;
+            .spawn(move || wait(&accepting, (socket.as_ref(), &operator), &sender))?;
         Ok(Self {
             listener,
             asked,
@@ -111,19 +120,31 @@ impl Drop for Handover {
     }
 }
 
-fn wait(listener: &UnixListener, socket: Option<&Socket>, asked: &Sender<Replacement>) {
+fn wait(
+    listener: &UnixListener,
+    (socket, operator): (Option<&Socket>, &Operator),
+    asked: &Sender<Replacement>,
+) {
     while let Ok((stream, _)) = listener.accept() {
-        match hand_over(stream, socket) {
-            Ok(replacement) => {
+        match serve(stream, socket, operator) {
+            Ok(Some(replacement)) => {
                 let _ = asked.send(replacement);
                 return;
             }
-            Err(error) => warn!(%error, "somebody wanted to replace this target, and did not"),
+            Ok(None) => {}
+            Err(error) => {
+                warn!(%error, "somebody wanted something of this target, and did not get it")
+            }
         }
     }
 }
 
-fn hand_over(mut stream: UnixStream, socket: Option<&Socket>) -> io::Result<Replacement> {
+/// Does what somebody wants: one that takes over is answered.
+fn serve(
+    mut stream: UnixStream,
+    socket: Option<&Socket>,
+    operator: &Operator,
+) -> io::Result<Option<Replacement>> {
     stream.set_read_timeout(Some(WORD))?;
     stream.set_write_timeout(Some(WORD))?;
     if !is_ours(&stream)? {
@@ -131,9 +152,14 @@ fn hand_over(mut stream: UnixStream, socket: Option<&Socket>) -> io::Result<Repl
     }
     let mut hello = [0; 4];
     stream.read_exact(&mut hello)?;
-    if &hello != HELLO {
-        return Err(io::ErrorKind::InvalidData.into());
+    match &hello {
+        HELLO => hand_over(stream, socket).map(Some),
+        operator::HELLO => operator.answer(stream).map(|()| None),
+        _ => Err(io::ErrorKind::InvalidData.into()),
     }
+}
+
+fn hand_over(mut stream: UnixStream, socket: Option<&Socket>) -> io::Result<Replacement> {
     let sockets: Vec<RawFd> = socket.iter().map(|socket| socket.as_raw_fd()).collect();
     let rights = [ControlMessage::ScmRights(&sockets)];
     let rights = if sockets.is_empty() { &[] } else { &rights[..] };
@@ -147,6 +173,23 @@ fn hand_over(mut stream: UnixStream, socket: Option<&Socket>) -> io::Result<Repl
     Ok(Replacement(stream))
 }
 
+/// Connects to the target that has these devices, if there is one, and it is ours.
+pub(super) fn connect(devices: &[PathBuf]) -> Result<Option<UnixStream>> {
+    let at = name(devices).with_context(|| {
+        let names: Vec<_> = devices.iter().map(|path| path.display()).collect();
+        format!("cannot find {names:?}")
+    })?;
+    let stream = match UnixStream::connect_addr(&at) {
+        Ok(stream) => stream,
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => return Ok(None),
+        Err(error) => return Err(error).context("cannot reach the running target"),
+    };
+    if !is_ours(&stream)? {
+        bail!("the running target belongs to another user");
+    }
+    Ok(Some(stream))
+}
+
 /// A target that runs and can be replaced.
 #[derive(Debug)]
 pub struct Predecessor {
@@ -157,18 +200,9 @@ pub struct Predecessor {
 impl Predecessor {
     /// The target that has these devices, if there is one.
     pub fn find(devices: &[PathBuf]) -> Result<Option<Self>> {
-        let at = name(devices).with_context(|| {
-            let names: Vec<_> = devices.iter().map(|path| path.display()).collect();
-            format!("cannot find {names:?}")
-        })?;
-        let mut stream = match UnixStream::connect_addr(&at) {
-            Ok(stream) => stream,
-            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => return Ok(None),
-            Err(error) => return Err(error).context("cannot reach the running target"),
+        let Some(mut stream) = connect(devices)? else {
+            return Ok(None);
         };
-        if !is_ours(&stream)? {
-            bail!("the running target belongs to another user");
-        }
         stream.set_read_timeout(Some(WORD))?;
         stream.write_all(HELLO)?;
         let socket = receive(&stream).context("the running target does not hand over")?;

@@ -1,0 +1,107 @@
+//! What the operator of a running target asks it, on the same machine: stored registrations, and to revoke some.
+//!
+//! ```text
+//!   command                                     target
+//!    │ ── "FNO1", length, question (JSON) ────► │ both look at each other's user
+//!    │ ◄──────────── length, answer (JSON) ──── │
+//! ```
+//!
+//! Lengths are four bytes, little-endian. The socket is that of [`handover`](super::handover).
+
+use std::fmt;
+use std::io::{self, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow};
+use contigfs::BlockStore;
+use serde::{Deserialize, Serialize};
+
+use super::handover;
+use crate::credentials::Registry;
+use crate::credentials::registry::{Choice, Listed};
+
+/// How a conversation begins.
+pub(super) const HELLO: &[u8; 4] = b"FNO1";
+/// Longest question: it holds one path.
+const QUESTION_MAX: usize = 64 << 10;
+/// Longest answer: all registrations, with their paths.
+const ANSWER_MAX: usize = 256 << 20;
+/// Longest wait for an answer.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// What an operator wants.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub enum Question {
+    /// To see these.
+    List(Choice),
+    /// That these are refused for ever.
+    Revoke(Choice),
+}
+
+/// The registrations that it was about, or why not.
+type Answer = Result<Vec<Listed>, String>;
+
+/// Answers questions.
+pub(super) struct Operator(Box<dyn Fn(&Question) -> Answer + Send>);
+
+impl fmt::Debug for Operator {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Operator").finish_non_exhaustive()
+    }
+}
+
+impl Operator {
+    /// Answers for this registry.
+    pub(super) fn of<S: BlockStore + 'static>(registry: Arc<Registry<S>>) -> Self {
+        Self(Box::new(move |question| {
+            let answer = match question {
+                Question::List(choice) => registry.list(choice),
+                Question::Revoke(choice) => registry.revoke_chosen(choice),
+            };
+            answer.map_err(|error| error.to_string())
+        }))
+    }
+
+    /// Answers one question, on a stream that has said hello.
+    pub(super) fn answer(&self, mut stream: UnixStream) -> io::Result<()> {
+        let question = receive(&mut stream, QUESTION_MAX)?;
+        let answer = (self.0)(&serde_json::from_slice(&question)?);
+        send(&mut stream, &serde_json::to_vec(&answer)?)
+    }
+}
+
+/// Asks the target that serves these devices; none if nobody does.
+pub fn ask(devices: &[PathBuf], question: &Question) -> Result<Option<Vec<Listed>>> {
+    let Some(mut stream) = handover::connect(devices)? else {
+        return Ok(None);
+    };
+    stream.set_read_timeout(Some(PATIENCE))?;
+    let asked = stream.write_all(HELLO);
+    let asked = asked.and_then(|()| send(&mut stream, &serde_json::to_vec(question)?));
+    let answer = asked
+        .and_then(|()| receive(&mut stream, ANSWER_MAX))
+        .context("the running target does not answer: it may be older than this program")?;
+    let answer: Answer = serde_json::from_slice(&answer)?;
+    answer.map(Some).map_err(|why| anyhow!(why))
+}
+
+fn send(stream: &mut UnixStream, bytes: &[u8]) -> io::Result<()> {
+    let len = u32::try_from(bytes.len()).map_err(io::Error::other)?;
+    stream.write_all(&len.to_le_bytes())?;
+    stream.write_all(bytes)
+}
+
+fn receive(stream: &mut UnixStream, max: usize) -> io::Result<Vec<u8>> {
+    let mut len = [0; 4];
+    stream.read_exact(&mut len)?;
+    let len = u32::from_le_bytes(len) as usize;
+    if len > max {
+        return Err(io::ErrorKind::InvalidData.into());
+    }
+    let mut bytes = vec![0; len];
+    stream.read_exact(&mut bytes)?;
+    Ok(bytes)
+}
