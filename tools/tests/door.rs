@@ -320,6 +320,26 @@ fn tokens_by_command() {
     good(&["put", &config, &target.url("/x"), "--token-file", &token]);
     let list = good(&["ls", &target.url("/"), "--token-file", &token]);
     assert!(list.contains('x'), "{list}");
+    // Measuring is one more use of a target: each of its connections says whose it is.
+    let url = target.url("/x");
+    for measure in ["read", "write", "lat"] {
+        let perf = ["--json", "perf", measure, &url, "--seconds", "0.1"];
+        let small = ["--size", "8B", "--file-size", "64B", "--idle", "0"];
+        let perf = [&perf[..], &small].concat();
+        let message = bad(&perf);
+        assert!(message.contains("--token-file"), "{measure}: {message}");
+        let said = good(&[&perf[..], &["--token-file", &token]].concat());
+        let said: serde_json::Value = serde_json::from_str(&said).unwrap();
+        assert!(said["operations"].is_u64(), "{said}");
+    }
+    let idle = ["perf", "read", &url, "--seconds", "0.1", "--size", "8B"];
+    let idle = [&idle[..], &["--file-size", "64B", "--idle", "3"]].concat();
+    let command = std::process::Command::new(env!("CARGO_BIN_EXE_flashnet"))
+        .args(&idle)
+        .env("FLASHNET_TOKEN_FILE", &token)
+        .output()
+        .unwrap();
+    assert!(command.status.success(), "{command:?}");
     assert!(target.stop().success());
     fs::set_permissions(&key, fs::Permissions::from_mode(0o644)).unwrap();
     let message = bad(&make);

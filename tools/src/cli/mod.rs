@@ -488,6 +488,9 @@ pub struct Perf {
     /// Ask for CRCs on the wire.
     #[arg(long)]
     pub crc: bool,
+    /// Who asks a running target.
+    #[command(flatten)]
+    pub identity: TokenFile,
     /// Nobody sleeps: the started target, the bare program and the clients of both look for work all the time.
     #[arg(long)]
     pub poll: bool,

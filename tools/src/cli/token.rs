@@ -8,7 +8,7 @@ use clap::{Args, Subcommand};
 #[derive(Clone, Debug, Default, Args)]
 pub struct TokenFile {
     /// File with the token to present (`flashnet token make`).
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, value_name = "FILE", env = "FLASHNET_TOKEN_FILE")]
     pub token_file: Option<PathBuf>,
 }
 

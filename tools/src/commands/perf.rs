@@ -18,7 +18,7 @@ use super::registration;
 use super::show;
 use super::spawn::Server;
 use crate::cli::{self, Baseline, Measure, Place};
-use crate::client::{RemotePath, Session, SessionOptions};
+use crate::client::{Identity, RemotePath, Session, SessionOptions};
 use crate::control::{FLAG_CREATE, FLAG_TRUNCATE, FLAG_WRITE, Op, Request};
 use crate::descriptors;
 use crate::perf::figures::Figures;
@@ -154,12 +154,16 @@ impl Subject {
 
     fn remote(target: &str, options: &cli::Perf) -> Result<Self> {
         let remote: RemotePath = target.parse()?;
+        let token = Identity::of_file(options.identity.token_file.as_deref())?.token();
+        let (at, how) = (remote.resolve()?, SessionOptions::default());
+        // The one that answers: a name may stand for addresses that nobody listens on.
+        let answers = Session::connect_as(&at, how, &token)?;
         let victim = Victim {
-            // The one that answers: a name may stand for addresses that nobody listens on.
-            address: Session::connect_any(&remote.resolve()?, SessionOptions::default())?.address(),
+            address: answers.address(),
             path: remote.path,
             pid: None,
             crc: options.crc,
+            token,
         };
         Ok(Self::Flashnet(victim, None))
     }
@@ -214,6 +218,7 @@ impl Subject {
             path: if dram { DRAM_PATH } else { FILE }.to_owned(),
             pid: Some(server.pid()),
             crc: options.crc,
+            token: Vec::new(),
         };
         Ok(Self::Flashnet(victim, Some(server)))
     }

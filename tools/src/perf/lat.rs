@@ -28,7 +28,7 @@ pub fn run(victim: &Victim, shape: &Shape) -> Result<Figures> {
     };
     let table = RegionTable::new(rand::random());
     let host = victim.address.to_string();
-    let mut client = TcpClient::connect(&host, config, &table, &[], PATIENCE)?;
+    let mut client = TcpClient::connect(&host, config, &table, &victim.token, PATIENCE)?;
     let region = open(&mut client, victim, shape)?;
     client.set_polling(shape.poll)?;
     let buffer = Buffer::zeroed(shape.size);

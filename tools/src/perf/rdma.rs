@@ -38,6 +38,8 @@ pub struct Victim {
     pub pid: Option<u32>,
     /// Ask for CRCs.
     pub crc: bool,
+    /// Token to present on each connection; empty: none.
+    pub token: Vec<u8>,
 }
 
 /// What happens on one connection.
@@ -95,8 +97,8 @@ pub fn run(victim: &Victim, shape: &Shape) -> Result<Figures> {
         };
         let tag = net
             .add(stream.into(), |_| {
-                Connection::initiator(config, &table, &[], Time(0))
-                    .expect("no private data is never too long")
+                Connection::initiator(config, &table, &victim.token, Time(0))
+                    .expect("no token is too long for private data")
             })
             .ok_or_else(|| anyhow!("too many connections"))?;
         let client = Client {
