@@ -68,6 +68,8 @@ pub struct Config {
     /// Pages pinned or asked for at once on behalf of the peer's READs. The store must be able to pin this many for
     /// each connection at the same time.
     pub read_window_pages: usize,
+    /// Answers to atomic operations that are remembered after they were given, for a peer that may have lost them.
+    pub atomics_kept: usize,
     /// Received bytes kept while the inbound side is parked.
     pub inbound_buffer_max: usize,
     /// Longest set-up.
@@ -103,6 +105,7 @@ impl Default for Config {
             recv_queue_max: 1024,
             shared_receives: None,
             read_window_pages: 128,
+            atomics_kept: 0,
             inbound_buffer_max: 1 << 20,
             start_timeout: Duration::from_secs(10),
             close_timeout: Duration::from_secs(5),

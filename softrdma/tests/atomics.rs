@@ -83,6 +83,69 @@ fn answer(msn: u32, original: u64) -> Sent {
     Sent::AtomicResponse(msn, AtomicResponse { request, original })
 }
 
+/// An operation counts as executed from the step in which the word changes, whether its answer has left, waits behind a READ, or
+/// never will; one whose page is awaited when the connection ends does not, and is not executed later (I13, I18).
+#[test]
+fn outcomes_are_those_of_the_memory() {
+    for delivered in 0..6 {
+        for pages_come in 0..6 {
+            let table = table(9);
+            let mut pages = TestPages::new(Residency::Never, 1);
+            let all = Rights::REMOTE_READ | Rights::REMOTE_WRITE | Rights::REMOTE_ATOMIC;
+            let spec = RegionSpec::pages(DOMAIN, all, FILE, 0, 1 << 20);
+            let file = table.register(spec).unwrap();
+            let config = Config {
+                atomics_kept: 3,
+                ..Config::default()
+            };
+            let connection = raw::responder(config, &table, &mut pages);
+            let mut target = Target {
+                pages,
+                connection,
+                file,
+                memory: Buffer::zeroed(8),
+                dram: file,
+                table,
+            };
+            let base = target.file.base.0;
+            // Nobody answers it: the answers behind it wait for ever.
+            let read = raw::read(1, target.file.stag, base + 8192, 8);
+            target.deliver(&read);
+            let (awaited, _) = target.pages.finish_one().unwrap();
+            for n in 0..delivered {
+                let atomic = raw::atomic(2 + n, target.file.stag, base, ADD_ONE);
+                target.deliver(&atomic);
+            }
+            let mut executed = 0;
+            while executed < pages_come
+                && let Some((ticket, page)) = target.pages.finish_one()
+            {
+                assert_ne!(ticket, awaited);
+                let (connection, pages) = (&mut target.connection, &mut target.pages);
+                connection.handle_page(pages, ticket, Ok(page));
+                executed += 1;
+            }
+            assert!(target.sent().is_empty());
+            let late = target.pages.finish_one();
+            target.connection.abort();
+            let count = u64::from(executed);
+            assert_eq!(count, u64::from(pages_come.min(delivered)));
+            let outcomes = target.connection.atomic_outcomes().clone();
+            assert_eq!((outcomes.executed, target.word(0)), (count, count));
+            for n in 0..6 {
+                let kept = n < count && n + 3 >= count;
+                assert_eq!(outcomes.original(n), kept.then_some(n));
+            }
+            if let Some((ticket, page)) = late {
+                let (connection, pages) = (&mut target.connection, &mut target.pages);
+                connection.handle_page(pages, ticket, Ok(page));
+            }
+            assert_eq!(target.word(0), count);
+            assert_eq!(*target.connection.atomic_outcomes(), outcomes);
+        }
+    }
+}
+
 /// Both operations, plain and masked, on memory and on pages that are there or not, at any chunking: the completion has
 /// the old value, the target the new one.
 #[test]

@@ -96,6 +96,8 @@ impl<S: PageStore> Connection<S> {
         let backing = match &region.spec.backing {
             Backing::Memory(buffer) => {
                 let original = buffer.atomic(access.offset as usize, request.op);
+                self.outcomes
+                    .note(told(request.op, original), self.config.atomics_kept);
                 return Ok(Some(Executed { request, original }));
             }
             Backing::Pages(backing) => *backing,
@@ -105,6 +107,8 @@ impl<S: PageStore> Connection<S> {
         let original = match pages.get(backing, number, Intent::Write, ticket) {
             GetPage::Ready(mut page) => {
                 let original = execute(&mut page, access.offset, request.op);
+                self.outcomes
+                    .note(told(request.op, original), self.config.atomics_kept);
                 if pages.put(page, ticket) == PutPage::Done {
                     note_dirty(&mut self.placer, region, access.offset, &request);
                     return Ok(Some(Executed { request, original }));
@@ -153,6 +157,8 @@ impl<S: PageStore> Connection<S> {
         match result {
             Ok((page, original)) => {
                 execution.original = Some(original);
+                let told = told(execution.request.op, original);
+                self.outcomes.note(told, self.config.atomics_kept);
                 if pages.put(page, ticket) == PutPage::Done {
                     self.finish_execution(pages);
                 }
@@ -205,13 +211,17 @@ impl<S: PageStore> Connection<S> {
     fn answer_atomic(&mut self, executed: Executed) -> bool {
         let held = !self.placer.dirty().is_empty();
         let Executed { request, original } = executed;
-        // Writing does not entitle to read.
-        let original = match request.op {
-            Atomic::Write { .. } => 0,
-            _ => original,
-        };
+        let original = told(request.op, original);
         self.responses.push_atomic(request.request, original, held);
         !held
+    }
+}
+
+/// What the peer is told. Writing does not entitle to read.
+fn told(op: Atomic, original: u64) -> u64 {
+    match op {
+        Atomic::Write { .. } => 0,
+        _ => original,
     }
 }
 

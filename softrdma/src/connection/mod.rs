@@ -8,6 +8,7 @@ mod flush;
 mod hold;
 mod inbound;
 mod nudge;
+mod outcomes;
 mod phase;
 mod place;
 mod receives;
@@ -50,6 +51,8 @@ use requests::Requests;
 use responses::Responses;
 use ticket::Tickets;
 use transmit::Turn;
+
+pub use outcomes::AtomicOutcomes;
 
 /// Smallest bound of the inbound buffer: two of the largest FPDUs.
 const INBOUND_BUFFER_FLOOR: usize = 128 << 10;
@@ -124,6 +127,8 @@ pub struct Connection<S: PageStore> {
     placer: Placer,
     /// Atomic operation that waits for its page.
     execution: Option<Execution>,
+    /// Atomic operations that have been executed.
+    outcomes: AtomicOutcomes,
     responses: Responses<S::Page>,
     receives: Receives,
     // Outbound.
@@ -201,6 +206,7 @@ impl<S: PageStore> Connection<S> {
             tickets: Tickets::new(config.tag),
             placer: Placer::new(config.planted),
             execution: None,
+            outcomes: AtomicOutcomes::default(),
             responses: Responses::new(config.read_window_pages, config.planted),
             receives: Receives::new(
                 config.shared_receives.clone(),

@@ -14,9 +14,12 @@
 //! # Invariants
 //! - At most [`WINDOW_MAX`] operations are not taken; what is acknowledged is never posted again.
 //! - What is posted again are READs, WRITEs and FLUSHes, which do no harm if they are executed twice by one who writes his own
-//!   bytes. An atomic operation that was posted on a connection that is lost is not posted again: its outcome is unknown, and
-//!   is reported in its turn. It takes effect once or not at all: before the next connection is let in, the target has ended
-//!   the lost one, so who then reads the word knows.
+//!   bytes. Of an atomic operation that was posted on a connection that is lost the target is asked first: one that was
+//!   executed there is acknowledged in its turn, with the answer that was lost, and one that was not is posted again. A WRITE
+//!   before one that was executed had been made before it, and is not posted again: it could undo what that did. Before
+//!   the next connection is let in, the target has ended the lost one, so what it says stays true. A target that does not
+//!   remember, because it has been started since, leaves the outcome unknown; that is reported in its turn, and nothing is
+//!   posted again. So the operation takes effect once at most, and exactly once as long as the target lives.
 //! - A FLUSH speaks for what was acknowledged on its own connection: [`Acknowledged::connection`] says which that was. What was
 //!   acknowledged on an earlier one may have been lost with the target's memory.
 
@@ -82,9 +85,20 @@ enum Work {
     Read(Arc<Buffer>),
     /// All of the region.
     Flush,
-    Atomic(Atomic),
-    /// An atomic operation that was posted on a connection that is lost.
-    Unknown,
+    /// And where it was posted, if it was.
+    Atomic(Atomic, Option<Posted>),
+    /// An operation of which is known what became of it on a connection that is lost: an atomic one, and what the word was
+    /// before, if anybody knows, or a WRITE that was made.
+    Settled(Option<u64>),
+}
+
+/// Where an atomic operation was posted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Posted {
+    /// On this connection of the session.
+    connection: u64,
+    /// As the `n`th of them, from 0.
+    n: u64,
 }
 
 #[derive(Clone, Debug)]
@@ -127,6 +141,8 @@ pub struct Channel {
     fatal: u32,
     /// When the first connection was lost since then.
     lost: Option<Instant>,
+    /// Atomic operations posted on this connection.
+    atomics: u64,
     /// Of the thread's queue, if it has one.
     waker: Option<Waker>,
 }
@@ -149,6 +165,7 @@ impl Channel {
             made: 0,
             fatal: 0,
             lost: None,
+            atomics: 0,
             waker: None,
         };
         channel.session()?;
@@ -282,9 +299,10 @@ impl Channel {
         self.submit(file, 0, Work::Flush)
     }
 
-    /// An atomic operation on the eight bytes at `offset`, a multiple of eight. It takes effect once at most.
+    /// An atomic operation on the eight bytes at `offset`, a multiple of eight. It takes effect once at most, and once unless
+    /// its outcome is unknown.
     pub fn atomic(&mut self, file: FileNo, offset: u64, op: Atomic) -> Result<OpId, ClientError> {
-        self.submit(file, offset, Work::Atomic(op))
+        self.submit(file, offset, Work::Atomic(op, None))
     }
 
     fn submit(&mut self, file: FileNo, offset: u64, work: Work) -> Result<OpId, ClientError> {
@@ -292,7 +310,7 @@ impl Channel {
             return Err(ClientError::WindowFull);
         }
         self.next += 1;
-        let pending = Pending {
+        let mut pending = Pending {
             id: OpId(self.next),
             file,
             offset,
@@ -301,7 +319,10 @@ impl Channel {
         // Who has no connection posts everything when there is one.
         let posted = match &mut self.session {
             Some(session) => match &self.files[file.0] {
-                Some(file) => post(session, file, &pending),
+                Some(file) => {
+                    note_posted(&mut pending, self.block.connection, &mut self.atomics);
+                    post(session, file, &pending)
+                }
                 None => return Err(ClientError::FileClosed),
             },
             None => Ok(()),
@@ -316,13 +337,12 @@ impl Channel {
     /// Waits for the acknowledgement of the oldest operation that is not acknowledged; none if all are.
     pub fn acknowledged(&mut self) -> Result<Option<Acknowledged>, ClientError> {
         while !self.window.is_empty() {
-            if let Some(unknown) = self.take_unknown() {
-                return Ok(Some(unknown));
+            // A new connection settles what became of things on the one before.
+            self.session()?;
+            if let Some(settled) = self.take_settled() {
+                return Ok(Some(settled));
             }
-            let done = match self.session() {
-                Ok(session) => session.success("operation"),
-                Err(error) => return Err(error),
-            };
+            let done = self.session()?.success("operation");
             match done {
                 Ok(done) => return Ok(Some(self.acknowledge(&done))),
                 Err(error) => self.lose(&error)?,
@@ -335,10 +355,11 @@ impl Channel {
     /// connection, or something to acknowledge.
     pub(crate) fn acknowledged_or_wake(&mut self) -> Result<Option<Acknowledged>, ClientError> {
         loop {
-            if let Some(unknown) = self.take_unknown() {
-                return Ok(Some(unknown));
-            }
             let is_idle = self.window.is_empty();
+            self.session()?;
+            if let Some(settled) = self.take_settled() {
+                return Ok(Some(settled));
+            }
             let done = match self.session()?.completion_or_wake() {
                 Ok(None) => return Ok(None),
                 Ok(Some(done)) => {
@@ -371,8 +392,8 @@ impl Channel {
         let (mut bytes, mut original) = (None, None);
         match pending.work {
             Work::Read(buffer) => bytes = Some(buffer),
-            Work::Atomic(_) => original = Some(done.original),
-            Work::Write(..) | Work::Flush | Work::Unknown => {}
+            Work::Atomic(..) => original = Some(done.original),
+            Work::Write(..) | Work::Flush | Work::Settled(_) => {}
         }
         Acknowledged {
             id: pending.id,
@@ -382,14 +403,17 @@ impl Channel {
         }
     }
 
-    /// The oldest operation, if nobody will ever know what became of it.
-    fn take_unknown(&mut self) -> Option<Acknowledged> {
-        let unknown = |pending: &mut Pending| matches!(pending.work, Work::Unknown);
-        let pending = self.window.pop_front_if(unknown)?;
+    /// The oldest operation, if it was settled by what became of it on a lost connection.
+    fn take_settled(&mut self) -> Option<Acknowledged> {
+        let Some(Work::Settled(original)) = self.window.front().map(|pending| &pending.work) else {
+            return None;
+        };
+        let original = *original;
+        let pending = self.window.pop_front()?;
         Some(Acknowledged {
             id: pending.id,
             bytes: None,
-            original: None,
+            original,
             connection: self.made,
         })
     }
@@ -403,14 +427,7 @@ impl Channel {
 
     /// The connection is lost, or not the connection: then that is the end.
     fn lose(&mut self, error: &ClientError) -> Result<(), ClientError> {
-        if self.session.take().is_some() {
-            // They have been posted, all of them.
-            for pending in &mut self.window {
-                if matches!(pending.work, Work::Atomic(_)) {
-                    pending.work = Work::Unknown;
-                }
-            }
-        }
+        self.session = None;
         self.lost.get_or_insert_with(Instant::now);
         if let ClientError::Closed { reason, .. } = error
             && matches!(reason, CloseReason::TerminateReceived(_))
@@ -463,6 +480,7 @@ impl Channel {
     /// A new connection, with everything on it that was not acknowledged on those before.
     fn resume(&mut self) -> Result<Session, ClientError> {
         self.block.connection += 1;
+        self.atomics = 0;
         let mut private_data = self.options.identity.token();
         private_data.extend(self.block.emit());
         let mut session =
@@ -472,8 +490,10 @@ impl Channel {
             // What the caller knows of the file stays true; only its handle is of the connection.
             file.handle = reply.handle;
         }
-        for pending in &self.window {
+        self.settle(&mut session)?;
+        for pending in &mut self.window {
             if let Some(file) = &self.files[pending.file.0] {
+                note_posted(pending, self.block.connection, &mut self.atomics);
                 post(&mut session, file, pending)?;
             }
         }
@@ -481,6 +501,64 @@ impl Channel {
             session.set_waker(waker.clone());
         }
         Ok(session)
+    }
+
+    /// Asks what became of the atomic operations that were posted on a connection that is lost: all of them on the same, because
+    /// nothing is posted before this has been answered. Who remembers them is the target that executed them, whose memory has
+    /// the WRITEs before them, too, and if they were through a sync STag, its media.
+    fn settle(&mut self, session: &mut Session) -> Result<(), ClientError> {
+        let posted = |pending: &Pending| match &pending.work {
+            Work::Atomic(_, posted) => *posted,
+            _ => None,
+        };
+        let Some(Posted { connection, .. }) = self.window.iter().find_map(posted) else {
+            return Ok(());
+        };
+        let request = Request {
+            offset: connection,
+            ..Request::new(Op::Atomics, "")
+        };
+        let known = match session.call(request) {
+            Ok(reply) => Some(reply),
+            // It has been started since, or never knew.
+            Err(ClientError::Refused { .. }) => None,
+            Err(error) => return Err(error),
+        };
+        let mut is_done = false;
+        // The last first: what a WRITE has placed before an operation that was executed is there.
+        for pending in self.window.iter_mut().rev() {
+            match (&pending.work, &known) {
+                (&Work::Atomic(op, Some(Posted { n, .. })), Some(reply)) if n >= reply.cookie => {
+                    pending.work = Work::Atomic(op, None);
+                }
+                (&Work::Atomic(_, Some(Posted { n, .. })), Some(reply)) => {
+                    is_done = true;
+                    pending.work = Work::Settled(original(reply, n));
+                }
+                (Work::Atomic(_, Some(_)), None) => pending.work = Work::Settled(None),
+                (Work::Write(..), _) if is_done => pending.work = Work::Settled(None),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What the word was before the `n`th operation, if the reply tells.
+fn original(reply: &Reply, n: u64) -> Option<u64> {
+    let behind = reply.cookie.checked_sub(n)?;
+    let at = (reply.words.len() as u64).checked_sub(behind)?;
+    reply.words.get(usize::try_from(at).ok()?).copied()
+}
+
+/// Notes where an atomic operation is about to be posted.
+fn note_posted(pending: &mut Pending, connection: u64, atomics: &mut u64) {
+    if let Work::Atomic(_, posted) = &mut pending.work {
+        *posted = Some(Posted {
+            connection,
+            n: *atomics,
+        });
+        *atomics += 1;
     }
 }
 
@@ -519,11 +597,11 @@ fn post(session: &mut Session, file: &RemoteFile, pending: &Pending) -> Result<(
             selectivity: Selectivity::Region,
             placement: Placement::Persistent,
         },
-        Work::Atomic(op) => Operation::Atomic {
+        Work::Atomic(op, _) => Operation::Atomic {
             remote: file.at(pending.offset),
             op: *op,
         },
-        Work::Unknown => return Ok(()),
+        Work::Settled(_) => return Ok(()),
     };
     session.post(WorkRequest::new(id, answered))
 }

@@ -50,10 +50,12 @@ pub enum Op {
     Revoke,
     /// Go on with the persistent region whose STag `handle` is.
     Attach,
+    /// What became of the atomic operations of an earlier connection of this session, number `offset`.
+    Atomics,
 }
 
 impl Op {
-    const ALL: [Self; 7] = [
+    const ALL: [Self; 8] = [
         Self::Open,
         Self::Close,
         Self::Stat,
@@ -61,6 +63,7 @@ impl Op {
         Self::Sync,
         Self::Revoke,
         Self::Attach,
+        Self::Atomics,
     ];
 
     /// Number on the wire.
@@ -73,6 +76,7 @@ impl Op {
             Self::Sync => 5,
             Self::Revoke => 6,
             Self::Attach => 7,
+            Self::Atomics => 8,
         }
     }
 
@@ -141,7 +145,7 @@ pub struct Request {
     pub flags: u16,
     /// Chosen by the client, comes back in the reply.
     pub id: u64,
-    /// First byte of the region, or cookie of a list.
+    /// First byte of the region, cookie of a list, or number of a connection.
     pub offset: u64,
     /// Bytes of the region.
     pub length: u64,
@@ -248,12 +252,14 @@ pub struct Reply {
     pub size: u64,
     /// Last modification, Unix time in nanoseconds.
     pub mtime_ns: u64,
-    /// List: where the next one goes on, 0 at the end. Open: number of the file's inode.
+    /// List: where the next one goes on, 0 at the end. Open: number of the file's inode. Atomics: how many were executed.
     pub cookie: u64,
     /// Nanoseconds that registering took in the target, once the path was resolved; for those who measure.
     pub register_ns: u32,
     /// Entries of a list.
     pub entries: Vec<Entry>,
+    /// Atomics: what the words were before the last of those that were executed.
+    pub words: Vec<u64>,
     /// Explains a status that is not 0.
     pub message: String,
 }
@@ -281,7 +287,10 @@ impl Reply {
             payload.extend_from_slice(raw.as_bytes());
             payload.extend_from_slice(&entry.name);
         }
-        if self.entries.is_empty() {
+        for word in &self.words {
+            payload.extend_from_slice(&word.to_be_bytes());
+        }
+        if payload.is_empty() {
             payload.extend_from_slice(self.message.as_bytes());
         }
         payload.truncate(Self::PAYLOAD_BYTES_MAX);
@@ -330,6 +339,12 @@ impl Reply {
             });
             payload = rest;
         }
+        let mut words = Vec::new();
+        if raw.op.get() == Op::Atomics.code() && raw.status.get() == 0 {
+            let (whole, rest) = payload.as_chunks();
+            words.extend(whole.iter().map(|word| u64::from_be_bytes(*word)));
+            payload = rest;
+        }
         Ok(Self {
             op: raw.op.get(),
             status: raw.status.get(),
@@ -345,6 +360,7 @@ impl Reply {
             cookie: raw.cookie.get(),
             register_ns: raw.register_ns.get(),
             entries,
+            words,
             message: String::from_utf8_lossy(payload).into_owned(),
         })
     }
@@ -410,6 +426,18 @@ mod tests {
         };
         let bytes = reply.emit();
         assert_eq!(Reply::parse(&bytes), Ok(reply));
+        for cut in 0..bytes.len() {
+            assert_eq!(Reply::parse(&bytes[..cut]), Err(Malformed::Short));
+        }
+        let words = Reply {
+            op: Op::Atomics.code(),
+            cookie: 70,
+            words: vec![1, u64::MAX],
+            ..Reply::default()
+        };
+        let bytes = words.emit();
+        assert_eq!(bytes[80..], [[0, 0, 0, 0, 0, 0, 0, 1], [0xff; 8]].concat());
+        assert_eq!(Reply::parse(&bytes), Ok(words));
         for cut in 0..bytes.len() {
             assert_eq!(Reply::parse(&bytes[..cut]), Err(Malformed::Short));
         }

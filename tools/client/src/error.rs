@@ -58,9 +58,10 @@ pub enum ClientError {
     /// The file has been closed.
     #[error("the file has been closed")]
     FileClosed,
-    /// An atomic operation was under way when its connection was lost.
+    /// An atomic operation was under way when its connection was lost, and the target does not know what became of it: it has
+    /// been started anew since.
     #[error(
-        "the connection was lost before the answer came: the operation took effect once, or not at all (read the word)"
+        "the target was started anew before the answer came: the operation took effect once, or not at all (read the word)"
     )]
     Unknown,
     /// A flush, on another connection than what it was to make durable.

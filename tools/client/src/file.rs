@@ -205,7 +205,8 @@ impl File {
     }
 
     /// An atomic operation on the eight bytes at `offset`, which is a multiple of eight; returns what they were. It takes
-    /// effect once at most: if the connection is lost, the error may be [`ClientError::Unknown`].
+    /// effect once, also if the connection is lost meanwhile. If the target is lost as well, it may have taken none, and the
+    /// error is [`ClientError::Unknown`].
     pub fn atomic(&self, offset: u64, op: Atomic) -> Result<u64, ClientError> {
         self.start_atomic(offset, op)?.wait()
     }

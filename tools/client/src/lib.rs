@@ -35,8 +35,9 @@
 //! * A write that has returned is visible; when [`File::flush`] has returned, it is durable. A flush does not claim so of writes
 //!   that were acknowledged on a connection that has been lost since: it fails, once, and they are to be written again. Files
 //!   opened with [`OpenOptions::sync`] need no flush.
-//! * Atomic operations take effect once at most. One that was under way when the connection was lost is not repeated; its
-//!   outcome is [`ClientError::Unknown`], and reading the word tells.
+//! * Atomic operations take effect once, also when the connection is lost while they are under way: the target tells on the
+//!   next one which of them it has executed, and with what answers. Only if it has been started anew meanwhile, it does not know;
+//!   then they took effect once at most, the outcome is [`ClientError::Unknown`], and reading the word tells.
 //!
 //! # Limits
 //!

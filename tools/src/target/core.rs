@@ -344,6 +344,7 @@ impl Core {
                 Job::Fence(tag, (reactor, successor)) => {
                     if let Some(connection) = self.net.connection(tag) {
                         connection.abort();
+                        self.parts.reception.fenced(tag, connection);
                     }
                     let _ = self.parts.peers[reactor].send(Job::Admit(successor));
                 }

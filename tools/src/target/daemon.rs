@@ -40,6 +40,7 @@ use super::sessions::Sessions;
 use super::settings::Settings;
 use super::store::TargetStore;
 use super::tenancy::{Observers, TargetHooks, Tenancy};
+use crate::client::WINDOW_MAX;
 use crate::credentials::{ANONYMOUS, Registry, registry, unix_now};
 use crate::devices::{self, Access};
 use crate::reactor::Inbox;
@@ -207,6 +208,7 @@ impl Target {
             mapped: Arc::clone(&mapped),
             tenancy,
             registry: Arc::clone(&registry),
+            sessions,
             dram: settings
                 .dram_bytes
                 .map(|bytes| Buffer::zeroed(bytes as usize)),
@@ -465,6 +467,7 @@ fn start_reactors(
                 crc: settings.listen.is_some_and(|at| !at.ip().is_loopback()),
                 read_window_pages: READ_WINDOW_PAGES,
                 private_profile: true,
+                atomics_kept: WINDOW_MAX,
                 ..Config::default()
             },
             connections: Arc::clone(&connections),

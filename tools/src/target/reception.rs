@@ -49,7 +49,8 @@ impl Reception {
             Notice::Event(Event::SharedReceivesLow) => {}
             Notice::Event(Event::Closed(reason)) => {
                 debug!(?tag, %reason, "closed");
-                self.sessions.leave((self.index, tag));
+                let owner = (self.index, tag);
+                self.sessions.leave(owner, connection.atomic_outcomes());
                 self.control.send(tag, ControlJob::Gone(self.index, tag));
             }
             Notice::Completion(done) if done.opcode == CompletionOpcode::Recv => {
@@ -69,6 +70,12 @@ impl Reception {
             }
             Notice::Completion(_) => {}
         }
+    }
+
+    /// A connection that has been ended for a later one of its session.
+    pub(super) fn fenced(&self, tag: LinkTag, connection: &Connection<FlashPages>) {
+        let outcomes = connection.atomic_outcomes();
+        self.sessions.leave((self.index, tag), outcomes);
     }
 
     /// Until here, nothing of the connection has been looked at but its start frame.

@@ -24,6 +24,7 @@ use super::exports::ExportError;
 use super::job::Job;
 use super::mapped::Mapped;
 use super::regions::{OpenRegion, Owner, Regions};
+use super::sessions::Sessions;
 use super::store::TargetStore;
 use super::tenancy::{Member, Tenancy};
 use crate::control::{
@@ -55,6 +56,8 @@ pub(super) struct Service {
     pub tenancy: Tenancy,
     /// Regions that outlive the process.
     pub registry: Arc<Registry<TargetStore>>,
+    /// Sessions on all reactors.
+    pub sessions: Arc<Sessions>,
     /// Plain memory to offer.
     pub dram: Option<Arc<Buffer>>,
     /// The reactors, for the replies.
@@ -137,6 +140,7 @@ impl Service {
             Op::Sync => self.sync(owner, &request),
             Op::Revoke => self.revoke(owner, member, &request),
             Op::Attach => self.attach(owner, member, &request),
+            Op::Atomics => self.atomics(owner, &request),
         });
         let mut reply = result.unwrap_or_else(|Refusal(errno, message)| {
             debug!(?request, errno, message, "refused");
@@ -495,6 +499,20 @@ impl Service {
             self.fs.fsync(inode, SyncScope::All)?;
         }
         Ok(Reply::default())
+    }
+
+    /// What became of the atomic operations of an earlier connection of this session.
+    fn atomics(&self, owner: Owner, request: &Request) -> Result<Reply, Refusal> {
+        let outcomes = self.sessions.outcomes(owner, request.offset);
+        let outcomes = outcomes.ok_or_else(|| {
+            let text = format!("nothing is known of connection {}", request.offset);
+            Refusal(libc::ESTALE, text)
+        })?;
+        Ok(Reply {
+            cookie: outcomes.executed,
+            words: outcomes.last.into(),
+            ..Reply::default()
+        })
     }
 
     fn stat(&self, member: &Member, request: &Request) -> Result<Reply, Refusal> {
