@@ -9,7 +9,7 @@ mod common;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-use common::{FLASHNET, Target, bad, can_serve, good, pattern};
+use common::{FLASHNET, Target, bad, can_mount, can_serve, good, pattern};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -209,6 +209,131 @@ fn going_on_without_a_device() {
         whole > 0 && torn > 0,
         "{whole} files are whole, {torn} are not"
     );
+}
+
+/// Snapshots of a volume that has lost a device: of what lay on it every page is an error, in the snapshot as in the files of now,
+/// and never anything else than it was; the rest is there. Snapshots are made and deleted as ever, also over a kill, and what they
+/// alone held is given back (I2, I4, I9).
+#[test]
+fn snapshots_without_a_device() {
+    if !can_serve() || !can_mount() {
+        return;
+    }
+    let disks = Disks::new();
+    good(&disks.with(&["mkfs"], &[0, 1, 2]));
+    let mount = disks.beside("mnt");
+    std::fs::create_dir(&mount).unwrap();
+    let options = ["--mount", mount.to_str().unwrap()];
+    let (then, now): (Vec<_>, Vec<_>) = (0..8)
+        .map(|n| (pattern(1 << 20, n + 1), pattern(1 << 19, n + 101)))
+        .unzip();
+    let target = disks.serve(&[0, 1, 2], &options);
+    let file = |n: usize| format!("file{n}");
+    let write = |dir: &std::path::Path, n: usize, content: &[u8]| {
+        let made = std::fs::File::options()
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .open(dir.join(file(n)));
+        let made = made.unwrap();
+        std::os::unix::fs::FileExt::write_all_at(&made, content, 0).unwrap();
+        made.sync_all().unwrap();
+    };
+    (0..8).for_each(|n| write(&mount, n, &then[n]));
+    good(&["snapshot", "create", options[1], "before"]);
+    (0..8).for_each(|n| write(&mount, n, &now[n]));
+    assert!(target.stop().success());
+
+    let mut served = false;
+    for lost in 0..3 {
+        let copies = Disks::new();
+        for n in 0..3 {
+            std::fs::copy(disks.path(n), copies.path(n)).unwrap();
+        }
+        let rest: Vec<String> = (0..3)
+            .filter(|&n| n != lost)
+            .map(|n| copies.path(n).display().to_string())
+            .collect();
+        let serve = || {
+            let degraded = ["--degraded", "--mount", options[1]];
+            let devices = rest.iter().map(String::as_str);
+            Target::try_start(&devices.chain(degraded).collect::<Vec<_>>())
+        };
+        // What files are found by may lie on the device that is lost.
+        let Some(target) = serve() else { continue };
+        let before = mount.join(".snapshots/before");
+        let is = |n: usize| [&now[n][..], &then[n][1 << 19..]].concat();
+        let found: Option<Vec<_>> = (0..8)
+            .map(|n| {
+                let of_now = pages(&mount.join(file(n)), &is(n))?;
+                Some((of_now, pages(&before.join(file(n)), &then[n])?))
+            })
+            .collect();
+        let Some(found) = found else {
+            assert!(target.stop().success());
+            continue;
+        };
+        let (of_now, of_then): (Vec<_>, Vec<_>) = found.into_iter().unzip();
+        for all in [&of_now, &of_then] {
+            let (whole, gone) = all.iter().copied().fold((0, 0), add);
+            assert!(whole > 0 && gone > 0, "{whole} pages, {gone} are gone");
+        }
+        let (whole, gone) = of_then.into_iter().fold((0, 0), add);
+        // Another one, of this state; and both go.
+        write(&mount, 100, &then[0]);
+        good(&["snapshot", "create", options[1], "after"]);
+        write(&mount, 100, &now[0]);
+        let after = mount.join(".snapshots/after");
+        assert_eq!(pages(&after.join(file(100)), &then[0]), Some((256, 0)));
+        target.kill();
+        let target = serve().expect("it came up before");
+        let again = (0..8).map(|n| pages(&before.join(file(n)), &then[n]).unwrap());
+        assert_eq!(again.fold((0, 0), add), (whole, gone));
+        assert_eq!(pages(&after.join(file(100)), &then[0]), Some((256, 0)));
+        let free = || nix::sys::statvfs::statvfs(&mount).unwrap().blocks_free();
+        let held = free();
+        good(&["snapshot", "delete", options[1], "before"]);
+        good(&["snapshot", "delete", options[1], "after"]);
+        assert!(!before.exists() && !after.exists());
+        // At least what `before` alone held of files that are there, half of each of them.
+        while free() < held + whole as u64 / 4 {
+            std::thread::yield_now();
+        }
+        target.kill();
+        let target = serve().expect("it came up before");
+        assert!(!before.exists() && !after.exists());
+        assert_eq!(pages(&mount.join(file(100)), &is(0)), Some((256, 0)));
+        assert!(target.stop().success());
+        println!("without disk{lost}: {whole} pages of the snapshot, {gone} are gone");
+        served = true;
+    }
+    assert!(served, "no target came up without a device");
+}
+
+fn add(a: (usize, usize), b: (usize, usize)) -> (usize, usize) {
+    (a.0 + b.0, a.1 + b.1)
+}
+
+/// How many pages of a file are as they should be, and how many are errors; there is no third kind. None: the file can not be
+/// opened.
+fn pages(path: &std::path::Path, is: &[u8]) -> Option<(usize, usize)> {
+    let file = std::fs::File::open(path).ok()?;
+    let (mut whole, mut gone) = (0, 0);
+    for (n, is) in is.chunks(4096).enumerate() {
+        let mut found = [0; 4096];
+        let at = n as u64 * 4096;
+        match std::os::unix::fs::FileExt::read_exact_at(&file, &mut found, at) {
+            Ok(()) => {
+                assert!(found == is, "page {n} of {}", path.display());
+                whole += 1;
+            }
+            Err(error) => {
+                assert_eq!(error.raw_os_error(), Some(libc::EIO), "{error}");
+                gone += 1;
+            }
+        }
+    }
+    Some((whole, gone))
 }
 
 /// How many files can be read, and how many not, if what they are found by is there.

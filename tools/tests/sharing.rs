@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{Image, Target, can_mount, can_serve, good, pattern, skip};
+use common::{Image, Target, can_mount, can_serve, good, pattern, skip, tool};
 use memmap2::{MmapOptions, MmapRaw};
 use softrdma::{Operation, Source, WorkRequest, WrId};
 use tools::client::{RemoteFile, Session};
@@ -459,6 +459,64 @@ fn a_snapshot_keeps_what_a_mapping_changes() {
     }
     let now = fs::read(dir.join("f")).unwrap();
     assert_eq!(now[..8], 103_000u64.to_le_bytes());
+    assert!(target.stop().success());
+    good(&["fsck", image.path().to_str().unwrap()]);
+}
+
+/// Who runs the target has no CAP_SYS_ADMIN, as in a container: it says that pages are not shared, and why, and goes on as
+/// without the option: mappings see remote stores when these are acknowledged, and are seen after `msync`; calls see everything.
+#[test]
+fn without_the_power_to_share() {
+    const INSIDE: &str = "FLASHNET_TEST_INSIDE";
+    if std::env::var_os(INSIDE).is_none() {
+        if !can_share() {
+            return;
+        }
+        // In a user namespace of its own a program may mount, and has no power over anything else.
+        let Some(unshare) = tool("unshare") else {
+            return;
+        };
+        let own = ["--user", "--map-root-user", "--mount"];
+        let trial = Command::new(&unshare).args(own).arg("true").output();
+        if !trial.unwrap().status.success() {
+            return skip("there are no user namespaces");
+        }
+        let inside = Command::new(&unshare)
+            .args(own)
+            .arg(std::env::current_exe().unwrap())
+            .args(["--exact", "without_the_power_to_share", "--nocapture"])
+            .env(INSIDE, "1")
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&inside.stderr);
+        assert!(inside.status.success(), "{said}");
+        let out = String::from_utf8_lossy(&inside.stdout);
+        assert!(out.contains("1 passed"), "{out}");
+        assert!(
+            said.contains("pages are not shared") && said.contains("CAP_SYS_ADMIN"),
+            "{said}"
+        );
+        return;
+    }
+    let image = Image::new("64MiB");
+    let (target, dir) = serve(&image, &["--share-pages=all"]);
+    let path = dir.join("file");
+    let file = open(&path);
+    file.write_all_at(&[0; 3 * PAGE as usize], 0).unwrap();
+    let map = map(&file);
+    let mut peer = Peer::of(&target, "/file");
+    for round in 1..100 {
+        let at = round % 3 * PAGE + 8 * (round % 64);
+        peer.store(at, round);
+        assert_eq!(look(&map, at), round);
+        put(&map, at + 1024, round);
+        map.flush().unwrap();
+        assert_eq!(peer.load(at + 1024), round);
+        let mut found = [0; 8];
+        file.read_exact_at(&mut found, at).unwrap();
+        assert_eq!(u64::from_le_bytes(found), round);
+    }
+    drop((map, file, peer));
     assert!(target.stop().success());
     good(&["fsck", image.path().to_str().unwrap()]);
 }
