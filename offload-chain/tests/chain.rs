@@ -245,7 +245,9 @@ fn a_member_whose_memory_fails_is_left_out() {
         client.turn(Duration::from_millis(5)).unwrap();
         client.configuration().chain.len() == 2
     });
-    hosts[1].stop();
+    wait_for("it ends", || hosts[1].ended().is_some());
+    let why = hosts[1].ended().unwrap();
+    assert!(why.contains("memory failed"), "{why}");
     hosts[1] = group.serve(2);
     wait_for("it joins again", || {
         client.turn(Duration::from_millis(5)).unwrap();

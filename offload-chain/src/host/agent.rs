@@ -355,6 +355,13 @@ impl Agent {
             return;
         }
         self.next_beat = now + self.place.timing.period;
+        if self.memory.0.has_failed() {
+            // Whoever looks after the process starts it again, and it is repaired.
+            let failed =
+                "a read, write or flush of its memory failed, and nobody knows what is on media";
+            self.ended = Some(failed.to_owned());
+            return;
+        }
         if now >= self.directory_due {
             self.look_up();
         }
