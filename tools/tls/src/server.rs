@@ -1,0 +1,78 @@
+//! The end that is connected to.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use rustls::ServerConfig;
+use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
+use rustls::version::TLS13;
+
+use crate::error::TlsError;
+use crate::files::{self, TlsFileError};
+use crate::handshake::Handshake;
+use crate::{PROTOCOL, provider};
+
+/// What a server is told of TLS.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServerFiles {
+    /// PEM file with its certificate, and those between it and its CA.
+    pub certificate: PathBuf,
+    /// PEM file with its key.
+    pub key: PathBuf,
+    /// PEM file with CAs; then only clients with a certificate that one of them has signed get a connection.
+    pub client_ca: Option<PathBuf>,
+}
+
+/// How connections are let in by TLS. Copies share what was read from files.
+#[derive(Clone, Debug)]
+pub struct ServerTls {
+    config: Arc<ServerConfig>,
+    wants_certificates: bool,
+}
+
+impl ServerTls {
+    /// Reads the files. They are not looked at again.
+    pub fn new(files: &ServerFiles) -> Result<Self, TlsFileError> {
+        let config = ServerConfig::builder_with_provider(provider())
+            .with_protocol_versions(&[&TLS13])
+            .expect("the provider knows TLS 1.3");
+        let config = match &files.client_ca {
+            None => config.with_no_client_auth(),
+            Some(path) => {
+                let roots = files::authorities(path)?;
+                let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider())
+                    .build()
+                    .map_err(|cause| TlsFileError::UnusableCa {
+                        path: path.clone(),
+                        cause: cause.to_string(),
+                    })?;
+                config.with_client_cert_verifier(verifier)
+            }
+        };
+        let chain = files::certificates(&files.certificate)?;
+        let mut config = config
+            .with_single_cert(chain, files::key(&files.key)?)
+            .map_err(|cause| TlsFileError::Unusable {
+                certificate: files.certificate.clone(),
+                key: files.key.clone(),
+                cause,
+            })?;
+        config.session_storage = Arc::new(NoServerSessionStorage {});
+        config.send_tls13_tickets = 0;
+        config.alpn_protocols = vec![PROTOCOL.to_vec()];
+        Ok(Self {
+            config: Arc::new(config),
+            wants_certificates: files.client_ca.is_some(),
+        })
+    }
+
+    /// Whether only clients with a certificate get a connection.
+    pub fn wants_certificates(&self) -> bool {
+        self.wants_certificates
+    }
+
+    /// The handshake with a client that has just connected.
+    pub fn accept(&self) -> Result<Handshake, TlsError> {
+        Handshake::new(Arc::clone(&self.config))
+    }
+}
