@@ -451,6 +451,7 @@ impl Channel {
             | ClientError::Operation { .. }
             | ClientError::TimedOut { .. } => true,
             ClientError::Denied { denial, .. } => denial.passes(),
+            ClientError::Tls { cause, .. } => cause.passes(),
             _ => false,
         }
     }
@@ -484,7 +485,7 @@ impl Channel {
         let mut private_data = self.options.identity.token();
         private_data.extend(self.block.emit());
         let mut session =
-            Session::connect_as(&self.addresses, self.options.session, &private_data)?;
+            Session::connect_as(&self.addresses, self.options.session.clone(), &private_data)?;
         for file in self.files.iter_mut().flatten() {
             let reply = session.call(attach_request(file))?;
             // What the caller knows of the file stays true; only its handle is of the connection.

@@ -4,8 +4,10 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use flashnet_tls::ClientTls;
+
 use crate::channel::ChannelOptions;
-use crate::control::{Entry, Op, Reply, Request};
+use crate::control::{Entry, Op, PORT, Reply, Request, TLS_PORT};
 use crate::engine::{Command, Engine};
 use crate::error::ClientError;
 use crate::file::{File, OpenOptions};
@@ -47,6 +49,14 @@ impl ClientBuilder {
         self
     }
 
+    /// Connects by TLS, and expects the certificate of the host that is connected to, unless `tls` says whose. The port is
+    /// [`TLS_PORT`] then, unless the address says another.
+    #[must_use]
+    pub fn tls(mut self, tls: ClientTls) -> Self {
+        self.options.session.tls = Some(tls);
+        self
+    }
+
     /// Connects to `HOST[:PORT]`.
     pub fn connect(self, address: impl fmt::Display) -> Result<Client, ClientError> {
         let (client, connected) = self.start(&address)?;
@@ -56,10 +66,14 @@ impl ClientBuilder {
 
     /// The same, for a task. The name is looked up before this returns.
     pub(crate) fn start(
-        self,
+        mut self,
         address: &dyn fmt::Display,
     ) -> Result<(Client, Pending<()>), ClientError> {
-        let remote: RemotePath = address.to_string().parse()?;
+        let tls = self.options.session.tls.take();
+        let port = if tls.is_some() { TLS_PORT } else { PORT };
+        let remote = RemotePath::with_port(&address.to_string(), port)?;
+        let tls = tls.map(|tls| tls.for_host(&remote.host));
+        self.options.session.tls = tls.transpose()?;
         let (engine, connected) = Engine::start(remote.resolve()?, self.options)?;
         let engine = Arc::new(engine);
         Ok((Client { engine }, connected))

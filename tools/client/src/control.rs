@@ -10,6 +10,8 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// Port of a target, in the range that nobody owns.
 pub const PORT: u16 = 7174;
+/// Port of a target for connections inside of TLS.
+pub const TLS_PORT: u16 = 7175;
 /// Largest message in either direction, header included: the size of the receives that both sides post.
 pub const MESSAGE_BYTES_MAX: usize = 4096;
 /// Receives that both sides keep posted, hence requests that a client may have outstanding.

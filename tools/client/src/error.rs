@@ -3,6 +3,7 @@
 use std::io;
 use std::net::SocketAddr;
 
+use flashnet_tls::{TlsError, TlsFileError};
 use softrdma::{CloseReason, Status};
 use thiserror::Error;
 
@@ -47,6 +48,17 @@ pub enum ClientError {
         /// Why not.
         denial: Denial,
     },
+    /// No TLS with the target.
+    #[error("{address}: {cause} ({})", cause.way_out())]
+    Tls {
+        /// Where.
+        address: SocketAddr,
+        /// Why not.
+        cause: TlsError,
+    },
+    /// The options of TLS cannot be used.
+    #[error(transparent)]
+    TlsFile(#[from] TlsFileError),
     /// A channel has lost its connection for good.
     #[error("the connection to {address} is lost and cannot be made again: {cause}")]
     Lost {

@@ -26,6 +26,16 @@
 //! | [`Session`] | one connection: control requests and work requests | commands, tests |
 //! | [`control`], [`credentials`] | the messages themselves | other endpoints |
 //!
+//! By TLS it is the same client; `tools/docs/tls.md` says what that protects:
+//!
+//! ```no_run
+//! use flashnet_client::{Client, ClientFiles, ClientTls};
+//!
+//! let files = ClientFiles { ca: Some("authority.pem".into()), ..ClientFiles::default() };
+//! let client = Client::builder().tls(ClientTls::new(&files)?).connect("flash.example")?;
+//! # Ok::<(), flashnet_client::ClientError>(())
+//! ```
+//!
 //! # What is guaranteed
 //!
 //! * Operations of one client take effect in the order of the calls, and each result is told once.
@@ -64,6 +74,7 @@ pub use channel::{Acknowledged, Channel, ChannelOptions, FileNo, OpId, WINDOW_MA
 pub use client::{Attributes, Client, ClientBuilder};
 pub use error::ClientError;
 pub use file::{File, OpenOptions};
+pub use flashnet_tls::{ClientFiles, ClientTls, TlsError, TlsFileError};
 pub use identity::{Identity, TokenFileError};
 pub use promise::Pending;
 pub use remote_path::RemotePath;

@@ -45,6 +45,13 @@ impl FromStr for RemotePath {
     type Err = ClientError;
 
     fn from_str(text: &str) -> Result<Self, ClientError> {
+        Self::with_port(text, PORT)
+    }
+}
+
+impl RemotePath {
+    /// Reads a path; `port_unsaid` is the port of a target that the text names none of.
+    pub fn with_port(text: &str, port_unsaid: u16) -> Result<Self, ClientError> {
         let wrong = || ClientError::Syntax(text.to_owned());
         let (authority, path) = match text.find('/') {
             Some(at) => text.split_at(at),
@@ -62,7 +69,7 @@ impl FromStr for RemotePath {
         if host.is_empty() {
             return Err(wrong());
         }
-        let port = port.map_or(Ok(PORT), |port| port.parse().map_err(|_| wrong()))?;
+        let port = port.map_or(Ok(port_unsaid), |port| port.parse().map_err(|_| wrong()))?;
         Ok(Self {
             host: host.to_owned(),
             port,
@@ -98,6 +105,9 @@ mod tests {
         assert_eq!(parse("h").unwrap(), whole("h", PORT, "/"));
         assert_eq!(parse("[::1]:5/a").unwrap(), whole("::1", 5, "/a"));
         assert_eq!(parse("[::1]/a").unwrap(), whole("::1", PORT, "/a"));
+        let tls = RemotePath::with_port("h/a", 9).unwrap();
+        assert_eq!(tls.to_string(), "h:9/a");
+        assert_eq!(RemotePath::with_port("h:5/a", 9).unwrap().port, 5);
         for wrong in ["", "/a", "h:x/a", "[::1/a", "h:70000/a"] {
             assert!(matches!(parse(wrong), Err(ClientError::Syntax(_))));
         }

@@ -16,11 +16,14 @@ use crate::control::{MESSAGE_BYTES_MAX, OUTSTANDING_MAX, Reply, Request};
 use crate::credentials::Denial;
 use crate::error::ClientError;
 use flashnet_reactor::{LinkTag, Net, Notice, Ring, Tag, Waker};
+use flashnet_tls::{ClientTls, HandshakeError, TlsError};
 
 /// Longest wait for anything from the target.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Longest wait for the TCP connection.
 const CONNECT: Duration = Duration::from_secs(5);
+/// Longest wait for TLS on it.
+const HANDSHAKE: Duration = Duration::from_secs(10);
 /// Receive buffers.
 const BUFFERS: u16 = 64;
 /// Bytes of one transfer operation.
@@ -29,10 +32,12 @@ const CHUNK_BYTES: usize = 256 * 1024;
 const CHUNKS_IN_FLIGHT: usize = 8;
 
 /// How a session is made.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct SessionOptions {
     /// Ask for CRCs on the wire; without it the target decides.
     pub crc: bool,
+    /// Connect by TLS.
+    pub tls: Option<ClientTls>,
     /// Receive buffers of 64 KiB, a power of two [default: 64]; fewer save memory.
     pub buffers: Option<u16>,
 }
@@ -101,6 +106,8 @@ pub struct Session {
     completions: VecDeque<Completion>,
     messages: VecDeque<Vec<u8>>,
     closed: Option<CloseReason>,
+    /// What the target, or somebody on the way, has done to TLS.
+    tls_error: Option<TlsError>,
     established: bool,
     next_id: u64,
     /// Of the thread's queue, and whether it has been woken since it last looked.
@@ -126,7 +133,7 @@ impl Session {
         let mut last = None;
         for &address in addresses {
             match TcpStream::connect_timeout(&address, CONNECT) {
-                Ok(stream) => return Self::start(stream, address, options, private_data),
+                Ok(stream) => return Self::start(stream, address, &options, private_data),
                 Err(cause) => last = Some(ClientError::Connect { address, cause }),
             }
         }
@@ -141,7 +148,7 @@ impl Session {
     fn start(
         stream: TcpStream,
         address: SocketAddr,
-        options: SessionOptions,
+        options: &SessionOptions,
         private_data: &[u8],
     ) -> Result<Self, ClientError> {
         let connected = || {
@@ -152,11 +159,18 @@ impl Session {
             }
         };
         // A target that has just ended takes the connection along before it is looked at.
-        connected().map_err(|cause| ClientError::Connect { address, cause })?;
+        let lost = |cause| ClientError::Connect { address, cause };
+        connected().map_err(lost)?;
+        let shake = |tls: &ClientTls| tls.connect(&stream, address, HANDSHAKE).map(Box::new);
+        let records = options.tls.as_ref().map(shake).transpose();
+        let records = records.map_err(|error| match error {
+            HandshakeError::Socket(cause) => lost(cause),
+            HandshakeError::Tls(cause) => ClientError::Tls { address, cause },
+        })?;
         let epoch = Instant::now();
         let config = Config {
-            // Beyond loopback a checksum of TCP alone is not enough.
-            crc: options.crc || !address.ip().is_loopback(),
+            // Beyond loopback a checksum of TCP alone is not enough. TLS has better ones.
+            crc: options.crc || records.is_none() && !address.ip().is_loopback(),
             private_profile: true,
             ..Config::default()
         };
@@ -166,7 +180,7 @@ impl Session {
         let buffers = options.buffers.unwrap_or(BUFFERS);
         let mut net = Net::new(Ring::new(32, buffers, 64 * 1024)?);
         let link = net
-            .add(stream.into(), |_| connection)
+            .add_over(stream.into(), records, |_| connection)
             .expect("the first link finds a slot");
         let mut session = Self {
             net,
@@ -176,6 +190,7 @@ impl Session {
             completions: VecDeque::new(),
             messages: VecDeque::new(),
             closed: None,
+            tls_error: None,
             established: false,
             next_id: 0,
             waker: None,
@@ -422,6 +437,10 @@ impl Session {
         {
             return ClientError::Denied { address, denial };
         }
+        // A stream that was cut is a connection that was lost.
+        if let Some(cause) = self.tls_error.clone().filter(|cause| !cause.passes()) {
+            return ClientError::Tls { address, cause };
+        }
         ClientError::Closed { address, reason }
     }
 
@@ -475,6 +494,7 @@ impl Session {
             completions,
             messages,
             closed,
+            tls_error,
             established,
             ..
         } = self;
@@ -482,6 +502,7 @@ impl Session {
             Notice::Event(Event::Established(_)) => *established = true,
             Notice::Event(Event::Closed(reason)) => *closed = Some(reason),
             Notice::Event(_) => {}
+            Notice::Tls(error) => *tls_error = Some(error),
             Notice::Completion(done) if done.opcode == CompletionOpcode::Recv => {
                 if let Some(message) = done.message
                     && done.status.is_success()

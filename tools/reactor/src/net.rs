@@ -7,6 +7,8 @@
 //! - A link is forgotten, and its socket closed, only when the kernel holds neither a receive nor a send of it: a
 //!   buffer given to the kernel is never freed before its completion, and a completion always finds its link.
 //! - While its connection does not want input a link receives nothing more; what had been received waits here.
+//! - Of a link with TLS the connection sees the bytes inside. The end of its socket is the end of the stream only if the peer has
+//!   announced it; otherwise the transport has broken. What we announce is an end in order, too, and nothing follows it.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -15,9 +17,11 @@ use std::net::Shutdown;
 use std::os::fd::AsRawFd;
 use std::time::Duration;
 
+use flashnet_tls::{Records, TlsError};
 use socket2::Socket;
 use softrdma::{
-    BackingId, Completion, Connection, Event, PageError, PageStore, SocketState, Ticket, Time,
+    BackingId, CloseReason, Completion, Connection, Event, PageError, PageStore, SocketState,
+    Ticket, Time,
 };
 
 use super::ring::{Done, Ring, Tag};
@@ -37,6 +41,20 @@ pub enum Notice {
     Event(Event),
     /// A work request ended.
     Completion(Completion),
+    /// Why TLS has broken; the end of the connection follows, if it is not over yet.
+    Tls(TlsError),
+}
+
+/// TLS of a link.
+#[derive(Debug)]
+struct Seal {
+    records: Box<Records>,
+    /// The connection has ended in a way that may be announced to the peer.
+    orderly: bool,
+    /// It has been.
+    announced: bool,
+    /// To be told.
+    broken: Option<TlsError>,
 }
 
 #[derive(Debug)]
@@ -44,6 +62,7 @@ struct Link<S: PageStore> {
     tag: LinkTag,
     socket: Socket,
     connection: Connection<S>,
+    seal: Option<Seal>,
     /// Received while the connection did not want input.
     waiting: Vec<u8>,
     /// Bytes the kernel is sending, from `sent` on.
@@ -70,6 +89,8 @@ pub struct Net<S: PageStore> {
     timers: BinaryHeap<Reverse<(Time, LinkTag)>>,
     /// Send buffers of links that send nothing: many links are idle, and a buffer keeps the size it once had.
     spare: Vec<Vec<u8>>,
+    /// What a connection has to say before it is sealed.
+    plain: Vec<u8>,
 }
 
 impl<S: PageStore> Net<S> {
@@ -84,6 +105,7 @@ impl<S: PageStore> Net<S> {
             ready: Vec::new(),
             timers: BinaryHeap::new(),
             spare: Vec::new(),
+            plain: Vec::new(),
         }
     }
 
@@ -103,11 +125,29 @@ impl<S: PageStore> Net<S> {
         socket: Socket,
         connection: impl FnOnce(LinkTag) -> Connection<S>,
     ) -> Option<LinkTag> {
+        self.add_over(socket, None, connection)
+    }
+
+    /// The same of one that TLS may have been set up on. The socket blocks, as the ring wants it.
+    pub fn add_over(
+        &mut self,
+        socket: Socket,
+        tls: Option<Box<Records>>,
+        connection: impl FnOnce(LinkTag) -> Connection<S>,
+    ) -> Option<LinkTag> {
+        let mut seal = tls.map(|records| Seal {
+            records,
+            orderly: false,
+            announced: false,
+            broken: None,
+        });
+        let early = seal.as_mut().map(|seal| seal.records.take_early());
         let tag = self.links.insert_with(|tag| Link {
             tag,
             connection: connection(tag),
+            seal,
             socket,
-            waiting: Vec::new(),
+            waiting: early.unwrap_or_default(),
             sending: Vec::new(),
             sent: 0,
             send_in_flight: false,
@@ -214,6 +254,10 @@ impl<S: PageStore> Net<S> {
             self.transmit(now, pages, slot);
             // Taking bytes to send ends work requests, and may end the connection.
             self.links[slot].tell(&mut notice);
+            if self.links[slot].seal.is_some() {
+                // Which is announced.
+                self.transmit(now, pages, slot);
+            }
             self.set_timer(slot);
             self.retire(now, pages, slot);
         }
@@ -242,17 +286,13 @@ impl<S: PageStore> Net<S> {
             link.recv_in_flight = false;
         }
         match done.result {
-            0 => link.eof = true,
+            0 => link.ended(),
             n if n > 0 => {
                 let buffer = done.buffer.expect("a receive with bytes names its buffer");
                 let bytes = self.ring.received(buffer, n as usize);
-                if link.closing {
-                    // The connection has ended: what still arrives is of no interest to anybody.
-                } else if link.waiting.is_empty() {
-                    let taken = link.connection.handle_bytes(now, pages, bytes);
-                    link.waiting.extend_from_slice(&bytes[taken..]);
-                } else {
-                    link.waiting.extend_from_slice(bytes);
+                // Of a connection that has ended what still arrives is of no interest to anybody.
+                if !link.closing {
+                    link.take(now, pages, bytes);
                 }
                 self.ring.recycle(buffer);
             }
@@ -309,8 +349,18 @@ impl<S: PageStore> Net<S> {
         }
         if link.sending.is_empty() && !link.write_shut {
             let mut out = self.spare.pop().unwrap_or_default();
-            link.connection
-                .poll_transmit(now, pages, &mut out, SEND_BYTES);
+            match &mut link.seal {
+                None => {
+                    link.connection
+                        .poll_transmit(now, pages, &mut out, SEND_BYTES);
+                }
+                Some(seal) => {
+                    self.plain.clear();
+                    link.connection
+                        .poll_transmit(now, pages, &mut self.plain, SEND_BYTES);
+                    seal.seal(&self.plain, link.connection.socket_state(), &mut out);
+                }
+            }
             if out.is_empty() {
                 self.spare.push(out);
             } else {
@@ -389,13 +439,87 @@ impl<S: PageStore> Net<S> {
     }
 }
 
+impl Seal {
+    /// Appends the records of `plain`, all that there is to say at the moment; the announcement of the end behind the last of it.
+    fn seal(&mut self, plain: &[u8], state: SocketState, out: &mut Vec<u8>) {
+        if self.announced {
+            return;
+        }
+        self.records.seal(plain, out);
+        let last = match state {
+            SocketState::Open => false,
+            SocketState::ShutdownWrite => true,
+            SocketState::Close => self.orderly,
+        };
+        if last && plain.is_empty() {
+            self.announced = true;
+            self.records.finish(out);
+        }
+    }
+}
+
 impl<S: PageStore> Link<S> {
+    /// Bytes have been received.
+    fn take(&mut self, now: Time, pages: &mut S, bytes: &[u8]) {
+        let Self {
+            connection,
+            waiting,
+            seal,
+            ..
+        } = self;
+        let mut take = |bytes: &[u8]| {
+            let mut taken = 0;
+            if waiting.is_empty() {
+                taken = connection.handle_bytes(now, pages, bytes);
+            }
+            waiting.extend_from_slice(&bytes[taken..]);
+        };
+        let Some(seal) = seal else {
+            return take(bytes);
+        };
+        if seal.broken.is_none()
+            && !self.eof
+            && let Err(error) = seal.records.open(bytes, take)
+        {
+            self.broke(error);
+        }
+    }
+
+    /// The peer has ended what it sends.
+    fn ended(&mut self) {
+        match &self.seal {
+            Some(seal) if !seal.records.has_ended() && !self.eof && !self.closing => {
+                self.broke(TlsError::Truncated);
+            }
+            _ => self.eof = true,
+        }
+    }
+
+    /// Nothing that comes from now on can be believed.
+    fn broke(&mut self, error: TlsError) {
+        self.eof = true;
+        self.waiting.clear();
+        self.connection.handle_transport_error();
+        if let Some(seal) = &mut self.seal {
+            seal.broken.get_or_insert(error);
+        }
+    }
+
     /// Tells the owner everything there is to tell.
     fn tell(&mut self, notice: &mut impl FnMut(LinkTag, &mut Connection<S>, Notice)) {
         let Self {
-            tag, connection, ..
+            tag,
+            connection,
+            seal,
+            ..
         } = self;
+        if let Some(error) = seal.as_mut().and_then(|seal| seal.broken.take()) {
+            notice(*tag, connection, Notice::Tls(error));
+        }
         while let Some(event) = connection.poll_event() {
+            if let (Some(seal), Event::Closed(reason)) = (seal.as_mut(), &event) {
+                seal.orderly = is_orderly(reason);
+            }
             notice(*tag, connection, Notice::Event(event));
         }
         while let Some(completion) = connection.poll_completion() {
@@ -417,4 +541,13 @@ impl<S: PageStore> Link<S> {
         }
         self.waiting.is_empty() && self.connection.wants_input()
     }
+}
+
+/// Whether an end of a connection is one that the peer may be told of. Any other must look to it like what it is: a stream that
+/// has been cut.
+fn is_orderly(reason: &CloseReason) -> bool {
+    !matches!(
+        reason,
+        CloseReason::Lost | CloseReason::Aborted | CloseReason::TimedOut
+    )
 }

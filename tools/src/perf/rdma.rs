@@ -168,6 +168,7 @@ impl Load<'_> {
             Notice::Event(Event::Established(_)) => self.open(connection),
             Notice::Event(Event::Closed(reason)) => Err(anyhow!("a connection ended: {reason}")),
             Notice::Event(_) => Ok(()),
+            Notice::Tls(error) => Err(error.into()),
             Notice::Completion(done) => self.completed(tag, connection, done),
         };
         if let Err(error) = result {

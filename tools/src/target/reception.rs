@@ -69,6 +69,7 @@ impl Reception {
                 }
             }
             Notice::Completion(_) => {}
+            Notice::Tls(error) => debug!(?tag, %error, "TLS"),
         }
     }
 

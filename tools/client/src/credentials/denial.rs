@@ -38,11 +38,14 @@ pub enum Denial {
     /// The target cannot remember more tokens at the moment.
     #[error("the target has no room for more connections at the moment")]
     Busy,
+    /// This port is for TLS.
+    #[error("the target wants TLS on this port (--tls)")]
+    NeedsTls,
 }
 
 impl Denial {
     /// All of them.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::NoToken,
         Self::Malformed,
         Self::Refused,
@@ -52,6 +55,7 @@ impl Denial {
         Self::TooLong,
         Self::Superseded,
         Self::Busy,
+        Self::NeedsTls,
     ];
 
     /// Number on the wire.
@@ -66,6 +70,7 @@ impl Denial {
             Self::TooLong => 7,
             Self::Superseded => 8,
             Self::Busy => 9,
+            Self::NeedsTls => 10,
         }
     }
 
