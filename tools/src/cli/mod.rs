@@ -12,6 +12,7 @@ pub mod quota;
 pub mod region;
 pub mod remotelog;
 pub mod snapshot;
+pub mod tls;
 pub mod token;
 pub mod torture;
 
@@ -22,6 +23,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::perf::shape::{Direction, Pattern};
 use mount::{Listen, Mount, MountOptions, Seconds, SharePages, Umount};
+use tls::{TlsConnect, TlsServe};
 use token::TokenFile;
 
 pub use litmus::Litmus;
@@ -246,10 +248,13 @@ pub struct Serve {
     /// Address for RDMA (iWARP) connections, or `none` [default: 127.0.0.1:7174].
     #[arg(long, value_name = "ADDR")]
     pub listen: Option<Listen>,
+    /// How clients connect by TLS.
+    #[command(flatten)]
+    pub tls: TlsServe,
     /// Let peers in that have no token: beyond loopback, and beside tenants.
     #[arg(long)]
     pub insecure: bool,
-    /// Take over from the target that serves this volume, with its listening socket, if there is one.
+    /// Take over from the target that serves this volume, with its listening sockets, if there is one.
     #[arg(long, conflicts_with = "background")]
     pub replace: bool,
     /// Directory of the volume that remote clients may use; append `:ro` for read-only; repeatable; replaces the exports of
@@ -361,6 +366,9 @@ pub struct Remote {
     /// Who asks.
     #[command(flatten)]
     pub identity: TokenFile,
+    /// How it connects.
+    #[command(flatten)]
+    pub tls: TlsConnect,
 }
 
 /// Options of `get`.
@@ -374,6 +382,9 @@ pub struct Get {
     /// Who asks.
     #[command(flatten)]
     pub identity: TokenFile,
+    /// How it connects.
+    #[command(flatten)]
+    pub tls: TlsConnect,
 }
 
 /// Options of `put`.
@@ -387,6 +398,9 @@ pub struct Put {
     /// Who asks.
     #[command(flatten)]
     pub identity: TokenFile,
+    /// How it connects.
+    #[command(flatten)]
+    pub tls: TlsConnect,
 }
 
 /// What `perf` measures.
@@ -491,6 +505,9 @@ pub struct Perf {
     /// Who asks a running target.
     #[command(flatten)]
     pub identity: TokenFile,
+    /// How it connects to a running target.
+    #[command(flatten)]
+    pub tls: TlsConnect,
     /// Nobody sleeps: the started target, the bare program and the clients of both look for work all the time.
     #[arg(long)]
     pub poll: bool,

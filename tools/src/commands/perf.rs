@@ -34,6 +34,9 @@ pub(super) fn run(options: &cli::Perf, json: bool) -> Result<()> {
     if options.measure == Measure::Reg {
         return registration::run(options, json);
     }
+    if options.tls.tls && options.target.is_none() {
+        bail!("--tls: name a file of a running target that has a certificate");
+    }
     descriptors::raise_limit();
     let shape = shape(options)?;
     let directory = match &options.directory {
@@ -153,13 +156,23 @@ impl Subject {
     }
 
     fn remote(target: &str, options: &cli::Perf) -> Result<Self> {
-        let remote: RemotePath = target.parse()?;
+        let remote = RemotePath::with_port(target, options.tls.port())?;
         let token = Identity::of_file(options.identity.token_file.as_deref())?.token();
-        let (at, how) = (remote.resolve()?, SessionOptions::default());
+        let how = SessionOptions {
+            tls: options.tls.to(&remote.host)?,
+            ..SessionOptions::default()
+        };
+        let tls = how.tls.clone();
+        if tls.is_some() && options.measure == Measure::Lat {
+            bail!(
+                "--tls: `read` and `write` can be measured by TLS (--connections 1 --depth 1 for latency)"
+            );
+        }
         // The one that answers: a name may stand for addresses that nobody listens on.
-        let answers = Session::connect_as(&at, how, &token)?;
+        let answers = Session::connect_as(&remote.resolve()?, how, &token)?;
         let victim = Victim {
             address: answers.address(),
+            tls,
             path: remote.path,
             pid: None,
             crc: options.crc,
@@ -217,6 +230,7 @@ impl Subject {
             address: server.address,
             path: if dram { DRAM_PATH } else { FILE }.to_owned(),
             pid: Some(server.pid()),
+            tls: None,
             crc: options.crc,
             token: Vec::new(),
         };

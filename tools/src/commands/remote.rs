@@ -10,21 +10,25 @@ use serde_json::json;
 
 use super::show;
 use crate::cli;
+use crate::cli::tls::TlsConnect;
 use crate::cli::token::TokenFile;
 use crate::client::{ClientError, Identity, RemotePath, Session, SessionOptions};
 use crate::control::{Entry, FLAG_CREATE, FLAG_TRUNCATE, FLAG_WRITE, Op, Request};
 
-fn connect(text: &str, identity: &TokenFile) -> Result<(RemotePath, Session)> {
-    let remote: RemotePath = text.parse()?;
+fn connect(text: &str, identity: &TokenFile, tls: &TlsConnect) -> Result<(RemotePath, Session)> {
+    let remote = RemotePath::with_port(text, tls.port())?;
     let identity = Identity::of_file(identity.token_file.as_deref())?;
-    let (at, how) = (remote.resolve()?, SessionOptions::default());
-    let session = Session::connect_as(&at, how, &identity.token())?;
+    let how = SessionOptions {
+        tls: tls.to(&remote.host)?,
+        ..SessionOptions::default()
+    };
+    let session = Session::connect_as(&remote.resolve()?, how, &identity.token())?;
     Ok((remote, session))
 }
 
 /// `ls`: names, with sizes and times.
 pub(super) fn ls(options: &cli::Remote, json: bool) -> Result<()> {
-    let (remote, mut session) = connect(&options.target, &options.identity)?;
+    let (remote, mut session) = connect(&options.target, &options.identity, &options.tls)?;
     let mut entries = Vec::new();
     let mut cookie = 0;
     loop {
@@ -60,7 +64,7 @@ pub(super) fn ls(options: &cli::Remote, json: bool) -> Result<()> {
 
 /// `stat`: attributes of one path.
 pub(super) fn stat(options: &cli::Remote, json: bool) -> Result<()> {
-    let (remote, mut session) = connect(&options.target, &options.identity)?;
+    let (remote, mut session) = connect(&options.target, &options.identity, &options.tls)?;
     let reply = session.call(Request::new(Op::Stat, remote.path.as_str()))?;
     session.close();
     if json {
@@ -88,7 +92,7 @@ pub(super) fn stat(options: &cli::Remote, json: bool) -> Result<()> {
 
 /// `get`: a remote file to here.
 pub(super) fn get(options: &cli::Get, json: bool) -> Result<()> {
-    let (remote, mut session) = connect(&options.source, &options.identity)?;
+    let (remote, mut session) = connect(&options.source, &options.identity, &options.tls)?;
     let to = match &options.to {
         Some(to) if to.is_dir() => to.join(remote.file_name().context("the path names no file")?),
         Some(to) => to.clone(),
@@ -134,7 +138,7 @@ pub(super) fn put(options: &cli::Put, json: bool) -> Result<()> {
     if !meta.is_file() {
         bail!("{} is not a regular file", from.display());
     }
-    let (mut remote, mut session) = connect(&options.target, &options.identity)?;
+    let (mut remote, mut session) = connect(&options.target, &options.identity, &options.tls)?;
     if remote.path.ends_with('/') {
         let name = from.file_name().context("the source has no name")?;
         remote.path.push_str(&name.to_string_lossy());

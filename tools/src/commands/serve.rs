@@ -45,12 +45,18 @@ pub(super) fn run(options: &cli::Serve, json: bool) -> Result<()> {
         true => Predecessor::find(&settings.devices)?,
         false => None,
     };
-    let taken = predecessor.map(Predecessor::replace).transpose()?.flatten();
-    let target = Target::start_on(&settings, taken)?;
+    let taken = predecessor.map(Predecessor::replace).transpose()?;
+    let target = Target::start_on(&settings, taken.unwrap_or_default())?;
     let address = target.address().map(|address| address.to_string());
-    let place = address.as_deref().unwrap_or("no address");
+    let tls_address = target.tls_address().map(|address| address.to_string());
+    let place = match (&address, &tls_address) {
+        (None, None) => "no address".to_owned(),
+        (Some(at), None) => at.clone(),
+        (None, Some(tls)) => format!("{tls} (TLS)"),
+        (Some(at), Some(tls)) => format!("{at} and {tls} (TLS)"),
+    };
     let line = match json {
-        true => json!({ "address": address }).to_string(),
+        true => json!({ "address": address, "tls_address": tls_address }).to_string(),
         false => format!("serving {names} on {place}"),
     };
     let mut output = match options.background {
@@ -105,7 +111,7 @@ fn wait(signals: &mut Signals, target: &Target, background: bool) -> End {
             return End::Failed;
         }
         if mount_seen && target.has_lost_mount() {
-            if background || target.address().is_none() {
+            if background || !target.is_reachable() {
                 return End::Unmounted;
             }
             mount_seen = false;

@@ -19,6 +19,7 @@ use softrdma::{
 use super::cpu;
 use super::figures::{Figures, Latencies, latencies};
 use super::shape::{Direction, Offsets, Shape};
+use crate::client::ClientTls;
 use crate::control::{FLAG_WRITE, MESSAGE_BYTES_MAX, Op, Reply, Request};
 use crate::reactor::{LinkTag, Net, Notice, Ring, Tag};
 
@@ -36,6 +37,8 @@ pub struct Victim {
     pub path: String,
     /// Process, if we started it.
     pub pid: Option<u32>,
+    /// How to connect by TLS, if so.
+    pub tls: Option<ClientTls>,
     /// Ask for CRCs.
     pub crc: bool,
     /// Token to present on each connection; empty: none.
@@ -88,6 +91,8 @@ pub fn run(victim: &Victim, shape: &Shape) -> Result<Figures> {
         let stream = TcpStream::connect(victim.address)
             .with_context(|| format!("cannot connect to {}", victim.address))?;
         stream.set_nodelay(true)?;
+        let shake = |tls: &ClientTls| tls.connect(&stream, victim.address, PATIENCE).map(Box::new);
+        let records = victim.tls.as_ref().map(shake).transpose()?;
         let config = Config {
             crc: victim.crc,
             ord_max: (shape.depth as u16).max(1),
@@ -96,7 +101,7 @@ pub fn run(victim: &Victim, shape: &Shape) -> Result<Figures> {
             ..Config::default()
         };
         let tag = net
-            .add(stream.into(), |_| {
+            .add_over(stream.into(), records, |_| {
                 Connection::initiator(config, &table, &victim.token, Time(0))
                     .expect("no token is too long for private data")
             })

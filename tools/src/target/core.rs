@@ -9,6 +9,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
 use contigfs::GrowError;
+use flashnet_tls::Records;
 use ftl::device::array::{PartId, Splitter};
 use ftl::{Action, ActionId, Event as FtlEvent, MediaError, MediaOp, Port};
 use slab::Slab;
@@ -313,7 +314,7 @@ impl Core {
                     self.net.ring.accept(socket.as_raw_fd(), 0);
                     self.listener = Some(socket);
                 }
-                Job::Adopt(socket) => self.adopt(now, socket),
+                Job::Adopt(socket, tls) => self.adopt(now, socket, tls),
                 Job::Reply(tag, bytes) => self.reply(tag, bytes),
                 // Jobs are taken between two steps of connections: whatever was under way when this was sent is over.
                 Job::Barrier(waiter) => {
@@ -476,9 +477,9 @@ impl Core {
             let target = self.next % self.parts.peers.len();
             self.next += 1;
             if target == self.parts.index {
-                self.adopt(now, socket);
+                self.adopt(now, socket, None);
             } else {
-                let _ = self.parts.peers[target].send(Job::Adopt(socket));
+                let _ = self.parts.peers[target].send(Job::Adopt(socket, None));
             }
         } else if self.stopping.is_none() && !std::mem::replace(&mut self.accept_trouble, true) {
             let error = io::Error::from_raw_os_error(-done.result);
@@ -505,7 +506,7 @@ impl Core {
         }
     }
 
-    fn adopt(&mut self, now: Time, socket: Socket) {
+    fn adopt(&mut self, now: Time, socket: Socket, tls: Option<Box<Records>>) {
         let peer = socket.peer_addr().ok().and_then(|a| a.as_socket());
         if self.parts.connections.fetch_add(1, Ordering::Relaxed) >= self.parts.connections_max {
             self.parts.connections.fetch_sub(1, Ordering::Relaxed);
@@ -519,10 +520,12 @@ impl Core {
         if let Err(error) = tune(&socket) {
             debug!(%error, ?peer, "socket options");
         }
-        let config = self.parts.config.clone();
+        let mut config = self.parts.config.clone();
+        // TLS has better checksums; who asks gets both.
+        config.crc &= tls.is_none();
         let table = &self.parts.table;
         let mss = socket.tcp_mss().unwrap_or(1448).min(u32::from(u16::MAX)) as u16;
-        let added = self.net.add(socket, |tag| {
+        let added = self.net.add_over(socket, tls, |tag| {
             let config = Config {
                 tag: tag.0,
                 ulpdu_foreign: mulpdu(mss, false),

@@ -22,7 +22,7 @@ use softrdma::{Buffer, Config, RegionTable};
 use tracing::{info, warn};
 
 use super::core::{ControlSenders, Core, CoreParts};
-use super::handover::{Handover, Replacement};
+use super::handover::{Handover, Replacement, Sockets};
 use super::housekeeper::Housekeeper;
 use super::job::Job;
 use super::lane::Lanes;
@@ -40,6 +40,7 @@ use super::sessions::Sessions;
 use super::settings::Settings;
 use super::store::TargetStore;
 use super::tenancy::{Observers, TargetHooks, Tenancy};
+use super::tls_door::TlsDoor;
 use crate::client::WINDOW_MAX;
 use crate::credentials::{ANONYMOUS, Registry, registry, unix_now};
 use crate::devices::{self, Access};
@@ -66,6 +67,8 @@ const DRAIN_FOR_ANOTHER: Duration = Duration::from_millis(300);
 #[derive(Debug)]
 pub struct Target {
     address: Option<SocketAddr>,
+    tls_address: Option<SocketAddr>,
+    tls_door: Option<TlsDoor>,
     mounted: Option<Mounted>,
     mapped: Arc<Mapped>,
     fs: Arc<Fs<TargetStore>>,
@@ -87,25 +90,18 @@ pub struct Target {
 impl Target {
     /// Starts everything. When this returns, clients can connect and the mount is there.
     pub fn start(settings: &Settings) -> Result<Self> {
-        Self::start_on(settings, None)
+        Self::start_on(settings, Sockets::default())
     }
 
-    /// The same, with the listening socket of a target that has been replaced, if that is where it shall listen.
-    pub fn start_on(settings: &Settings, taken: Option<Socket>) -> Result<Self> {
-        let taken = taken.filter(|socket| listens_at(socket, settings.listen));
-        let listener = match taken {
-            Some(socket) => Some(socket),
-            None => settings.listen.map(listen).transpose()?,
+    /// The same, with the listening sockets of a target that has been replaced, if that is where it shall listen.
+    pub fn start_on(settings: &Settings, taken: Sockets) -> Result<Self> {
+        let tls_listen = settings.tls.as_ref().map(|tls| tls.listen);
+        let sockets = Sockets {
+            plain: listen_on(settings.listen, taken.plain, "--listen")?,
+            tls: listen_on(tls_listen, taken.tls, "--tls-listen")?,
         };
-        let address = match &listener {
-            Some(socket) => Some(
-                socket
-                    .local_addr()?
-                    .as_socket()
-                    .context("the listening socket has no IP address")?,
-            ),
-            None => None,
-        };
+        let address = address_of(sockets.plain.as_ref())?;
+        let tls_address = address_of(sockets.tls.as_ref())?;
         let epoch = Instant::now();
         let threads = CONTROL_THREADS + settings.fuse.threads_max() + OTHER_THREADS;
         let (ftl, device) = open_volume(settings, threads)?;
@@ -225,6 +221,8 @@ impl Target {
         let housekeeper = Housekeeper::start(Arc::clone(&fs), Arc::clone(&ftl), registry)?;
         let mut target = Self {
             address,
+            tls_address,
+            tls_door: None,
             mounted: None,
             mapped,
             fs,
@@ -241,7 +239,7 @@ impl Target {
             handover: None,
             ready_file: settings.ready_file.clone(),
         };
-        if let Err(error) = target.open_doors(settings, listener, operator) {
+        if let Err(error) = target.open_doors(settings, sockets, operator) {
             // What was started must end: a half-started target would hold the device.
             if let Err(stop) = target.stop() {
                 warn!(%stop, "while giving up");
@@ -255,7 +253,7 @@ impl Target {
     fn open_doors(
         &mut self,
         settings: &Settings,
-        listener: Option<Socket>,
+        sockets: Sockets,
         operator: Operator,
     ) -> Result<()> {
         if let Some(dir) = &settings.mount {
@@ -270,30 +268,48 @@ impl Target {
             info!(dir = %dir.display(), "mounted");
             self.mounted = Some(mounted);
         }
-        let again = listener.as_ref().map(Socket::try_clone).transpose()?;
-        match Handover::offer(&settings.devices, again, operator) {
+        match Handover::offer(&settings.devices, sockets.try_clone()?, operator) {
             Ok(handover) => self.handover = Some(handover),
             Err(error) => warn!(%error, "this target can not be replaced while it runs"),
         }
-        if let Some(listener) = listener {
+        if let Some(listener) = sockets.plain {
             self.inboxes[0]
                 .send(Job::Listen(listener))
                 .map_err(|_| anyhow!("the reactor ended while starting"))?;
         }
-        let address = self.address.map_or("none".to_owned(), |at| at.to_string());
+        if let Some((listener, tls)) = sockets.tls.zip(settings.tls.as_ref()) {
+            let door = TlsDoor::open(listener, tls.how.clone(), self.inboxes.clone());
+            self.tls_door = Some(door.context("cannot listen for TLS")?);
+        }
+        let text = |at: Option<SocketAddr>| at.map_or("none".to_owned(), |at| at.to_string());
+        let (address, tls_address) = (text(self.address), text(self.tls_address));
         if let Some(path) = &settings.ready_file {
             let temporary = path.with_extension("tmp");
-            fs::write(&temporary, format!("{address}\n"))
+            let line_of_tls = match self.tls_address {
+                Some(at) => format!("{at}\n"),
+                None => String::new(),
+            };
+            fs::write(&temporary, format!("{address}\n{line_of_tls}"))
                 .and_then(|()| fs::rename(&temporary, path))
                 .with_context(|| format!("cannot write the ready file {}", path.display()))?;
         }
-        info!(address, "serving");
+        info!(address, tls_address, "serving");
         Ok(())
     }
 
     /// Where clients connect, if they can.
     pub fn address(&self) -> Option<SocketAddr> {
         self.address
+    }
+
+    /// Whether clients can connect.
+    pub fn is_reachable(&self) -> bool {
+        self.address.or(self.tls_address).is_some()
+    }
+
+    /// Where clients connect by TLS, if they can.
+    pub fn tls_address(&self) -> Option<SocketAddr> {
+        self.tls_address
     }
 
     /// Whether a reactor has ended by itself, which only a broken ring does.
@@ -333,6 +349,8 @@ impl Target {
     fn end(mut self, drain: Duration) -> Result<()> {
         // First: a target that takes over wants this name.
         drop(self.handover.take());
+        // Before the reactors: they get no more connections.
+        drop(self.tls_door.take());
         let mut first_error = None;
         let mut note = |result: Result<()>| {
             if let Err(error) = result {
@@ -520,8 +538,30 @@ fn reachable(mut address: SocketAddr) -> SocketAddr {
     address
 }
 
+/// The socket that listens at an address: one that does already, or a new one. `option` is that which names the address.
+fn listen_on(
+    at: Option<SocketAddr>,
+    taken: Option<Socket>,
+    option: &str,
+) -> Result<Option<Socket>> {
+    match taken.filter(|socket| listens_at(socket, at)) {
+        Some(socket) => Ok(Some(socket)),
+        None => at.map(|at| listen(at, option)).transpose(),
+    }
+}
+
+/// Where a socket listens.
+fn address_of(socket: Option<&Socket>) -> Result<Option<SocketAddr>> {
+    let Some(socket) = socket else {
+        return Ok(None);
+    };
+    let at = socket.local_addr()?.as_socket();
+    at.context("the listening socket has no IP address")
+        .map(Some)
+}
+
 /// Listens. A target that was killed has the port until the kernel has taken its ring apart, which is waited for.
-fn listen(address: SocketAddr) -> Result<Socket> {
+fn listen(address: SocketAddr, option: &str) -> Result<Socket> {
     let since = Instant::now();
     loop {
         match try_listen(address) {
@@ -534,7 +574,7 @@ fn listen(address: SocketAddr) -> Result<Socket> {
                 return result.with_context(|| match address.port() {
                     0 => format!("cannot listen on {address}"),
                     port => format!(
-                        "cannot listen on {address}: is port {port} taken? (--listen chooses another)"
+                        "cannot listen on {address}: is port {port} taken? ({option} chooses another)"
                     ),
                 });
             }

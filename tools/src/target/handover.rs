@@ -1,9 +1,9 @@
-//! Replacing a running target: the new process gets the listening socket from the old one, which then ends.
+//! Replacing a running target: the new process gets the listening sockets from the old one, which then ends.
 //!
 //! ```text
 //!   new                                         old
 //!    │ ── "FNH1" ─────────────────────────────► │ both look at each other's user
-//!    │ ◄──────────── "FNH1" + the socket ────── │ goes on serving
+//!    │ ◄──────────── "FNH1" + the sockets ───── │ goes on serving
 //!    │ ── "go" ───────────────────────────────► │ drains, closes the volume
 //!    │ ◄────────────────────── end of stream ── │
 //!    │ opens the volume, accepts                ╵
@@ -11,7 +11,7 @@
 //!
 //! Who says another word than the first is an [`operator`](super::operator) with a question.
 //!
-//! Connections that are made in between wait in the queue of the socket. Until "go" the end of either changes nothing; after it
+//! Connections that are made in between wait in the queues of the sockets. Until "go" the end of either changes nothing; after it
 //! the new one opens the volume however the old one ended.
 
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
@@ -35,6 +35,10 @@ use tracing::{info, warn};
 use super::operator::{self, Operator};
 
 const HELLO: &[u8; 4] = b"FNH1";
+/// The same of one whose last socket is that for TLS.
+const HELLO_TLS: &[u8; 4] = b"FNHT";
+/// Sockets at most.
+const SOCKETS_MAX: usize = 2;
 const GO: &[u8; 2] = b"go";
 /// Longest wait for a word of the other.
 const WORD: Duration = Duration::from_secs(10);
@@ -63,6 +67,26 @@ fn is_ours(stream: &UnixStream) -> io::Result<bool> {
     Ok(peer == 0 || peer == unsafe { libc::geteuid() })
 }
 
+/// The listening sockets of a target.
+#[derive(Debug, Default)]
+pub struct Sockets {
+    /// For connections as they are.
+    pub plain: Option<Socket>,
+    /// For connections by TLS.
+    pub tls: Option<Socket>,
+}
+
+impl Sockets {
+    /// The same once more.
+    pub(super) fn try_clone(&self) -> io::Result<Self> {
+        let again = |socket: &Option<Socket>| socket.as_ref().map(Socket::try_clone).transpose();
+        Ok(Self {
+            plain: again(&self.plain)?,
+            tls: again(&self.tls)?,
+        })
+    }
+}
+
 /// A target that wants to take over, and has said so. Dropping it tells it that the volume is closed.
 #[derive(Debug)]
 pub struct Replacement(#[allow(dead_code, reason = "its end is what is said")] UnixStream);
@@ -76,11 +100,11 @@ pub(super) struct Handover {
 }
 
 impl Handover {
-    /// Waits for whoever wants to take over the target of these devices, and its listening socket; meanwhile `operator` is
+    /// Waits for whoever wants to take over the target of these devices, and its listening sockets; meanwhile `operator` is
     /// asked.
     pub(super) fn offer(
         devices: &[PathBuf],
-        socket: Option<Socket>,
+        sockets: Sockets,
         operator: Operator,
     ) -> io::Result<Self> {
         let listener = UnixListener::bind_addr(&name(devices)?)?;
@@ -88,7 +112,7 @@ impl Handover {
         let accepting = listener.try_clone()?;
         let thread = Builder::new()
             .name("handover".into())
-            .spawn(move || wait(&accepting, (socket.as_ref(), &operator), &sender))?;
+            .spawn(move || wait(&accepting, (&sockets, &operator), &sender))?;
         Ok(Self {
             listener,
             asked,
@@ -122,11 +146,11 @@ impl Drop for Handover {
 
 fn wait(
     listener: &UnixListener,
-    (socket, operator): (Option<&Socket>, &Operator),
+    (sockets, operator): (&Sockets, &Operator),
     asked: &Sender<Replacement>,
 ) {
     while let Ok((stream, _)) = listener.accept() {
-        match serve(stream, socket, operator) {
+        match serve(stream, sockets, operator) {
             Ok(Some(replacement)) => {
                 let _ = asked.send(replacement);
                 return;
@@ -142,7 +166,7 @@ fn wait(
 /// Does what somebody wants: one that takes over is answered.
 fn serve(
     mut stream: UnixStream,
-    socket: Option<&Socket>,
+    sockets: &Sockets,
     operator: &Operator,
 ) -> io::Result<Option<Replacement>> {
     stream.set_read_timeout(Some(WORD))?;
@@ -153,17 +177,19 @@ fn serve(
     let mut hello = [0; 4];
     stream.read_exact(&mut hello)?;
     match &hello {
-        HELLO => hand_over(stream, socket).map(Some),
+        HELLO => hand_over(stream, sockets).map(Some),
         operator::HELLO => operator.answer(stream).map(|()| None),
         _ => Err(io::ErrorKind::InvalidData.into()),
     }
 }
 
-fn hand_over(mut stream: UnixStream, socket: Option<&Socket>) -> io::Result<Replacement> {
-    let sockets: Vec<RawFd> = socket.iter().map(|socket| socket.as_raw_fd()).collect();
-    let rights = [ControlMessage::ScmRights(&sockets)];
-    let rights = if sockets.is_empty() { &[] } else { &rights[..] };
-    let said = [IoSlice::new(HELLO)];
+fn hand_over(mut stream: UnixStream, sockets: &Sockets) -> io::Result<Replacement> {
+    let all = sockets.plain.iter().chain(&sockets.tls);
+    let all: Vec<RawFd> = all.map(|socket| socket.as_raw_fd()).collect();
+    let rights = [ControlMessage::ScmRights(&all)];
+    let rights = if all.is_empty() { &[] } else { &rights[..] };
+    let word = sockets.tls.as_ref().map_or(HELLO, |_| HELLO_TLS);
+    let said = [IoSlice::new(word)];
     sendmsg::<()>(stream.as_raw_fd(), &said, rights, MsgFlags::empty(), None)?;
     let mut go = [0; 2];
     stream.read_exact(&mut go)?;
@@ -194,7 +220,7 @@ pub(super) fn connect(devices: &[PathBuf]) -> Result<Option<UnixStream>> {
 #[derive(Debug)]
 pub struct Predecessor {
     stream: UnixStream,
-    socket: Option<Socket>,
+    sockets: Sockets,
 }
 
 impl Predecessor {
@@ -205,12 +231,12 @@ impl Predecessor {
         };
         stream.set_read_timeout(Some(WORD))?;
         stream.write_all(HELLO)?;
-        let socket = receive(&stream).context("the running target does not hand over")?;
-        Ok(Some(Self { stream, socket }))
+        let sockets = receive(&stream).context("the running target does not hand over")?;
+        Ok(Some(Self { stream, sockets }))
     }
 
-    /// Lets it end, and waits until it has closed the volume. Returns its listening socket, if it had one.
-    pub fn replace(mut self) -> Result<Option<Socket>> {
+    /// Lets it end, and waits until it has closed the volume. Returns its listening sockets.
+    pub fn replace(mut self) -> Result<Sockets> {
         self.stream.write_all(GO)?;
         self.stream.shutdown(Shutdown::Write)?;
         self.stream.set_read_timeout(Some(END))?;
@@ -221,28 +247,33 @@ impl Predecessor {
             Err(error) => return Err(error).context("the running target does not end"),
         }
         info!("the running target has closed the volume");
-        Ok(self.socket)
+        Ok(self.sockets)
     }
 }
 
-fn receive(stream: &UnixStream) -> io::Result<Option<Socket>> {
+fn receive(stream: &UnixStream) -> io::Result<Sockets> {
     let mut word = [0; 4];
-    let mut space = nix::cmsg_space!([RawFd; 1]);
+    let mut space = nix::cmsg_space!([RawFd; SOCKETS_MAX]);
     let mut slices = [IoSliceMut::new(&mut word)];
     let flags = MsgFlags::MSG_CMSG_CLOEXEC;
     let message = recvmsg::<()>(stream.as_raw_fd(), &mut slices, Some(&mut space), flags)?;
-    let mut socket = None;
+    let mut sockets = Vec::new();
     for control in message.cmsgs()? {
         if let ControlMessageOwned::ScmRights(descriptors) = control {
             for descriptor in descriptors {
                 // SAFETY: the kernel has just made it for this process, and nobody else has it.
                 let owned = unsafe { OwnedFd::from_raw_fd(descriptor) };
-                socket.get_or_insert(Socket::from(owned));
+                sockets.push(Socket::from(owned));
             }
         }
     }
-    match &word == HELLO {
-        true => Ok(socket),
-        false => Err(io::ErrorKind::UnexpectedEof.into()),
-    }
+    let tls = match &word {
+        HELLO => None,
+        HELLO_TLS => sockets.pop(),
+        _ => return Err(io::ErrorKind::UnexpectedEof.into()),
+    };
+    Ok(Sockets {
+        plain: sockets.pop(),
+        tls,
+    })
 }

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use contigfs::{GrowError, StoreError};
+use flashnet_tls::Records;
 use ftl::snapshot::SnapshotChange;
 use ftl::{Action, AtomicBatch, GetError, Intent, Lba, LbaRange, PageRef, Port};
 use socket2::Socket;
@@ -70,8 +71,8 @@ pub(super) enum Job {
     Media(Port, Action),
     /// Accept connections from this listening socket on.
     Listen(Socket),
-    /// Serve this connected socket.
-    Adopt(Socket),
+    /// Serve this connected socket, on which TLS may have been set up.
+    Adopt(Socket, Option<Box<Records>>),
     /// Answer when no step of a connection is under way that began before.
     Barrier(Waiter<()>),
     /// Give back what connections hold of these backings if `renew`, and answer when nothing is outstanding of them.

@@ -38,12 +38,15 @@ mod stalls;
 mod store;
 mod streams;
 mod tenancy;
+mod tls_door;
+mod tls_settings;
 
 pub use daemon::{Target, detach, take_down};
 pub use exports::{Export, ExportError, Exports};
-pub use handover::{Predecessor, Replacement};
+pub use handover::{Predecessor, Replacement, Sockets};
 pub use operator::{Question, ask};
 pub use pages::POOL_PER_CONNECTION;
 pub use service::DRAM_PATH;
 pub use settings::{PORT, Settings};
 pub use tenancy::TenantSettings;
+pub use tls_settings::TlsSettings;

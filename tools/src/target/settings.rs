@@ -13,6 +13,7 @@ use serde::{Deserialize, Deserializer};
 
 use super::exports::{Export, Exports};
 use super::tenancy::{TenantEntry, TenantSettings};
+use super::tls_settings::{FileTls, TlsSettings};
 use crate::cli;
 use crate::cli::mount::{Listen, MountOptions};
 use crate::devices::{self, are_blocks};
@@ -33,6 +34,8 @@ struct FileSettings {
     options: MountOptions,
     listen: Option<Listen>,
     insecure: Option<bool>,
+    #[serde(default)]
+    tls: FileTls,
     #[serde(default)]
     export: Vec<Export>,
     #[serde(default, deserialize_with = "size")]
@@ -91,6 +94,8 @@ pub struct Settings {
     pub fuse: contigfs::fuse::MountOptions,
     /// Where to listen, if anywhere.
     pub listen: Option<SocketAddr>,
+    /// Where and how clients connect by TLS, if they can.
+    pub tls: Option<TlsSettings>,
     /// What remote clients may use.
     pub exports: Exports,
     /// Who may connect with a token.
@@ -156,24 +161,27 @@ impl Settings {
             None if options.background => None,
             None => Some(SocketAddr::from((Ipv4Addr::LOCALHOST, PORT))),
         };
+        let tls = TlsSettings::new(&options.tls, file.tls)?;
         let mount = options.mount.clone().or(file.mount);
-        if listen.is_none() && mount.is_none() {
+        if listen.is_none() && tls.is_none() && mount.is_none() {
             bail!(
                 "there is nothing to serve: name a directory (--mount), or an address (--listen)"
             );
         }
         let insecure =
             options.insecure || mount_options.insecure.or(file.insecure).unwrap_or(false);
-        if let Some(address) = listen
-            && !address.ip().is_loopback()
-            && !insecure
-            && file.tenant.is_empty()
-        {
-            bail!(
-                "{address} is reachable from other machines and peers are not authenticated: \
-                 listen on 127.0.0.1, name tenants in the configuration file, \
-                 or say --insecure (-o insecure) on a network where everybody may read and write"
-            );
+        // By TLS with certificates of clients, peers are authenticated.
+        let by_tls = tls.as_ref().filter(|tls| !tls.how.wants_certificates());
+        let unauthenticated = [listen, by_tls.map(|tls| tls.listen)];
+        for address in unauthenticated.into_iter().flatten() {
+            if !address.ip().is_loopback() && !insecure && file.tenant.is_empty() {
+                bail!(
+                    "{address} is reachable from other machines and peers are not authenticated: \
+                     listen on 127.0.0.1, name tenants in the configuration file, \
+                     listen for TLS only and want certificates of clients (--tls-client-ca), \
+                     or say --insecure (-o insecure) on a network where everybody may read and write"
+                );
+            }
         }
         let credential_lifetime = file.credential_lifetime.unwrap_or(CREDENTIAL_LIFETIME);
         if credential_lifetime < Duration::from_secs(1) {
@@ -253,6 +261,7 @@ impl Settings {
             discard,
             mount,
             listen,
+            tls,
             strangers: tenants.is_empty() || insecure,
             exports,
             tenants,
