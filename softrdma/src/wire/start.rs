@@ -110,7 +110,11 @@ impl<'a> StartFrame<'a> {
             if !KEY_REQUEST.starts_with(said) && !KEY_REPLY.starts_with(said) {
                 return Err(SetupError::BadKey);
             }
-            return Ok(NextStart::Need(size_of::<RawStart>()));
+            // Each byte of the key is looked at when it comes, however the stream is cut.
+            return Ok(NextStart::Need(match bytes.len() {
+                len if len < KEY_REQUEST.len() => len + 1,
+                _ => size_of::<RawStart>(),
+            }));
         };
         let kind = match &raw.key {
             KEY_REQUEST => StartKind::Request,
@@ -278,7 +282,25 @@ mod tests {
     fn every_prefix_needs_more() {
         for n in 0..REQUEST.len() {
             let need = StartFrame::parse(StartKind::Request, &REQUEST[..n]);
-            assert_eq!(need, Ok(NextStart::Need(if n < 20 { 20 } else { 26 })));
+            let wanted = match n {
+                ..16 => n + 1,
+                16..20 => 20,
+                _ => 26,
+            };
+            assert_eq!(need, Ok(NextStart::Need(wanted)));
+        }
+    }
+
+    /// What begins like a key and is none is refused at its first wrong byte, whatever comes after it, or does not.
+    #[test]
+    fn a_wrong_key_is_noticed_at_once() {
+        for wrong in 0..16 {
+            let mut bytes = REQUEST.to_vec();
+            bytes[wrong] = b'#';
+            for end in 1..bytes.len() {
+                let refused = StartFrame::parse(StartKind::Request, &bytes[..end]).is_err();
+                assert_eq!(refused, end > wrong, "byte {wrong} of {end}");
+            }
         }
     }
 
