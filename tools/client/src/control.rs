@@ -344,6 +344,9 @@ impl Reply {
         let mut words = Vec::new();
         if raw.op.get() == Op::Atomics.code() && raw.status.get() == 0 {
             let (whole, rest) = payload.as_chunks();
+            if !rest.is_empty() {
+                return Err(Malformed::Short);
+            }
             words.extend(whole.iter().map(|word| u64::from_be_bytes(*word)));
             payload = rest;
         }
