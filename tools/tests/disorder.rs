@@ -216,7 +216,7 @@ fn sigterm_under_load() {
         let address = target.address;
         let end = AtomicBool::new(false);
         thread::scope(|scope| {
-            for n in 0..8 {
+            for n in 0..24 {
                 let end = &end;
                 scope.spawn(move || {
                     while !end.load(Ordering::Relaxed) {

@@ -21,7 +21,7 @@ use softrdma::{
 };
 use tracing::{debug, info, warn};
 
-use super::job::{Job, PagesJob, one_by_one};
+use super::job::{Job, PagesJob, Waiter, one_by_one};
 use super::lane::Lanes;
 use super::media::Media;
 use super::pages::{FlashPages, Waiting};
@@ -58,8 +58,16 @@ impl ControlSenders {
     }
 
     pub(super) fn send(&self, tag: LinkTag, job: ControlJob) {
-        // The threads outlive the reactors.
-        let _ = self.0[tag.0 as usize % self.0.len()].send(job);
+        let thread = (tag.0 as usize).checked_rem(self.0.len());
+        if let Some(sender) = thread.map(|thread| &self.0[thread]) {
+            // The threads outlive the senders.
+            let _ = sender.send(job);
+        }
+    }
+
+    /// Lets the threads end; what is sent from now on is lost.
+    fn hang_up(&mut self) {
+        self.0.clear();
     }
 }
 
@@ -94,6 +102,16 @@ pub(super) struct CoreParts {
     pub epoch: Instant,
 }
 
+/// The end of the connections.
+#[derive(Debug)]
+struct HangUp {
+    since: Instant,
+    /// How long they may take to end in order.
+    drain: Duration,
+    /// Dropped when no connection will ask for anything any more.
+    asked_by: Option<Waiter<()>>,
+}
+
 /// One reactor of the target.
 #[derive(Debug)]
 pub(super) struct Core {
@@ -108,8 +126,10 @@ pub(super) struct Core {
     /// Takes actions apart, and puts their answers together, if there are several devices.
     splitter: Option<Splitter>,
     jobs: VecDeque<Job>,
-    /// Since when, and how long connections may take to end in order.
-    stopping: Option<(Instant, Duration)>,
+    /// The connections are to end.
+    hanging_up: Option<HangUp>,
+    /// Nobody needs this reactor any more.
+    ending: bool,
     next: usize,
     /// The last accept failed.
     accept_trouble: bool,
@@ -129,7 +149,8 @@ impl Core {
             parts,
             media: Slab::new(),
             jobs: VecDeque::new(),
-            stopping: None,
+            hanging_up: None,
+            ending: false,
             next: 0,
             accept_trouble: false,
             accept_at: None,
@@ -141,7 +162,8 @@ impl Core {
         loop {
             let now = self.now();
             self.pump(now);
-            if self.finished() {
+            self.hang_up();
+            if self.ending && self.media.is_empty() {
                 return Ok(());
             }
             match self.parts.poll {
@@ -354,7 +376,8 @@ impl Core {
                         reception::accept(connection);
                     }
                 }
-                Job::Stop(drain) => self.stop(drain),
+                Job::HangUp(drain, asked_by) => self.start_hanging_up(drain, asked_by),
+                Job::End => self.ending = true,
             }
         }
     }
@@ -481,7 +504,7 @@ impl Core {
             } else {
                 let _ = self.parts.peers[target].send(Job::Adopt(socket, None));
             }
-        } else if self.stopping.is_none() && !std::mem::replace(&mut self.accept_trouble, true) {
+        } else if self.hanging_up.is_none() && !std::mem::replace(&mut self.accept_trouble, true) {
             let error = io::Error::from_raw_os_error(-done.result);
             warn!(%error, "cannot accept connections at the moment");
         }
@@ -507,6 +530,9 @@ impl Core {
     }
 
     fn adopt(&mut self, now: Time, socket: Socket, tls: Option<Box<Records>>) {
+        if self.hanging_up.is_some() {
+            return;
+        }
         let peer = socket.peer_addr().ok().and_then(|a| a.as_socket());
         if self.parts.connections.fetch_add(1, Ordering::Relaxed) >= self.parts.connections_max {
             self.parts.connections.fetch_sub(1, Ordering::Relaxed);
@@ -562,11 +588,15 @@ impl Core {
         }
     }
 
-    fn stop(&mut self, drain: Duration) {
-        if self.stopping.is_some() {
+    fn start_hanging_up(&mut self, drain: Duration, asked_by: Waiter<()>) {
+        if self.hanging_up.is_some() {
             return;
         }
-        self.stopping = Some((Instant::now(), drain));
+        self.hanging_up = Some(HangUp {
+            since: Instant::now(),
+            drain,
+            asked_by: Some(asked_by),
+        });
         if self.listener.is_some() {
             self.net.ring.cancel(Tag::Accept(0));
             self.listener = None;
@@ -578,20 +608,25 @@ impl Core {
         }
     }
 
-    /// Whether a stop has been asked for and everything of this reactor has ended.
-    fn finished(&mut self) -> bool {
-        let Some((since, drain)) = self.stopping else {
-            return false;
+    /// Goes on ending the connections, if that is asked for, and tells when it is over.
+    ///
+    /// The control threads end when all reactors have hung up. What they are in the middle of may wait for room or for a
+    /// page, which it is the reactors' work to make, so these stay until they are told to end.
+    fn hang_up(&mut self) {
+        let Some(hanging_up) = self.hanging_up.as_mut().filter(|h| h.asked_by.is_some()) else {
+            return;
         };
-        let overdue = since.elapsed() > drain;
-        if overdue {
+        let elapsed = hanging_up.since.elapsed();
+        if self.net.is_empty() || elapsed > 2 * hanging_up.drain {
+            self.parts.reception.control.hang_up();
+            hanging_up.asked_by = None;
+        } else if elapsed > hanging_up.drain {
             for tag in self.net.tags() {
                 if let Some(connection) = self.net.connection(tag) {
                     connection.abort();
                 }
             }
         }
-        (self.net.is_empty() || since.elapsed() > 2 * drain) && self.media.is_empty()
     }
 
     /// How long nothing will happen unless a completion arrives.
@@ -599,7 +634,8 @@ impl Core {
         let now = self.now().0;
         let flash = self.parts.pages.ftl.poll_timeout().map(|t| t.0);
         let links = self.net.next_timeout().map(|t| t.0);
-        let stop = self.stopping.map(|_| now + STOP_LOOK.as_nanos() as u64);
+        let stop = self.hanging_up.as_ref();
+        let stop = stop.map(|_| now + STOP_LOOK.as_nanos() as u64);
         let accept = self.accept_at.map(|t| t.0);
         let due = [flash, links, stop, accept].into_iter().flatten().min()?;
         Some(Duration::from_nanos(due.saturating_sub(now)))

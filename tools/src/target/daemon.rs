@@ -24,7 +24,7 @@ use tracing::{info, warn};
 use super::core::{ControlSenders, Core, CoreParts};
 use super::handover::{Handover, Replacement, Sockets};
 use super::housekeeper::Housekeeper;
-use super::job::Job;
+use super::job::{Job, ask_all};
 use super::lane::Lanes;
 use super::mapped::Mapped;
 use super::media::Media;
@@ -370,16 +370,7 @@ impl Target {
         if let Some(readahead) = &self.readahead {
             readahead.stop();
         }
-        for inbox in &self.inboxes {
-            let _ = inbox.send(Job::Stop(drain));
-        }
-        for reactor in self.reactors.drain(..) {
-            let ended = reactor
-                .join()
-                .map_err(|_| anyhow!("a reactor panicked"))
-                .and_then(|result| result.context("a reactor failed"));
-            note(ended);
-        }
+        ask_all(&self.inboxes, |hung_up| Job::HangUp(drain, hung_up));
         for thread in self.control.drain(..) {
             note(
                 thread
@@ -389,6 +380,17 @@ impl Target {
         }
         // Only connections and control threads ask for it.
         drop(self.privileges.take());
+        // Whoever waits for the volume waits for them, so they are the last to end.
+        for inbox in &self.inboxes {
+            let _ = inbox.send(Job::End);
+        }
+        for reactor in self.reactors.drain(..) {
+            let ended = reactor
+                .join()
+                .map_err(|_| anyhow!("a reactor panicked"))
+                .and_then(|result| result.context("a reactor failed"));
+            note(ended);
+        }
         if let Some(lanes) = &self.lanes {
             lanes.settle();
         }

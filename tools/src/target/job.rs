@@ -98,8 +98,11 @@ pub(super) enum Job {
     Fence(LinkTag, Owner),
     /// Accept a connection whose predecessor has been ended.
     Admit(LinkTag),
-    /// Stop: end the connections, by force after this long, write out everything, return.
-    Stop(Duration),
+    /// End the connections, by force after this long, then hang up: nobody asks for anything any more, which drops the
+    /// waiter. The volume is served on.
+    HangUp(Duration, Waiter<()>),
+    /// Return, when the device has carried out what it was asked for.
+    End,
 }
 
 /// Whether who wants several pages asks for the next only when it has got the one before.
