@@ -9,7 +9,7 @@ use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
@@ -17,6 +17,7 @@ use std::time::Duration;
 use common::{FLASHNET, Image, Target, bad, can_serve, good, pattern};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use softrdma::CloseReason;
+use softrdma::wire::start::{StartFrame, StartKind};
 use tools::client::{
     Atomic, Client, ClientError, ClientFiles, ClientTls, Identity, Session, SessionOptions,
     TlsError,
@@ -135,6 +136,8 @@ struct Nature {
     deaf: AtomicBool,
     /// The next bytes of the client arrive with one bit changed.
     flips: AtomicBool,
+    /// And those of the target.
+    flips_back: AtomicBool,
     /// Everything, in both directions.
     record: Mutex<Vec<u8>>,
     sockets: Mutex<Vec<TcpStream>>,
@@ -188,7 +191,12 @@ fn pass(mut from: TcpStream, mut to: TcpStream, nature: &Nature, up: bool) {
         if !up && nature.deaf.load(Ordering::SeqCst) {
             continue;
         }
-        if up && nature.flips.swap(false, Ordering::SeqCst) {
+        let flips = if up {
+            &nature.flips
+        } else {
+            &nature.flips_back
+        };
+        if flips.swap(false, Ordering::SeqCst) {
             bytes[count - 1] ^= 4;
         }
         nature
@@ -451,6 +459,98 @@ fn nonsense_disturbs_nobody() {
     assert!(target.0.wait().unwrap().success());
 }
 
+/// Who breaks its stream behind something that is to be answered ends its own connection, and nobody else's (I10).
+#[test]
+fn a_broken_stream_is_its_own_end() {
+    if !can_serve() {
+        return;
+    }
+    let place = Place::new();
+    let (target, at) = place.serve(&[]);
+    let mut there = place.session(at).unwrap();
+    for round in 0..20 {
+        let mut stream = TcpStream::connect(at).unwrap();
+        let patience = Duration::from_secs(10);
+        let mut records = place.tls().connect(&stream, at, patience).unwrap();
+        let mut request = Vec::new();
+        StartFrame {
+            kind: StartKind::Request,
+            markers: false,
+            crc: false,
+            rejected: false,
+            revision: 1,
+            enhanced: None,
+            private_data: &[],
+        }
+        .emit(&mut request);
+        let mut sealed = Vec::new();
+        records.seal(&request, &mut sealed);
+        stream.write_all(&sealed).unwrap();
+        let mut reply = Vec::new();
+        while reply.len() < request.len() {
+            let mut said = [0; 4096];
+            let count = stream.read(&mut said).unwrap();
+            assert!(count > 0);
+            let take = |bytes: &[u8]| reply.extend_from_slice(bytes);
+            records.open(&said[..count], take).unwrap();
+        }
+        assert_eq!(reply[16] & 0x20, 0, "accepted");
+        // An FPDU of an operation that there is not, which is answered by a Terminate, and what is no record.
+        let mut sealed = Vec::new();
+        records.seal(&[0, 20, 0x41, 0x4f], &mut sealed);
+        records.seal(&[0; 22], &mut sealed);
+        sealed.extend_from_slice(b"\x17\x03\x03\x00\x20this is no record, nor any other");
+        if round % 2 == 1 {
+            records.finish(&mut sealed);
+        }
+        stream.write_all(&sealed).unwrap();
+        common::drain(&mut stream);
+        stat(&mut there).unwrap();
+    }
+    there.close();
+    assert!(target.stop().success());
+}
+
+/// Clients that come all at once, as behind a target that was not there for a moment, all get in, though they are more than the
+/// lobby has room for.
+#[test]
+fn a_crowd_gets_in() {
+    if !can_serve() {
+        return;
+    }
+    const CROWD: usize = 400;
+    let place = Place::new();
+    let (target, at) = place.serve(&["--pool", "64MiB"]);
+    let signal = |signal| {
+        // SAFETY: a signal to a child that has not been waited for.
+        unsafe { libc::kill(target.pid() as i32, signal) };
+    };
+    signal(libc::SIGSTOP);
+    let come = AtomicUsize::new(0);
+    thread::scope(|scope| {
+        let clients: Vec<_> = (0..CROWD)
+            .map(|_| {
+                scope.spawn(|| {
+                    let stream = TcpStream::connect(at).unwrap();
+                    come.fetch_add(1, Ordering::SeqCst);
+                    let patience = Duration::from_secs(30);
+                    place.tls().connect(&stream, at, patience).map(drop)
+                })
+            })
+            .collect();
+        while come.load(Ordering::SeqCst) < CROWD {
+            thread::sleep(Duration::from_millis(1));
+        }
+        // Their first words are on their way.
+        thread::sleep(Duration::from_millis(200));
+        signal(libc::SIGCONT);
+        for client in clients {
+            client.join().unwrap().unwrap();
+        }
+    });
+    assert!(target.stop().success());
+}
+
 /// The first thing that a client says.
 fn client_hello(place: &Place) -> Vec<u8> {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -520,6 +620,28 @@ fn a_cut_is_no_end() {
         }
         wanted[at..at + bytes.len()].copy_from_slice(&bytes);
     }
+    // Nor is it one when the client waits for an answer, or for nothing.
+    for round in 0..10 {
+        let nature = &wire.nature;
+        match round % 3 {
+            0 => nature.flips_back.store(true, Ordering::SeqCst),
+            1 => nature.flips.store(true, Ordering::SeqCst),
+            _ => {
+                // The first of a pair is the client's.
+                let sockets = nature.sockets.lock().unwrap();
+                let mut to_client = &sockets[sockets.len() - 2];
+                to_client.write_all(b"nonsense, of no record").unwrap();
+            }
+        }
+        assert_eq!(client.stat("/file").unwrap().size, 1 << 20);
+        assert!(!nature.flips.load(Ordering::SeqCst));
+        assert!(!nature.flips_back.load(Ordering::SeqCst));
+        if round % 3 == 2 {
+            // It may have been told while nothing was under way.
+            thread::sleep(Duration::from_millis(20));
+            assert_eq!(client.stat("/file").unwrap().size, 1 << 20);
+        }
+    }
     let mut found = vec![0; 1 << 20];
     file.read_at(&mut found, 0).unwrap();
     assert!(found == wanted);
@@ -568,6 +690,15 @@ fn clients_outlive_targets() {
     assert!(third.ended().success());
     file.read_at(&mut found, 0).unwrap();
     assert!(found == content);
+    // The port of the one kind becomes that of the other.
+    let address = at.to_string();
+    let options = ["--replace", "--listen", &address];
+    let fifth = place.image.serve(&options);
+    assert!(fourth.ended().success());
+    assert_eq!(fifth.address, at);
+    good(&["ls", &fifth.url("/")]);
+    assert!(fifth.stop().success());
+    let (fourth, _) = place.serve_at(&address, &[]);
     let sessions: Vec<_> = (0..20).map(|_| place.session(at).unwrap()).collect();
     assert!(fourth.stop().success());
     // An end in order is announced.

@@ -509,6 +509,8 @@ impl<S: PageStore> Connection<S> {
 
     fn close_finishing(&mut self) {
         if let Phase::Finishing { reason, .. } = std::mem::replace(&mut self.phase, Phase::Closed) {
+            // Nobody hears it any more.
+            self.control_out.clear();
             self.events.push_back(Event::Closed(reason));
         }
     }

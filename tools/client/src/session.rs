@@ -437,8 +437,11 @@ impl Session {
         {
             return ClientError::Denied { address, denial };
         }
-        // A stream that was cut is a connection that was lost.
-        if let Some(cause) = self.tls_error.clone().filter(|cause| !cause.passes()) {
+        // A stream that was cut or changed is a connection that was lost, but for the target's last word in a handshake.
+        if let Some(cause) = self.tls_error.clone()
+            && !self.established
+            && !cause.passes()
+        {
             return ClientError::Tls { address, cause };
         }
         ClientError::Closed { address, reason }

@@ -96,9 +96,15 @@ impl Target {
     /// The same, with the listening sockets of a target that has been replaced, if that is where it shall listen.
     pub fn start_on(settings: &Settings, taken: Sockets) -> Result<Self> {
         let tls_listen = settings.tls.as_ref().map(|tls| tls.listen);
+        // First those that are not wanted any more: the other kind may be to listen there now.
+        let wanted = |socket: Option<Socket>, at| socket.filter(|socket| listens_at(socket, at));
+        let (plain, tls) = (
+            wanted(taken.plain, settings.listen),
+            wanted(taken.tls, tls_listen),
+        );
         let sockets = Sockets {
-            plain: listen_on(settings.listen, taken.plain, "--listen")?,
-            tls: listen_on(tls_listen, taken.tls, "--tls-listen")?,
+            plain: listen_on(settings.listen, plain, "--listen")?,
+            tls: listen_on(tls_listen, tls, "--tls-listen")?,
         };
         let address = address_of(sockets.plain.as_ref())?;
         let tls_address = address_of(sockets.tls.as_ref())?;
@@ -546,7 +552,7 @@ fn listen_on(
     taken: Option<Socket>,
     option: &str,
 ) -> Result<Option<Socket>> {
-    match taken.filter(|socket| listens_at(socket, at)) {
+    match taken {
         Some(socket) => Ok(Some(socket)),
         None => at.map(|at| listen(at, option)).transpose(),
     }

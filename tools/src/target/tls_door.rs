@@ -6,9 +6,10 @@
 //!
 //! # Invariants
 //! - Until its handshake is done, a connection is a guest: there are [`GUESTS_MAX`] at most, each for [`HANDSHAKE`] at most and with
-//!   at most what rustls keeps of a handshake, 64 KiB (I16). When there are too many, who has waited longest is sent
-//!   away: half-open connections, however many come, make others neither wait nor fail, unless they come faster than these take
-//!   to say two things.
+//!   at most what rustls keeps of a handshake, 64 KiB (I16). When there are too many, the next ones wait in the queue of the socket until
+//!   who has waited longest has had [`GRACE`], and is sent away: half-open connections make others wait, at most, and
+//!   fail only if they come faster than [`GUESTS_MAX`] in that time.
+//! - However many come, the thread looks between them whether it is to end.
 //! - What a guest says has no effect on anybody else. Who says what is no TLS, or has no certificate where one is wanted, is
 //!   told so, is logged, and goes.
 //! - Without guests that wait for something the thread sleeps.
@@ -37,6 +38,10 @@ use crate::reactor::Inbox;
 const GUESTS_MAX: usize = 256;
 /// Longest handshake.
 const HANDSHAKE: Duration = Duration::from_secs(10);
+/// How long a guest has at least, whoever else comes.
+const GRACE: Duration = Duration::from_millis(500);
+/// Connections that are accepted one after the other before anybody else is looked at.
+const ACCEPTS_MAX: usize = 32;
 /// How long one that has been refused may take to hear why.
 const LEAVE: Duration = Duration::from_secs(1);
 /// Bytes of it that are still taken: a socket that is closed with bytes in it takes back what was said.
@@ -122,6 +127,7 @@ enum Stage {
 struct Guest {
     stream: TcpStream,
     peer: SocketAddr,
+    since: Instant,
     until: Instant,
     stage: Stage,
 }
@@ -146,7 +152,7 @@ struct Lobby {
     /// By number, so the first has come first.
     guests: BTreeMap<usize, Guest>,
     next: usize,
-    /// When to accept again after that has failed.
+    /// When to accept again, if somebody may be waiting: after that has failed, or when there is room.
     accept_at: Option<Instant>,
     /// The second in which people were last told of a guest.
     warned: u64,
@@ -168,7 +174,10 @@ impl Lobby {
                 }
             }
             let now = Instant::now();
-            if self.accept_at.is_some_and(|at| at <= now) {
+            if self
+                .accept_at
+                .is_some_and(|at| at <= now || !self.is_full())
+            {
                 self.accept();
             }
             let late = |(number, guest): (&usize, &Guest)| (guest.until <= now).then_some(*number);
@@ -187,9 +196,19 @@ impl Lobby {
         Some(due.saturating_duration_since(Instant::now()))
     }
 
+    fn is_full(&self) -> bool {
+        self.guests.len() >= GUESTS_MAX
+    }
+
     fn accept(&mut self) {
         self.accept_at = None;
-        loop {
+        for _ in 0..ACCEPTS_MAX {
+            let now = Instant::now();
+            let oldest = self.guests.values().next().map(|guest| guest.since + GRACE);
+            if let Some(due) = oldest.filter(|due| self.is_full() && *due > now) {
+                self.accept_at = Some(due);
+                return;
+            }
             match self.listener.accept() {
                 Ok((stream, peer)) => self.welcome(stream, peer),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
@@ -198,15 +217,17 @@ impl Lobby {
                 Err(error) => {
                     // Out of descriptors, most likely.
                     self.tell(None, &error);
-                    self.accept_at = Some(Instant::now() + ACCEPT_PAUSE);
+                    self.accept_at = Some(now + ACCEPT_PAUSE);
                     return;
                 }
             }
         }
+        // Guests first.
+        self.accept_at = Some(Instant::now());
     }
 
     fn welcome(&mut self, mut stream: TcpStream, peer: SocketAddr) {
-        if self.guests.len() >= GUESTS_MAX
+        if self.is_full()
             && let Some((&oldest, _)) = self.guests.first_key_value()
         {
             self.send_away(oldest, "too many others have come since");
@@ -222,10 +243,12 @@ impl Lobby {
         ) {
             return self.tell(Some(peer), &error);
         }
+        let since = Instant::now();
         let guest = Guest {
             stream,
             peer,
-            until: Instant::now() + HANDSHAKE,
+            since,
+            until: since + HANDSHAKE,
             stage: Stage::Silent,
         };
         self.guests.insert(number, guest);

@@ -178,8 +178,13 @@ impl Target {
 
     /// Starts a target on a volume of these devices.
     pub fn start_on(devices: &[impl AsRef<std::ffi::OsStr>], more: &[&str]) -> Self {
+        let listen: &[&str] = match more.contains(&"--listen") {
+            true => &[],
+            false => &["--listen", "127.0.0.1:0"],
+        };
         let mut child = Command::new(FLASHNET)
-            .args(["--json", "serve", "--listen", "127.0.0.1:0"])
+            .args(["--json", "serve"])
+            .args(listen)
             .args(devices)
             .args(more)
             .env("FLASHNET_LOG", "warn")

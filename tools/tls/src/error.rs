@@ -70,9 +70,16 @@ impl TlsError {
         }
     }
 
-    /// Whether it may be otherwise at the next attempt.
+    /// Whether it may be otherwise at the next attempt: somebody was cut off, or a bit was changed on the way.
     pub fn passes(&self) -> bool {
-        matches!(self, Self::Ended | Self::Truncated)
+        match self {
+            Self::Ended | Self::Truncated => true,
+            Self::Other(error) => !matches!(
+                error,
+                Error::PeerIncompatible(_) | Error::InvalidCertificate(_) | Error::General(_)
+            ),
+            _ => false,
+        }
     }
 }
 
@@ -100,8 +107,7 @@ impl From<Error> for TlsError {
                 | AlertDescription::UnsupportedCertificate
                 | AlertDescription::CertificateUnknown
                 | AlertDescription::CertificateRevoked
-                | AlertDescription::AccessDenied
-                | AlertDescription::DecryptError => refused(&format!("{alert:?}")),
+                | AlertDescription::AccessDenied => refused(&format!("{alert:?}")),
                 _ => Self::Other(error),
             },
             other => Self::Other(other),

@@ -4,6 +4,7 @@ use std::io::{BufRead, ErrorKind, Write};
 
 use rustls::Connection;
 
+use crate::PROTOCOL;
 use crate::error::TlsError;
 
 /// Turns received records into bytes, and bytes into records. Whoever has it also has the socket.
@@ -17,7 +18,12 @@ pub struct Records {
 }
 
 impl Records {
+    /// Of a handshake that is done, if the peer has named the same protocol.
     pub(crate) fn new(mut tls: Connection) -> Result<Self, TlsError> {
+        // TLS is content with a peer that names none.
+        if tls.alpn_protocol() != Some(PROTOCOL) {
+            return Err(TlsError::OtherProtocol);
+        }
         // What is sealed is taken out at once; who calls bounds how much.
         tls.set_buffer_limit(None);
         let mut records = Self {
@@ -82,12 +88,11 @@ impl Records {
         self.ended
     }
 
-    /// Appends the records of `bytes` to `out`, behind what TLS itself has to say.
+    /// Appends the records of `bytes` to `out`, behind what TLS itself has to say. After an error only the latter: there is nobody any
+    /// more who could be told anything else.
     pub fn seal(&mut self, bytes: &[u8], out: &mut Vec<u8>) {
-        if !bytes.is_empty() {
-            let taken = self.tls.writer().write_all(bytes);
-            taken.expect("the buffer has no limit");
-        }
+        // The buffer has no limit, so an error is one of what was received.
+        let _ = self.tls.writer().write_all(bytes);
         self.flush(out);
     }
 
@@ -117,23 +122,49 @@ mod tests {
     use super::*;
     use crate::provider;
 
+    /// After it has announced its end, an end bears what it can not believe.
+    #[test]
+    fn nonsense_behind_the_own_end() {
+        let (mut client, mut server) = pair(b"");
+        let mut sealed = Vec::new();
+        client.seal(b"one", &mut sealed);
+        let last = sealed.len() - 1;
+        sealed[last] ^= 1;
+        let mut out = Vec::new();
+        server.finish(&mut out);
+        assert!(server.open(&sealed, |_| ()).is_err());
+        server.seal(b"an answer", &mut out);
+    }
+
     /// Both ends of a connection: client, server. What the client says behind the handshake comes along with its end.
     fn pair(early: &[u8]) -> (Records, Records) {
+        let [client, server] = ends(early, [PROTOCOL; 2]).map(|end| Records::new(end).unwrap());
+        (client, server)
+    }
+
+    /// The same before anybody looked which protocols they named.
+    fn ends(early: &[u8], [of_client, of_server]: [&[u8]; 2]) -> [Connection; 2] {
+        let named = |name: &[u8]| match name {
+            [] => Vec::new(),
+            name => vec![name.to_vec()],
+        };
         let made = rcgen::generate_simple_self_signed(["target".to_owned()]).unwrap();
         let mut roots = RootCertStore::empty();
         roots.add(made.cert.der().clone()).unwrap();
         let key = PrivateKeyDer::try_from(made.signing_key.serialize_der()).unwrap();
-        let server = ServerConfig::builder_with_provider(provider())
+        let mut server = ServerConfig::builder_with_provider(provider())
             .with_protocol_versions(&[&TLS13])
             .unwrap()
             .with_no_client_auth()
             .with_single_cert(vec![made.cert.der().clone()], key)
             .unwrap();
-        let client = ClientConfig::builder_with_provider(provider())
+        let mut client = ClientConfig::builder_with_provider(provider())
             .with_protocol_versions(&[&TLS13])
             .unwrap()
             .with_root_certificates(roots)
             .with_no_client_auth();
+        client.alpn_protocols = named(of_client);
+        server.alpn_protocols = named(of_server);
         let name = ServerName::try_from("target").unwrap();
         let mut client = ClientConnection::new(Arc::new(client), name).unwrap();
         let mut server = ServerConnection::new(Arc::new(server)).unwrap();
@@ -161,9 +192,17 @@ mod tests {
                 client.process_new_packets().unwrap();
             }
         }
-        let both = [Connection::from(client), Connection::from(server)];
-        let [client, server] = both.map(|end| Records::new(end).unwrap());
-        (client, server)
+        [client.into(), server.into()]
+    }
+
+    /// Who does not say what it speaks inside of TLS speaks something else: neither end goes on with it.
+    #[test]
+    fn both_name_the_protocol() {
+        for named in [[PROTOCOL, b""], [b"", PROTOCOL], [b"", b""]] {
+            for end in ends(b"", named) {
+                assert_eq!(Records::new(end).unwrap_err(), TlsError::OtherProtocol);
+            }
+        }
     }
 
     fn content(len: usize) -> Vec<u8> {
@@ -224,7 +263,7 @@ mod tests {
             assert!(opened.is_err(), "byte {at}");
             assert_eq!(found, b"one");
             let mut alert = Vec::new();
-            server.flush(&mut alert);
+            server.seal(b"an answer", &mut alert);
             assert!(client.open(&alert, |_| ()).is_err());
             assert!(server.open(&sealed[..first], |_| ()).is_err());
         }
