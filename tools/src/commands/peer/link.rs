@@ -61,6 +61,11 @@ impl Shared {
     }
 }
 
+/// Nobody said a byte, however often it was tried.
+#[derive(Clone, Copy, Debug, thiserror::Error)]
+#[error("nobody listens at {0}")]
+pub(super) struct Unheard(SocketAddr);
+
 /// A connection.
 #[derive(Debug)]
 pub(super) struct Link {
@@ -97,7 +102,7 @@ impl Link {
                 Ok(link) => return Ok(link),
                 // Whoever forwards the port accepts for a program that does not listen yet, and closes at once.
                 Err(Attempt::NobodyThere(error)) if Instant::now() >= deadline => {
-                    return Err(error).with_context(|| format!("nobody listens at {address}"));
+                    return Err(error.context(Unheard(address)));
                 }
                 Err(Attempt::NobodyThere(_)) => thread::sleep(RETRY),
                 Err(Attempt::Failed(error)) => return Err(error),
