@@ -1,6 +1,8 @@
 //! One suite for all stores (S1 to S3), and what is special of each. The one over etcd starts its own, on loopback.
 
 use std::collections::VecDeque;
+use std::fs::Permissions;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -215,7 +217,10 @@ fn nonsense_is_refused(bench: &mut Bench) {
 fn watches_tell(bench: &mut Bench) {
     let prefix = "w/".to_owned();
     let watch = Request::Watch { prefix };
-    assert_eq!(bench.ask(1, watch), Ok(Reply::Watching));
+    // Whoever has the store now may not know what was asked before; it is told once.
+    for _ in 0..100 {
+        assert_eq!(bench.ask(1, watch.clone()), Ok(Reply::Watching));
+    }
     bench.put("w/1", "", Expect::Anything, None);
     let changed = |event: &Event| match event {
         Event::Changed { prefix } if prefix == "w/" => Some(()),
@@ -403,6 +408,58 @@ fn a_file() {
         ["l/freed"],
         "leases of another boot are over, what has none stays"
     );
+}
+
+/// I16: while somebody's change is made durable, others wait with their heartbeats, and lose nothing by it.
+#[test]
+fn leases_outlast_slow_media() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("store");
+    let (now, pass) = clock();
+    let mut own = open(&path, "boot", &now).unwrap();
+    let ttl = Duration::from_millis(300);
+    let Ok(Reply::Granted(lease)) = answer(&mut own, Request::Grant { ttl }) else {
+        panic!("no lease")
+    };
+    // Of one change, the clock is looked at: when it begins, for leases that are over, and before and after it is durable.
+    let looks = AtomicU64::new(0);
+    let slow = {
+        let (now, pass) = (now.clone(), Duration::from_millis(350));
+        move || {
+            if looks.fetch_add(1, Ordering::SeqCst) == 4 {
+                now.fetch_add(pass.as_micros() as u64, Ordering::SeqCst);
+            }
+            read(&now)
+        }
+    };
+    let mut other = FileStore::open_with(&path, "boot", Box::new(slow)).unwrap();
+    answer(&mut other, put("config", b"x", Expect::Anything)).unwrap();
+    assert_eq!(read(&now), Duration::from_millis(350), "it was slow");
+    let keep = Request::KeepAlive { lease };
+    assert_eq!(answer(&mut own, keep.clone()), Ok(Reply::Alive));
+    pass(ttl);
+    assert_eq!(answer(&mut own, keep), Ok(Reply::NoLease), "no longer");
+}
+
+/// The token of a group is in its store: it is its owner's only, and stays whosever an operator makes it.
+#[test]
+fn nobody_else_reads_a_file() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("store");
+    let now = Arc::default();
+    let mut store = open(&path, "boot", &now).unwrap();
+    let ttl = Duration::from_secs(1);
+    let beside = |end: &str| directory.path().join(format!("store.{end}"));
+    let mode = |path: &Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    for wanted in [0o600, 0o640] {
+        if path.exists() {
+            std::fs::set_permissions(&path, Permissions::from_mode(wanted)).unwrap();
+        }
+        answer(&mut store, put("config", b"x", Expect::Anything)).unwrap();
+        answer(&mut store, Request::Grant { ttl }).unwrap();
+        assert_eq!((mode(&path), mode(&beside("leases"))), (wanted, wanted));
+    }
+    assert_eq!(mode(&beside("lock")), 0o600);
 }
 
 /// I14: what is not a store is refused by name, and left as it was.

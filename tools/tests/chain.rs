@@ -49,6 +49,9 @@ fn wrong_usage() {
     let big = ["create", "--members", "1", "--data", "1MiB", "--ring", "1B"];
     says(&group.bad(&big), "such a group can not be");
     group.create("1,2", &[]);
+    let nowhere = ["serve", "--member", "1", "--memory", "x"];
+    let nowhere = [&nowhere[..], &["--advertise", "host-without-port"]].concat();
+    says(&group.bad(&nowhere), "HOST:PORT");
     let again = ["create", "--members", "1", "--data", "1MiB"];
     says(&group.bad(&again), "there is a group");
     says(
@@ -256,6 +259,24 @@ fn a_slow_member_is_removed() {
     group.serves(&[1, 2, 3], "the disk is well again");
     load.goes_on("with the member that was slow");
     judge(&group, load, 3, "a slow member");
+}
+
+/// A member that says that it is where nothing is: that is reported, and no process stops for it.
+#[test]
+fn a_name_that_nobody_knows() {
+    let mut group = Group::local();
+    group.create("1,2", &[]);
+    let memory = group.memory(2);
+    group.start(1);
+    group.start_with(2, Some(&memory), &["--advertise", "nowhere.invalid:7000"]);
+    let said = |id: u32| {
+        let log = fs::read_to_string(group.log_of(id)).unwrap();
+        log.contains("cannot find member 2 at nowhere.invalid:7000")
+    };
+    let told = until(|| (said(1) || said(2)).then_some(()));
+    assert!(told.is_some(), "it is reported");
+    assert!(group.stop(1).success());
+    assert!(group.stop(2).success());
 }
 
 /// The same with the other topology: the head dies, and a member.

@@ -161,7 +161,12 @@ impl Client {
                     store = session.leave().ok_or(ClientError::NoSlot)?;
                     match settings.slot {
                         Some(_) => std::thread::sleep(settings.timing.period),
-                        None => number = (number + 1) % SLOTS_MAX,
+                        None => {
+                            number = (number + 1) % SLOTS_MAX;
+                            if number == 0 {
+                                std::thread::sleep(settings.timing.period);
+                            }
+                        }
                     }
                     if Instant::now() >= deadline {
                         return Err(ClientError::NoSlot);

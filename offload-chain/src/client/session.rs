@@ -77,6 +77,7 @@ impl SessionThread {
             tells,
             wanted: None,
             asked: None,
+            rests: Duration::ZERO,
             reports: BTreeMap::new(),
             knock,
             woken,
@@ -129,6 +130,8 @@ struct Worker {
     /// An epoch to connect in, when it is known where its members are.
     wanted: Option<Box<Configuration>>,
     asked: Option<(Ticket, Duration)>,
+    /// Not asked again before, whoever is missed there: some stores answer at once.
+    rests: Duration,
     /// Members as last seen: where they are changes with their lives only.
     reports: BTreeMap<MemberId, Report>,
     knock: Knock,
@@ -145,6 +148,11 @@ impl Worker {
             // Then the program waits.
             let urgent = self.session.is_between_epochs() || self.wanted.is_some();
             let wait = due.min(store_sleep(self.woken, urgent));
+            let wait = match self.wanted {
+                // An answer wakes it.
+                Some(_) if self.asked.is_none() => wait.min(self.rests.saturating_sub(now)),
+                _ => wait,
+            };
             match self.hears.recv_timeout(wait) {
                 Ok(Told::Broken(epoch)) => {
                     self.session.broken(since_boot(), &mut self.store, epoch)
@@ -192,7 +200,7 @@ impl Worker {
                 self.tell(news);
             }
             let again = |(_, at): (Ticket, Duration)| now > at + self.timing.period * 8;
-            if self.wanted.is_some() && self.asked.is_none_or(again) {
+            if self.wanted.is_some() && self.asked.is_none_or(again) && now >= self.rests {
                 self.look_up(now);
             }
         }
@@ -202,6 +210,7 @@ impl Worker {
         let prefix = MEMBER.to_owned();
         let ticket = self.store.submit(Request::List { prefix });
         self.asked = Some((ticket, now));
+        self.rests = now + self.timing.period / 5;
     }
 
     fn told(&mut self, now: Duration, event: Event) {

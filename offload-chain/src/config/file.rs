@@ -4,10 +4,13 @@
 //! state, applies the request, and, if that changed anything, writes the state to a third file, makes it durable and renames
 //! it into place. So a crash leaves the state before or after a request, and nothing else.
 //!
-//! Leases, and keys that have one, are in a file of their own, `.leases`, which is never made durable: heartbeats do not wait for
-//! media, which under load take longer than a lease lasts. They are counted in the clock of the machine since it booted, suspended or
+//! Leases, and keys that have one, are in a file of their own, `.leases`, which is never made durable: a heartbeat is no write to
+//! media. While another change is made durable it waits for the lock, which under load may take longer than a lease lasts; so all leases
+//! last longer by that time. They are counted in the clock of the machine since it booted, suspended or
 //! not, which all processes share and nobody can set. The file says which boot it was; in another one, or if it is damaged, all
 //! leases are over. A key that a crash leaves in both files is what was put last, and so is that put.
+//!
+//! The group's token is in the file. What replaces a file has its permissions; a new store is its owner's only.
 //!
 //! # Failure
 //! A process that is stopped while it has the lock holds up all others that use the store, until it goes on or is killed. It has it for
@@ -15,9 +18,9 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::fs::{self, File};
+use std::fs::{self, File, Permissions};
 use std::io::{self, Write};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -117,6 +120,7 @@ impl FileStore {
             .create(true)
             .truncate(false)
             .write(true)
+            .mode(mode_of(path))
             .open(&lock_path)
             .map_err(|error| io_error("open", &lock_path, error))?;
         let store = Self {
@@ -166,10 +170,14 @@ impl FileStore {
             if moved {
                 self.write_leases(&ledger)?;
             }
+            let begun = (self.clock)();
             if survives != durable {
                 self.write(&self.path, &survives, Survives::Machine)?;
             }
-            if !moved {
+            // Others had to wait for the lock with their heartbeats.
+            let spent = (self.clock)().saturating_sub(begun);
+            ledger.prolong(spent);
+            if !moved || spent > Duration::ZERO {
                 self.write_leases(&ledger)?;
             }
         }
@@ -228,7 +236,19 @@ impl FileStore {
         })?;
         let temporary = beside(path, "new");
         let write = || -> io::Result<()> {
-            let mut file = File::create(&temporary)?;
+            let mode = mode_of(&self.path);
+            // What a crash left must not be opened as it is.
+            match fs::remove_file(&temporary) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+                _ => {}
+            }
+            let mut file = File::options()
+                .create_new(true)
+                .write(true)
+                .mode(mode)
+                .open(&temporary)?;
+            // Whatever is taken from new files of this process.
+            file.set_permissions(Permissions::from_mode(mode))?;
             let crc = crc32fast::hash(json.as_bytes());
             file.write_all(format!("{MAGIC} {crc:08x}\n{json}").as_bytes())?;
             if survives == Survives::Process {
@@ -293,7 +313,11 @@ impl Store for FileStore {
             });
             match applied {
                 Ok((reply, watch)) => {
-                    self.watches.extend(watch);
+                    if let Some((prefix, digest)) = watch {
+                        // What is watched already is told of once.
+                        self.watches.retain(|(watched, _)| *watched != prefix);
+                        self.watches.push((prefix, digest));
+                    }
                     reply
                 }
                 Err(error) => Err(StoreError::Unavailable(error.to_string())),
@@ -335,6 +359,11 @@ impl fmt::Debug for FileStore {
 fn directory_of(path: &Path) -> &Path {
     let directory = path.parent().filter(|path| path.as_os_str() != "");
     directory.unwrap_or(Path::new("."))
+}
+
+/// Permissions of a store, also of one that is to be made.
+fn mode_of(path: &Path) -> u32 {
+    fs::metadata(path).map_or(0o600, |file| file.mode() & 0o666)
 }
 
 fn beside(path: &Path, extension: &str) -> PathBuf {

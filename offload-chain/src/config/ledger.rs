@@ -79,6 +79,13 @@ impl Ledger {
         !over.is_empty()
     }
 
+    /// Lets all leases last longer.
+    pub fn prolong(&mut self, by: Duration) {
+        for lease in self.leases.values_mut() {
+            lease.until = lease.until.saturating_add(by);
+        }
+    }
+
     /// Ends all leases: the clock that they were counted in is gone.
     pub fn expire_all(&mut self) {
         self.expire(Duration::MAX);

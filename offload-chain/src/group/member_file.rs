@@ -11,18 +11,22 @@
 //!   cannot read a part of its memory would be let into each epoch by what it can read, and its clients' READs would end each.
 
 use rustix::fs::Advice;
-use std::fs::{File, OpenOptions};
+use std::fs::{File, OpenOptions, TryLockError};
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 use softrdma::PAGE_BYTES;
 
 use crate::memory::{CHUNK_BYTES, Memory, MemoryError};
 
 const _: () = assert!(CHUNK_BYTES == PAGE_BYTES as u64);
+
+/// How long a file that another process has is waited for.
+const LOCK_WAIT: Duration = Duration::from_secs(2);
 
 /// A file, its size in whole pages, and stamps.
 #[derive(Debug)]
@@ -37,10 +41,11 @@ pub struct MemberFile {
 }
 
 impl MemberFile {
-    /// Opens or makes a file of at least `size` bytes, rounded up to pages.
+    /// Opens or makes a file of at least `size` bytes, rounded up to pages. It is this process' alone for as long as it is open: what
+    /// another did to it would be neither in what this one says of its log nor stopped by its epochs.
     ///
     /// # Errors
-    /// What the system says.
+    /// What the system says; that another process has it.
     pub fn open(path: &Path, size: u64) -> io::Result<Arc<Self>> {
         let is_new = !path.exists();
         let mut options = OpenOptions::new();
@@ -49,7 +54,9 @@ impl MemberFile {
             .write(true)
             .create(true)
             .truncate(false)
+            .mode(0o600)
             .open(path)?;
+        lock(&file)?;
         if is_new {
             // Its name has to be there after a crash, too.
             let directory = path.parent().filter(|path| path.as_os_str() != "");
@@ -140,6 +147,24 @@ impl MemberFile {
     }
 }
 
+/// Takes a file for this process. One that was killed has it until the kernel has taken it apart, which is waited for.
+fn lock(file: &File) -> io::Result<()> {
+    let since = Instant::now();
+    loop {
+        match file.try_lock() {
+            Ok(()) => return Ok(()),
+            Err(TryLockError::WouldBlock) if since.elapsed() < LOCK_WAIT => {
+                std::thread::sleep(Duration::from_millis(2));
+            }
+            Err(TryLockError::WouldBlock) => {
+                let why = "another process has it (does the member run already?)";
+                return Err(io::Error::new(io::ErrorKind::ResourceBusy, why));
+            }
+            Err(TryLockError::Error(error)) => return Err(error),
+        }
+    }
+}
+
 /// A member's memory in a file, for its agent.
 #[derive(Clone, Debug)]
 pub struct FileMemory(pub Arc<MemberFile>);
@@ -224,6 +249,19 @@ mod tests {
             memory.read(12_280, &mut [0; 9]),
             Err(MemoryError::Range { .. })
         ));
+    }
+
+    /// I12: two processes with one memory would each execute what the other does not know of.
+    #[test]
+    fn a_file_is_one_members() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("memory");
+        let file = MemberFile::open(&path, 4096).unwrap();
+        let error = MemberFile::open(&path, 4096).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::ResourceBusy);
+        assert!(error.to_string().contains("another process"), "{error}");
+        drop(file);
+        MemberFile::open(&path, 4096).unwrap();
     }
 
     /// I8: what is read is what media have, not what a former process had in the cache of the system.

@@ -1,7 +1,7 @@
 //! The agent's thread: carries out what membership decides.
 
 use std::collections::BTreeMap;
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::ToSocketAddrs;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -27,6 +27,12 @@ const READY_CHUNKS: u64 = 64;
 
 /// Between looks at where members are, for those that have moved.
 const DIRECTORY: Duration = Duration::from_secs(1);
+
+/// Between looks for who is missed there. Some stores answer at once.
+const REST: Duration = Duration::from_millis(3);
+
+/// Messages that are heard before the agent does anything else.
+const HEARD_MAX: usize = 64;
 
 /// Between two warnings that are alike.
 const AGAIN: Duration = Duration::from_secs(10);
@@ -68,6 +74,10 @@ pub(super) struct Agent {
     directory: BTreeMap<MemberId, (Boot, String)>,
     directory_asked: Option<Duration>,
     directory_due: Duration,
+    /// Not looked into again before, however much somebody is missed there.
+    directory_rests: Duration,
+    /// The name of a member has no address: not asked again before.
+    unresolved_until: Duration,
     /// To be opened when it is known where all are.
     opening: Option<(Epoch, Vec<Seat>)>,
     /// For an epoch that is not open yet.
@@ -124,6 +134,8 @@ impl Agent {
             directory: BTreeMap::new(),
             directory_asked: None,
             directory_due: Duration::ZERO,
+            directory_rests: Duration::ZERO,
+            unresolved_until: Duration::ZERO,
             opening: None,
             early_lease: None,
             heard: BTreeMap::new(),
@@ -142,6 +154,13 @@ impl Agent {
             let due = (self.member.next_tick())
                 .min(self.controller.next_tick())
                 .min(self.next_beat);
+            let due = match self.opening {
+                // Nobody tells when its members are to be looked for again; an answer wakes it.
+                Some(_) if self.directory_asked.is_none() => {
+                    due.min(self.directory_rests.max(self.unresolved_until))
+                }
+                _ => due,
+            };
             let active = |config: &Configuration| config.phase == Phase::Active;
             let active = self.member.configuration().is_some_and(active);
             let wait = due.saturating_sub(since_boot());
@@ -153,6 +172,14 @@ impl Agent {
                 }
                 Ok(news) => self.hear(news),
                 Err(RecvTimeoutError::Timeout) => {}
+            }
+            // Who stood still has to hear what was said meanwhile before it says that it heard nothing.
+            for news in inbox.try_iter().take(HEARD_MAX) {
+                if matches!(news, Inbox::Stop) {
+                    self.engine.close();
+                    return None;
+                }
+                self.hear(news);
             }
             self.store.looks();
             while let Some((owner, event)) = self.store.poll() {
@@ -294,8 +321,10 @@ impl Agent {
     fn look_up(&mut self) {
         let now = since_boot();
         let patience = self.place.timing.period * 8;
-        if self.directory_asked.is_none_or(|at| now > at + patience) {
+        let asks = self.directory_asked.is_none_or(|at| now > at + patience);
+        if asks && now >= self.directory_rests {
             self.directory_asked = Some(now);
+            self.directory_rests = now + REST;
             self.directory_due = now + DIRECTORY;
             let prefix = MEMBER.to_owned();
             self.store
@@ -316,15 +345,29 @@ impl Agent {
         let (Some(position), Ok(shape)) = (config.position(self.seat), shape_of(config)) else {
             return;
         };
-        let address = |seat: &Seat| -> Option<SocketAddr> {
+        if now < self.unresolved_until {
+            return;
+        }
+        let known = |seat: &Seat| {
             let (boot, address) = self.directory.get(&seat.id)?;
-            let known = *boot == seat.boot;
-            known.then(|| address.to_socket_addrs().ok()?.next())?
+            (*boot == seat.boot).then_some(address)
         };
-        let addresses: Option<Vec<SocketAddr>> = chain.iter().map(address).collect();
-        let Some(addresses) = addresses else {
-            return self.look_up();
-        };
+        let mut addresses = Vec::new();
+        for seat in chain {
+            let Some(address) = known(seat) else {
+                return self.look_up();
+            };
+            match address.to_socket_addrs().map(|mut found| found.next()) {
+                Ok(Some(address)) => addresses.push(address),
+                // Whoever looks up names may take long for each answer.
+                found => {
+                    let why = found.map_or_else(|e| e.to_string(), |_| "no address".to_owned());
+                    let why = format!("cannot find member {} at {address}: {why}", seat.id);
+                    self.unresolved_until = now + DIRECTORY;
+                    return self.warn(why);
+                }
+            }
+        }
         let epoch = *epoch;
         self.opening = None;
         self.reads = Arc::new(ReadLease::new(since_boot));
@@ -353,6 +396,11 @@ impl Agent {
     fn beat(&mut self, now: Duration) {
         if now < self.next_beat {
             return;
+        }
+        let silence = self.place.timing.silence();
+        if now > self.next_beat + silence / 2 {
+            // It stood still itself: what others said may be on its way.
+            self.heard.values_mut().for_each(|at| *at = now);
         }
         self.next_beat = now + self.place.timing.period;
         if self.memory.0.has_failed() {
@@ -385,7 +433,6 @@ impl Agent {
         if phase != Phase::Active || lock(&self.state).open != epoch {
             return;
         }
-        let silence = self.place.timing.silence();
         let silent = |id: &&MemberId| self.heard.get(id).is_none_or(|at| now > *at + silence);
         let Some(&suspect) = others.iter().find(silent) else {
             return;

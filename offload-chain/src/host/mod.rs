@@ -129,6 +129,9 @@ pub enum HostError {
         /// Why not.
         source: io::Error,
     },
+    /// Nobody could connect there.
+    #[error("others cannot reach a member at '{0}': HOST:PORT is needed")]
+    Advertised(String),
     /// What the store has.
     #[error("{0}")]
     Store(String),
@@ -181,6 +184,12 @@ impl Host {
             return Err(HostError::Store(
                 "the group is durable: its members need memory in a file".into(),
             ));
+        }
+        if let Some(at) = &settings.advertise {
+            let port = at
+                .rsplit_once(':')
+                .and_then(|(_, port)| port.parse::<u16>().ok());
+            port.ok_or_else(|| HostError::Advertised(at.clone()))?;
         }
         let file = open_memory(&settings, size)?;
         let (inbox, received) = channel();

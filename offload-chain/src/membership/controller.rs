@@ -17,6 +17,9 @@ use super::configuration::{
 };
 use super::slow::{SlowPolicy, SlowWatch};
 
+/// For how many periods a member that was doubted once is under suspicion.
+const SUSPECTED: u32 = 1200;
+
 /// How a controller is to behave.
 #[derive(Clone, Debug)]
 pub struct ControllerSettings {
@@ -76,7 +79,8 @@ pub struct Controller {
     over_since: (Epoch, Duration),
     /// Since when this phase of this epoch is known.
     phase_since: (Epoch, Phase, Duration),
-    suspects: BTreeMap<MemberId, u32>,
+    /// Whose epochs were in doubt because of them: how many, the last one, and when that was.
+    suspects: BTreeMap<MemberId, (u32, Epoch, Duration)>,
     /// How much members had done when that last changed, and when that was.
     progress: BTreeMap<MemberId, (u64, Duration)>,
     slow: SlowWatch,
@@ -316,10 +320,17 @@ impl Controller {
             let suspect =
                 (doubt.suspect).or_else(|| self.settings.slow.slowest(&view.lags(config)));
             if let Some(suspect) = suspect {
-                let times = self.suspects.entry(suspect).or_default();
-                *times += 1;
-                if *times >= 2 && config.chain.len() > 1 {
+                let memory = self.settings.period * SUSPECTED;
+                let fresh = (0, Epoch(0), now);
+                let (times, last, at) = self.suspects.entry(suspect).or_insert(fresh);
+                if now > *at + memory {
                     *times = 0;
+                }
+                // The same doubt is seen again when somebody else was faster, or the put was lost.
+                if *last != config.epoch {
+                    (*times, *last, *at) = (*times + 1, config.epoch, now);
+                }
+                if *times >= 2 && config.chain.len() > 1 {
                     without.push(suspect);
                 }
             }
@@ -577,17 +588,27 @@ mod tests {
             ([90, 1, 3000], Some(MemberId(2))),
             ([700, 800, 900], None),
         ] {
-            let (mut view, config) = group(lags);
+            let (mut view, mut config) = group(lags);
             let mut controller = Controller::new(settings());
             let now = Duration::ZERO;
             assert_eq!(controller.new_epoch_wanted(now, &view, &config), None);
-            view.doubts.insert(Epoch(1), Doubt { suspect: None });
-            let without: Vec<_> = (0..2)
-                .map(|_| controller.new_epoch_wanted(now, &view, &config))
-                .map(|wanted| wanted.expect("there is a doubt").1)
-                .collect();
-            assert_eq!(without[0], [], "once may be chance: {lags:?}");
-            assert_eq!(without[1], hit.as_slice(), "{lags:?}");
+            let mut doubted = |now, epoch, view: &mut View| {
+                config.epoch = epoch;
+                view.doubts.insert(epoch, Doubt { suspect: None });
+                let wanted = controller.new_epoch_wanted(now, view, &config);
+                wanted.expect("there is a doubt").1
+            };
+            // Once may be chance, however often that is seen, and so is once in a long time.
+            assert_eq!(doubted(now, Epoch(1), &mut view), [], "{lags:?}");
+            assert_eq!(doubted(now, Epoch(1), &mut view), [], "{lags:?}");
+            let much_later = settings().period * (SUSPECTED + 1);
+            assert_eq!(doubted(much_later, Epoch(4), &mut view), [], "{lags:?}");
+            let soon = much_later + settings().period;
+            assert_eq!(
+                doubted(soon, Epoch(5), &mut view),
+                hit.as_slice(),
+                "{lags:?}"
+            );
         }
     }
 }

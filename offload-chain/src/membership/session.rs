@@ -59,6 +59,8 @@ pub struct Session {
     /// Its group of this epoch is broken, and the store has not said that it knows.
     doubted: Option<Epoch>,
     watching: bool,
+    /// Something may have changed since the configuration was asked for.
+    looks_again: bool,
     events: VecDeque<SessionEvent>,
 }
 
@@ -103,6 +105,7 @@ impl Session {
             configuration: None,
             doubted: None,
             watching: false,
+            looks_again: false,
             events: VecDeque::new(),
         }
     }
@@ -208,6 +211,9 @@ impl Session {
                 }
                 if let Ok(reply) = answer {
                     self.answered(now, store, asked, reply);
+                }
+                if self.looks_again && self.state != State::Ended {
+                    self.go_on(now, store);
                 }
             }
         }
@@ -321,7 +327,13 @@ impl Session {
         }
     }
 
+    /// Asks what is configured; once more, if something changed since that was asked.
     fn go_on(&mut self, now: Duration, store: &mut impl Store) {
+        if self.waits_for(&Asked::Config) {
+            self.looks_again = true;
+            return;
+        }
+        self.looks_again = false;
         let prefix = CONFIG.to_owned();
         self.ask(now, store, Request::List { prefix }, Asked::Config);
     }
@@ -413,6 +425,39 @@ mod tests {
         assert!(registers(|request| {
             matches!(request, Request::Put { key, .. } if key.starts_with(SLOT))
         }));
+    }
+
+    /// I16: a store that takes longer for an answer than a client waits between two looks is not asked faster than it answers, and what it
+    /// says then counts.
+    #[test]
+    fn a_slow_store_is_not_flooded() {
+        let mut store = Lossy {
+            ledger: Ledger::new(),
+            now: Duration::ZERO,
+            loses: |_| false,
+            lost: 0,
+            tickets: 0,
+            events: VecDeque::new(),
+        };
+        let period = Duration::from_millis(50);
+        let mut session = Session::new(SessionSettings {
+            slot: Slot::new(0).unwrap(),
+            boot: Boot(1),
+            period,
+            misses: 100,
+        });
+        // One answer in each period: fewer than it would like to ask for.
+        for _ in 0..200 {
+            session.tick(store.now, &mut store);
+            if let Some(event) = store.poll() {
+                session.handle(store.now, &mut store, event);
+            }
+            let prefix = CONFIG.to_owned();
+            session.handle(store.now, &mut store, Event::Changed { prefix });
+            store.now += period;
+        }
+        assert!(store.events.len() < 20, "{} wait", store.events.len());
+        assert_eq!(session.state, State::Registered);
     }
 
     /// I12: who finds a slot taken leaves it to whom it belongs: a living client, or a dead one that has to be fenced.

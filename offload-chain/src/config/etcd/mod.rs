@@ -217,7 +217,8 @@ struct Worker {
     gateway: Arc<Gateway>,
     prefix: String,
     tell: Teller,
-    watches: Vec<JoinHandle<()>>,
+    /// What is watched, by whom.
+    watches: Vec<(String, JoinHandle<()>)>,
 }
 
 impl Worker {
@@ -231,7 +232,7 @@ impl Worker {
                 break;
             }
         }
-        for watch in self.watches.drain(..) {
+        for (_, watch) in self.watches.drain(..) {
             // It has nobody left to tell.
             let _ = watch.join();
         }
@@ -317,14 +318,17 @@ impl Worker {
     }
 
     fn watch(&mut self, prefix: String) -> Result<Reply, StoreError> {
-        self.watches.retain(|watch| !watch.is_finished());
+        self.watches.retain(|(_, watch)| !watch.is_finished());
+        if self.watches.iter().any(|(watched, _)| *watched == prefix) {
+            return Ok(Reply::Watching);
+        }
         if self.watches.len() >= WATCHES_MAX {
             return Err(StoreError::Invalid("it watches 64 prefixes already"));
         }
         let key = self.key(&prefix);
-        let watch = Watch::new(self.gateway.clone(), key, prefix, self.tell.clone());
+        let watch = Watch::new(self.gateway.clone(), key, prefix.clone(), self.tell.clone());
         let thread = watch.start().map_err(StoreError::Unavailable)?;
-        self.watches.push(thread);
+        self.watches.push((prefix, thread));
         Ok(Reply::Watching)
     }
 

@@ -95,9 +95,15 @@ pub struct Member {
     /// Members that did not answer, one after the other.
     sources: usize,
     watching: bool,
+    /// Something may have changed since the configuration was asked for.
+    looks_again: bool,
     left_out: LeftOut,
     actions: VecDeque<Action>,
 }
+
+/// After so many periods without an answer something is asked again, and after so many no answer is expected any more.
+const PATIENCE: u32 = 8;
+const LOST: u32 = 200;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Asked {
@@ -150,6 +156,7 @@ impl Member {
             unanswered: 0,
             sources: 0,
             watching: false,
+            looks_again: false,
             left_out,
             actions: VecDeque::new(),
         }
@@ -256,9 +263,9 @@ impl Member {
         self.put_report(store);
     }
 
-    /// What was not answered in a long time is asked again; late answers do no harm.
+    /// What was not answered in a long time is asked again. Late answers count, or with a slow store there were none.
     fn forget_old(&mut self, now: Duration) {
-        let patience = self.settings.period * 8;
+        let (patience, lost) = (self.settings.period * PATIENCE, self.settings.period * LOST);
         let old = |at: Duration| now > at + patience;
         if self
             .asked
@@ -268,7 +275,8 @@ impl Member {
             self.reporting = false;
             self.stale = true;
         }
-        self.asked.retain(|_, (_, at)| !old(*at));
+        self.asked
+            .retain(|_, (asked, at)| now <= *at + lost && !(*asked == Asked::Report && old(*at)));
     }
 
     /// The store says something.
@@ -287,6 +295,9 @@ impl Member {
                     return;
                 };
                 self.answered(now, memory, asked, answer.ok());
+                if self.looks_again {
+                    self.look(now, store);
+                }
             }
         }
         self.put_report(store);
@@ -474,7 +485,13 @@ impl Member {
         }
     }
 
+    /// Asks what is configured; once more, if something changed since that was asked.
     fn look(&mut self, now: Duration, store: &mut impl Store) {
+        if self.waits_for(|asked| matches!(asked, Asked::Config { .. })) {
+            self.looks_again = true;
+            return;
+        }
+        self.looks_again = false;
         let (prefix, at) = (CONFIG.to_owned(), now);
         self.ask(store, Request::List { prefix }, Asked::Config { at });
     }
@@ -501,6 +518,8 @@ impl Member {
     }
 
     fn waits_for(&self, what: impl Fn(&Asked) -> bool) -> bool {
-        self.asked.values().any(|(asked, _)| what(asked))
+        let patience = self.settings.period * PATIENCE;
+        let mut asked = self.asked.values();
+        asked.any(|(asked, at)| what(asked) && self.now <= *at + patience)
     }
 }
