@@ -271,14 +271,14 @@ impl Agent {
                 Action::Close(epoch) => {
                     tracing::debug!(%epoch, "sealed");
                     self.opening = None;
-                    // Soon it has to be known where the members of the next are.
-                    self.look_up();
                     self.reads.withdraw();
                     self.engine.close();
                     *lock(&self.state) = HostState::default();
                     let via = &mut self.store.via(Owner::Member);
                     let memory = &mut self.memory;
                     self.member.closed(since_boot(), via, memory, epoch);
+                    // Soon it has to be known where the members of the next are; others wait for the report.
+                    self.look_up();
                 }
                 Action::Open(epoch, chain) => self.opening = Some((epoch, chain)),
                 Action::ReadLease(epoch, until) => {

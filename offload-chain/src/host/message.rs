@@ -136,7 +136,7 @@ mod tests {
             from: seat(),
             generation: 5,
             header: vec![1; 96],
-            chunks: vec![(4, vec![2; 4096]), (9, vec![3; 100])],
+            chunks: vec![(4, vec![2; 4096].into()), (9, vec![3; 100].into())],
             next: 10,
         };
         let ask = Ask {

@@ -245,11 +245,11 @@ impl Controller {
             self.phase_since = (epoch, config.phase, now);
             self.notes.push(Note::Phase(epoch, config.phase));
         }
-        let stale: Vec<Epoch> = view
-            .doubts
-            .range(..epoch)
-            .map(|(epoch, _)| *epoch)
-            .collect();
+        // There is time for that between changes of epochs.
+        let stale: Vec<Epoch> = match config.phase {
+            Phase::Active => view.doubts.range(..epoch).map(|(of, _)| *of).collect(),
+            _ => Vec::new(),
+        };
         for doubt in stale {
             let key = format!("{DOUBT}{doubt}");
             let expect = Expect::Anything;

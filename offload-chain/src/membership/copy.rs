@@ -2,6 +2,7 @@
 //! changed since the last round.
 
 use serde::{Deserialize, Serialize};
+use serde_bytes::ByteBuf;
 
 use crate::epoch::Epoch;
 use crate::log::{HEADER_SLOT_BYTES, HEADER_SLOTS, Header, find_header};
@@ -52,7 +53,7 @@ pub struct Give {
     /// Its newest header.
     pub header: Vec<u8>,
     /// What differs.
-    pub chunks: Vec<(u64, Vec<u8>)>,
+    pub chunks: Vec<(u64, ByteBuf)>,
     /// Where to go on; the end asked for, if that was all.
     pub next: u64,
 }
@@ -184,7 +185,8 @@ pub(super) fn answer(
             let changed = memory.changed_since(since).into_iter();
             let mut changed = changed.filter(|chunk| (first..end).contains(chunk));
             for chunk in changed.by_ref().take(BATCH_CHUNKS as usize) {
-                give.chunks.push((chunk, read_chunk(memory, chunk)?));
+                give.chunks
+                    .push((chunk, ByteBuf::from(read_chunk(memory, chunk)?)));
             }
             if let Some(more) = changed.next() {
                 give.next = more;
@@ -200,7 +202,7 @@ pub(super) fn answer(
                 }
                 let bytes = read_chunk(memory, chunk)?;
                 if crc32fast::hash(&bytes) != *digest {
-                    give.chunks.push((chunk, bytes));
+                    give.chunks.push((chunk, ByteBuf::from(bytes)));
                 }
                 chunk += 1;
             }
