@@ -188,6 +188,10 @@ impl Agent {
             let now = since_boot();
             let via = &mut self.store.via(Owner::Member);
             self.member.tick(now, via, &mut self.memory);
+            if let Some(config) = self.member.configuration() {
+                let place = config.position(self.seat).unwrap_or(config.chain.len());
+                self.controller.yield_to(place);
+            }
             let via = &mut self.store.via(Owner::Controller);
             self.controller.tick(now, via);
             self.beat(now);

@@ -2,7 +2,7 @@
 //!
 //! | from | bytes | |
 //! |---|---|---|
-//! | who calls | 16 | `FLASHNET-MEMBER` and the version, 2 |
+//! | who calls | 16 | `FLASHNET-MEMBER` and the version, 3 |
 //! | | 16 | its nonce: random |
 //! | who is called | 16 | its nonce |
 //! | | 16 | proof that it knows the group's token, of both nonces |
@@ -21,7 +21,7 @@ use crate::membership::{BATCH_CHUNKS, MemberId, Message, Seat};
 use crate::memory::CHUNK_BYTES;
 use crate::proof::{is_proven, prove};
 
-pub(super) const MAGIC: [u8; 16] = *b"FLASHNET-MEMBER\x02";
+pub(super) const MAGIC: [u8; 16] = *b"FLASHNET-MEMBER\x03";
 const NONCE_BYTES: usize = 16;
 /// Twice what a whole batch of chunks takes.
 const FRAME_BYTES_MAX: usize = 2 * (BATCH_CHUNKS * CHUNK_BYTES) as usize;
@@ -135,9 +135,11 @@ mod tests {
             number: 9,
             from: seat(),
             generation: 5,
+            first: 4,
             header: vec![1; 96],
             chunks: vec![(4, vec![2; 4096].into()), (9, vec![3; 100].into())],
             next: 10,
+            more: true,
         };
         let ask = Ask {
             epoch: Epoch(4),

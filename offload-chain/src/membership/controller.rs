@@ -85,6 +85,8 @@ pub struct Controller {
     progress: BTreeMap<MemberId, (u64, Duration)>,
     slow: SlowWatch,
     notes: Vec<Note>,
+    /// See [`yield_to`](Self::yield_to).
+    yields: u32,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -169,6 +171,7 @@ impl Controller {
             progress: BTreeMap::new(),
             slow: SlowWatch::default(),
             notes: Vec::new(),
+            yields: 0,
         }
     }
 
@@ -181,6 +184,12 @@ impl Controller {
     #[must_use]
     pub fn next_tick(&self) -> Duration {
         self.next_look
+    }
+
+    /// So many others, if they live, look at a change before this one does: what one has done is not there to be done for the rest, and
+    /// members wait for a store that is busy with those who come too late.
+    pub fn yield_to(&mut self, others: usize) {
+        self.yields = others.try_into().unwrap_or(u32::MAX).min(4);
     }
 
     /// Time has come to look.
@@ -202,7 +211,11 @@ impl Controller {
     /// The store says something.
     pub fn handle(&mut self, now: Duration, store: &mut impl Store, event: Event) {
         match event {
-            Event::Changed { .. } => self.look(now, store),
+            Event::Changed { .. } if self.yields == 0 => self.look(now, store),
+            Event::Changed { .. } => {
+                let turn = now + self.settings.period * self.yields / 5;
+                self.next_look = self.next_look.min(turn);
+            }
             Event::Answer(ticket, answer) => {
                 let Some((asked, _)) = self.asked.remove(&ticket) else {
                     return;

@@ -12,6 +12,8 @@ use super::configuration::{Boot, Seat};
 
 /// Chunks of one question or answer.
 pub const BATCH_CHUNKS: u64 = 128;
+/// Answers to one question: while one is carried out the next is on its way.
+const ANSWERS_MAX: usize = 8;
 /// Headers are not copied with the rest.
 const FIRST_CHUNK: u64 = HEADER_SLOTS * HEADER_SLOT_BYTES / CHUNK_BYTES;
 
@@ -52,10 +54,14 @@ pub struct Give {
     pub generation: u64,
     /// Its newest header.
     pub header: Vec<u8>,
+    /// What is said is said of the chunks from this one on. What changes while two answers are on their way may make them begin elsewhere.
+    pub first: u64,
     /// What differs.
     pub chunks: Vec<(u64, ByteBuf)>,
     /// Where to go on; the end asked for, if that was all.
     pub next: u64,
+    /// Another answer to the same question follows, which has the next number.
+    pub more: bool,
 }
 
 /// Which part of the memory.
@@ -133,7 +139,8 @@ impl Round {
         memory: &mut impl Memory,
         give: &Give,
     ) -> Result<Option<bool>, MemoryError> {
-        if give.number != self.number || give.from != self.from || give.next <= self.first {
+        let fits = (give.number, give.first) == (self.number, self.first);
+        if !fits || give.from != self.from || give.next <= self.first {
             return Ok(None);
         }
         for (chunk, bytes) in &give.chunks {
@@ -154,64 +161,84 @@ impl Round {
         self.generation
     }
 
-    /// Number for the next question.
-    pub(super) fn number(&self) -> u64 {
-        self.number + 1
+    /// A number that no answer to what was asked so far has.
+    pub(super) fn fresh_number(&self) -> u64 {
+        self.number + ANSWERS_MAX as u64
     }
 }
 
-/// Answers a question of another member.
+/// Answers a question of another member; with several, if what changed takes more than one.
 pub(super) fn answer(
     memory: &impl Memory,
     seat: Seat,
     ask: &Ask,
-) -> Result<Option<Give>, MemoryError> {
+) -> Result<Vec<Give>, MemoryError> {
     let Ok(header) = find_header(memory) else {
-        return Ok(None);
+        return Ok(Vec::new());
     };
+    // Before anything is read.
     let generation = memory.generation();
+    let header = header.emit().to_vec();
     let end = ask.end.min(memory.size().div_ceil(CHUNK_BYTES));
     let first = ask.first.max(FIRST_CHUNK);
-    let mut give = Give {
-        number: ask.number,
+    let give = |nth: u64, chunks| Give {
+        number: ask.number + nth,
         from: seat,
         generation,
-        header: header.emit().to_vec(),
-        chunks: Vec::new(),
+        header: header.clone(),
+        first,
+        chunks,
         next: ask.end,
+        more: false,
     };
+    let read = |chunk| Ok((chunk, ByteBuf::from(read_chunk(memory, chunk)?)));
     match ask.since {
         Some((boot, since)) if boot == seat.boot => {
-            let changed = memory.changed_since(since).into_iter();
-            let mut changed = changed.filter(|chunk| (first..end).contains(chunk));
-            for chunk in changed.by_ref().take(BATCH_CHUNKS as usize) {
-                give.chunks
-                    .push((chunk, ByteBuf::from(read_chunk(memory, chunk)?)));
+            let mut changed = memory.changed_since(since);
+            changed.retain(|chunk| (first..end).contains(chunk));
+            let batches = changed.chunks(BATCH_CHUNKS as usize);
+            let mut gives = Vec::new();
+            for (nth, batch) in batches.take(ANSWERS_MAX).enumerate() {
+                let chunks: Result<_, _> = batch.iter().map(|chunk| read(*chunk)).collect();
+                gives.push(give(nth as u64, chunks?));
             }
-            if let Some(more) = changed.next() {
-                give.next = more;
+            if gives.is_empty() {
+                gives.push(give(0, Vec::new()));
             }
+            // Each ends where the next begins; behind the last, perhaps, is more to be asked for.
+            let begin = |nth: usize| changed.get(nth * BATCH_CHUNKS as usize).copied();
+            let count = gives.len();
+            for (nth, give) in gives.iter_mut().enumerate() {
+                if nth > 0 {
+                    give.first = begin(nth).unwrap_or(first);
+                }
+                give.next = begin(nth + 1).unwrap_or(ask.end);
+                give.more = nth + 1 < count;
+            }
+            Ok(gives)
         }
-        Some(_) => return Ok(None),
+        Some(_) => Ok(Vec::new()),
         None => {
             let digests = ask.digests.iter().take(BATCH_CHUNKS as usize);
+            let mut chunks = Vec::new();
             let mut chunk = first;
             for digest in digests {
                 if chunk == end {
                     break;
                 }
-                let bytes = read_chunk(memory, chunk)?;
+                let (_, bytes) = read(chunk)?;
                 if crc32fast::hash(&bytes) != *digest {
-                    give.chunks.push((chunk, ByteBuf::from(bytes)));
+                    chunks.push((chunk, bytes));
                 }
                 chunk += 1;
             }
+            let mut give = give(0, chunks);
             if chunk < end {
                 give.next = chunk;
             }
+            Ok(vec![give])
         }
     }
-    Ok(Some(give))
 }
 
 fn read_chunk(memory: &impl Memory, chunk: u64) -> Result<Vec<u8>, MemoryError> {
@@ -220,4 +247,88 @@ fn read_chunk(memory: &impl Memory, chunk: u64) -> Result<Vec<u8>, MemoryError> 
     let mut bytes = vec![0; length as usize];
     memory.read(at, &mut bytes)?;
     Ok(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::configuration::{Birth, MemberId};
+    use super::*;
+    use crate::group::{FileMemory, MemberFile, Topology};
+
+    const SEAT: Seat = Seat {
+        id: MemberId(1),
+        boot: Boot(7),
+    };
+
+    /// A source and one that copies from it, and what they are made of.
+    fn memories() -> (FileMemory, FileMemory, Header) {
+        let birth = Birth {
+            locks: 1,
+            ring_bytes: 16 << 10,
+            data_bytes: 4 << 20,
+            salt: 1,
+            token: [0; 16],
+            topology: Topology::Chain,
+            executes: true,
+            durable: true,
+        };
+        let header = birth.header().unwrap();
+        let [mut source, copy] = [0, 1].map(|_| {
+            let file = tempfile::tempfile().unwrap();
+            let size = header.layout.size();
+            FileMemory(MemberFile::over(file, "memory".as_ref(), size).unwrap())
+        });
+        source.write(0, &header.emit()).unwrap();
+        (source, copy, header)
+    }
+
+    fn alike(source: &FileMemory, copy: &FileMemory) -> bool {
+        let end = source.size() / CHUNK_BYTES;
+        (FIRST_CHUNK..end).all(|chunk| read_chunk(source, chunk) == read_chunk(copy, chunk))
+    }
+
+    /// I15: what is given in several answers is all that changed, though it changes between two that are asked for the same: what begins
+    /// elsewhere than the last one ended is not taken.
+    #[test]
+    fn answers_leave_no_gaps() {
+        let (mut source, mut copy, header) = memories();
+        let since = source.generation();
+        let end = source.size() / CHUNK_BYTES;
+        let change = |source: &mut FileMemory, chunks: std::ops::Range<u64>, byte| {
+            for chunk in chunks {
+                source.write(chunk * CHUNK_BYTES, &[byte; 4096]).unwrap();
+            }
+        };
+        change(&mut source, 200..end, 1);
+        let size = (Part::All, &header);
+        let mut round = Round::new(Epoch(1), SEAT, Some(since), size, 10);
+        let ask = round.ask(&copy).unwrap();
+        let before = answer(&source, SEAT, &ask).unwrap();
+        assert!(before.len() > 4 && before[..before.len() - 1].iter().all(|give| give.more));
+        change(&mut source, 20..100, 2);
+        let after = answer(&source, SEAT, &ask).unwrap();
+
+        assert_eq!(round.take(&mut copy, &before[0]), Ok(Some(false)));
+        for give in &after[1..] {
+            assert_eq!(round.take(&mut copy, give), Ok(None));
+        }
+        let mut over = false;
+        while !over {
+            let ask = round.ask(&copy).unwrap();
+            for give in answer(&source, SEAT, &ask).unwrap() {
+                assert!(give.number < round.fresh_number());
+                over = round.take(&mut copy, &give).unwrap().unwrap();
+            }
+        }
+        // What changed meanwhile, before where it had got to, is for the next round.
+        let since = round.generation();
+        let mut round = Round::new(Epoch(1), SEAT, since, size, round.fresh_number());
+        assert!(!alike(&source, &copy));
+        let ask = round.ask(&copy).unwrap();
+        let [give] = &answer(&source, SEAT, &ask).unwrap()[..] else {
+            panic!("more than 80 chunks")
+        };
+        assert_eq!(round.take(&mut copy, give), Ok(Some(true)));
+        assert!(alike(&source, &copy));
+    }
 }

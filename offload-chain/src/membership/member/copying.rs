@@ -114,7 +114,8 @@ impl Member {
 
     pub(super) fn ask_round(&mut self, memory: &impl Memory) {
         let Some(round) = &self.round else { return };
-        self.numbers += 1;
+        // Answers to this, however late they come, are none to another round.
+        self.numbers = self.numbers.max(round.fresh_number());
         self.unanswered += 1;
         let active = (self.configuration.as_ref()).map(|config| config.phase == Phase::Active);
         if self.unanswered > UNANSWERED_MAX && active == Some(true) {
@@ -153,7 +154,9 @@ impl Member {
                         self.unanswered = 0;
                         self.report.progress += 1;
                         self.next_ask = now + self.settings.period * 2;
-                        self.ask_round(memory);
+                        if !give.more {
+                            self.ask_round(memory);
+                        }
                     }
                     Ok(None) => {}
                     Err(error) => {
@@ -182,7 +185,7 @@ impl Member {
                 _ => false,
             };
         if gives {
-            if let Ok(Some(give)) = answer(memory, seat, &ask) {
+            for give in answer(memory, seat, &ask).into_iter().flatten() {
                 let give = Message::Give(give);
                 self.actions.push_back(Action::Send(from, give));
             }
@@ -195,7 +198,6 @@ impl Member {
         let (Some(round), Some(config)) = (self.round.take(), self.configuration.clone()) else {
             return;
         };
-        self.numbers = self.numbers.max(round.number());
         let vouching = config.vouching.contains(&self.settings.seat.id);
         // A vouching member has its own header, and recovery flushes before it writes another: until then what was copied
         // may be lost, in any part, like what was under way when it sealed.
