@@ -3,8 +3,8 @@
 //! What a process has been told of a failure it does not forget (`device.rs`), so it has to start again, as somebody who is called
 //! would make it do; before that its media may be well again. A member that sealed on failed media may not take part in that epoch.
 
-use super::super::device::Trouble;
-use super::{What, World};
+use super::super::device::{MediaBug, Trouble};
+use super::{Planted, What, World};
 
 impl World {
     pub(super) fn media_fault(&mut self, member: usize) {
@@ -14,7 +14,9 @@ impl World {
             0 => Trouble::Flush,
             _ => Trouble::Read(self.rng.below(pages as u64)),
         };
-        let lasts = self.rng.permille(400);
+        let believed = self.believes_flushes();
+        let trouble = if believed { Trouble::Flush } else { trouble };
+        let lasts = self.rng.permille(400) && !believed;
         self.note(&format!(
             "media of member {member}: {trouble:?}, lasts: {lasts}"
         ));
@@ -23,10 +25,18 @@ impl World {
         self.after(length, What::Mended(member));
     }
 
+    /// Then other troubles only hide what that does, and it shows when nobody else has it.
+    fn believes_flushes(&self) -> bool {
+        self.planted == Some(Planted::Media(MediaBug::FlushBelieved))
+    }
+
     /// They are, or others have taken their place; the process starts again, if it has to, or just to be sure.
     pub(super) fn mended(&mut self, member: usize) {
         let memory = &self.members[member].memory;
         memory.mend();
+        if self.believes_flushes() {
+            return (0..self.members.len()).for_each(|member| self.kill(member));
+        }
         let replaced = self.now < self.faults_until && self.rng.permille(300);
         let sure = self.now < self.faults_until && self.rng.permille(500);
         if memory.has_failed() || replaced || sure {
