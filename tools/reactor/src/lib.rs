@@ -17,7 +17,7 @@ mod ring;
 mod slots;
 
 pub use buffers::RecvBuffers;
-pub use inbox::{INBOX_MAX, Inbox, Waker};
+pub use inbox::{INBOX_MAX, Inbox, PUSHED_MAX, Waker};
 pub use net::{Net, Notice};
 pub use ring::{Done, Ring, Tag};
 pub use slots::{LinkTag, Slots};

@@ -369,7 +369,7 @@ impl Core {
                         connection.abort();
                         self.parts.reception.fenced(tag, connection);
                     }
-                    let _ = self.parts.peers[reactor].send(Job::Admit(successor));
+                    let _ = self.parts.peers[reactor].push(Job::Admit(successor));
                 }
                 Job::Admit(tag) => {
                     if let Some(connection) = self.net.connection(tag) {
@@ -501,8 +501,10 @@ impl Core {
             self.next += 1;
             if target == self.parts.index {
                 self.adopt(now, socket, None);
+            } else if self.is_crowded() {
+                refuse(&socket);
             } else {
-                let _ = self.parts.peers[target].send(Job::Adopt(socket, None));
+                let _ = self.parts.peers[target].push(Job::Adopt(socket, None));
             }
         } else if self.hanging_up.is_none() && !std::mem::replace(&mut self.accept_trouble, true) {
             let error = io::Error::from_raw_os_error(-done.result);
@@ -529,9 +531,17 @@ impl Core {
         }
     }
 
+    /// Whether connections have given reason for so many messages between reactors that there should not be more of them.
+    fn is_crowded(&self) -> bool {
+        self.parts.peers.iter().any(|inbox| inbox.is_crowded())
+    }
+
     fn adopt(&mut self, now: Time, socket: Socket, tls: Option<Box<Records>>) {
         if self.hanging_up.is_some() {
             return;
+        }
+        if self.is_crowded() {
+            return refuse(&socket);
         }
         let peer = socket.peer_addr().ok().and_then(|a| a.as_socket());
         if self.parts.connections.fetch_add(1, Ordering::Relaxed) >= self.parts.connections_max {
@@ -651,6 +661,12 @@ impl Drop for Core {
             "reactor ended"
         );
     }
+}
+
+/// Tells people of a connection that is not adopted because the inboxes are crowded.
+fn refuse(socket: &Socket) {
+    let peer = socket.peer_addr().ok().and_then(|a| a.as_socket());
+    warn!(?peer, "connection refused: reactors are behind with others");
 }
 
 /// Small answers leave at once, and a peer that has vanished is noticed within a minute.

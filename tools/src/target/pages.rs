@@ -213,7 +213,7 @@ impl FlashPages {
                 bytes: offset..offset,
             };
             // A reactor that has ended stores nothing.
-            let _ = inbox.send(Job::Recalled(wanted, Box::new(recalled)));
+            let _ = inbox.push(Job::Recalled(wanted, Box::new(recalled)));
         });
     }
 
@@ -225,7 +225,7 @@ impl FlashPages {
                 warn!(%error, %ino, "privileges that a file gives cannot be ended: a peer's write is refused");
             }
             // A reactor that has ended stores nothing.
-            let _ = inbox.send(Job::Unprivileged(wanted, ended.is_ok()));
+            let _ = inbox.push(Job::Unprivileged(wanted, ended.is_ok()));
         });
     }
 
@@ -465,7 +465,7 @@ impl PageStore for FlashPages {
         };
         let inbox = Arc::clone(&self.inbox);
         stale.recall(move || {
-            let _ = inbox.send(Job::Told(ticket));
+            let _ = inbox.push(Job::Told(ticket));
         });
         PutPage::Pending
     }

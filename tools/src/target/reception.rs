@@ -96,7 +96,7 @@ impl Reception {
             Entered::Late => self.refuse(tag, connection, Denial::Superseded),
             Entered::After((reactor, old)) => {
                 // Back comes `Job::Admit`, when nothing of the old connection can have an effect any more.
-                let _ = self.inboxes[reactor].send(Job::Fence(old, owner));
+                let _ = self.inboxes[reactor].push(Job::Fence(old, owner));
             }
         }
     }
