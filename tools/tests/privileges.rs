@@ -6,15 +6,19 @@ mod common;
 
 use std::ffi::CString;
 use std::fs::{self, File, Permissions};
+use std::hint::spin_loop;
 use std::io::Error;
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use common::world::{World, get, open, put, try_put};
+use memmap2::{MmapOptions, MmapRaw};
 use softrdma::{Atomic, Operation, WorkRequest, WrId};
 use tools::client::{RemoteFile, Session};
 use tools::control::{FLAG_PERSISTENT, FLAG_TRUNCATE, FLAG_WRITE, Op, Request};
@@ -226,5 +230,99 @@ fn privileges_never_survive_a_write() {
         let at = peer * 8 + (last % 2 * 8192) as usize;
         assert_eq!(content[at..at + 8], last.to_le_bytes());
     }
+    world.end();
+}
+
+/// A program that a local one has mapped and stores to: a WRITE waits for the kernel to give its copies back, behind many others
+/// that do, and if it is one of a part of a page, then for flash. However far it has come when privileges are given: if its
+/// bytes were not there afterwards, the privileges have gone when they are.
+#[test]
+fn privileges_of_a_mapped_program_end() {
+    const PAGE: usize = 4096;
+    const PAGES: usize = 64;
+    const ROUNDS: usize = 300;
+    /// Peers that write to another mapped file all the time.
+    const OTHERS: usize = 32;
+    let Some(world) = World::new("64MiB", &["--reactors", "2", "--pool", "2MiB"]) else {
+        return;
+    };
+    let [path, other] = ["program", "other"].map(|name| world.dir.join(name));
+    let map = |path: &Path| {
+        fs::write(path, vec![0; PAGES * PAGE]).unwrap();
+        let file = File::options().read(true).write(true).open(path).unwrap();
+        MmapOptions::new().map_raw(&file).unwrap()
+    };
+    let maps = [map(&path), map(&other)];
+    let store = |map: &MmapRaw, page: usize| {
+        // SAFETY: the first byte of a page of the mapping; who else changes it does so from outside.
+        let byte = unsafe { AtomicU8::from_ptr(map.as_mut_ptr().add(page * PAGE)) };
+        byte.fetch_add(1, Ordering::Relaxed);
+    };
+    // Behind the byte that is stored to: all of the page, or a part.
+    let written = |round: usize| {
+        let len = if round.is_multiple_of(2) { PAGE - 1 } else { 8 };
+        let at = round % PAGES * PAGE + 1;
+        (at as u64, vec![(round / PAGES + 1) as u8; len])
+    };
+    // Peer and owner come here at the beginning and at the end of a round.
+    let meet = Barrier::new(2);
+    let is_over = AtomicBool::new(false);
+    let mut survived = Vec::new();
+    thread::scope(|scope| {
+        let (target, is_over) = (&world.target, &is_over);
+        scope.spawn(|| {
+            for page in (0..PAGES).cycle() {
+                store(&maps[1], page);
+                thread::yield_now();
+                if is_over.load(Ordering::Relaxed) {
+                    break;
+                }
+            }
+        });
+        for n in 0..OTHERS {
+            scope.spawn(move || {
+                let mut session = target.session();
+                let file = open(&mut session, "/other", FLAG_WRITE, 0);
+                for page in (0..PAGES).cycle().skip(n * PAGES / OTHERS) {
+                    put(&mut session, &file, (page * PAGE + 1) as u64, b"x", false);
+                    if is_over.load(Ordering::Relaxed) {
+                        break;
+                    }
+                }
+            });
+        }
+        scope.spawn(|| {
+            let mut session = target.session();
+            let file = open(&mut session, "/program", FLAG_WRITE, 0);
+            for round in 0..ROUNDS {
+                meet.wait();
+                let (at, bytes) = written(round);
+                put(&mut session, &file, at, &bytes, false);
+                meet.wait();
+            }
+        });
+        let mut session = target.session();
+        let file = open(&mut session, "/program", 0, 0);
+        for round in 0..ROUNDS {
+            store(&maps[0], round % PAGES);
+            meet.wait();
+            let start = Instant::now();
+            // At another moment of the WRITE each time.
+            while start.elapsed() < Duration::from_micros(round as u64 % 20 * 25) {
+                spin_loop();
+            }
+            chmod(&path, 0o4755);
+            let (at, bytes) = written(round);
+            let was_there = get(&mut session, &file, at, bytes.len() as u64).unwrap() == bytes;
+            meet.wait();
+            if !was_there && mode(&path) != 0o755 {
+                survived.push(round);
+            }
+            chmod(&path, 0o755);
+        }
+        is_over.store(true, Ordering::Relaxed);
+    });
+    assert_eq!(survived, [0; 0], "rounds in which privileges survived");
+    drop(maps);
     world.end();
 }

@@ -270,9 +270,31 @@ impl FlashPages {
         self.ask(wanted, None)
     }
 
+    /// Gets a page that has waited for something. A file that gives privileges by now is not written to before they have ended, however
+    /// far that was: then the page is recalled anew.
+    fn go_on(&mut self, wanted: Wanted, recalled: Option<Box<Recalled>>) -> GetPage<FlashPage> {
+        match self.not_of_privileged(wanted, recalled) {
+            None => self.get_or_recall(wanted),
+            recalled => self.ask(wanted, recalled),
+        }
+    }
+
+    /// What has been recalled, unless the file gives privileges by now: then its window ends. Whoever marks a file waits for steps that
+    /// are under way, not for what is parked.
+    fn not_of_privileged(
+        &self,
+        wanted: Wanted,
+        recalled: Option<Box<Recalled>>,
+    ) -> Option<Box<Recalled>> {
+        recalled.filter(|_| {
+            let before = self.mapped.find(wanted.backing);
+            !matches!(before, Some(Before::EndPrivileges(_)))
+        })
+    }
+
     /// A page has been recalled. None: its answer comes later.
     pub(super) fn recalled(&mut self, wanted: Wanted, recalled: Box<Recalled>) -> Option<Answer> {
-        answer(wanted, self.ask(wanted, Some(recalled)))
+        answer(wanted, self.go_on(wanted, Some(recalled)))
     }
 
     /// The file of a page gives no privileges any more; if that could not be, nobody writes to it. None: its answer comes later.
@@ -300,6 +322,7 @@ impl FlashPages {
             return None;
         }
         self.stalls.came(backing);
+        let recalled = self.not_of_privileged(wanted, recalled);
         // The file may have been mapped since, or made a program that gives privileges.
         if recalled.is_none() && page.is_ok() && self.comes_later(wanted) {
             return None;
@@ -319,11 +342,8 @@ impl FlashPages {
         for stalled in self.stalls.resume(of) {
             match stalled {
                 Stalled::Sync(sync, range) => self.sync_range(sync, range),
-                Stalled::Page(wanted, None) => {
-                    answers.extend(answer(wanted, self.get_or_recall(wanted)));
-                }
                 Stalled::Page(wanted, recalled) => {
-                    answers.extend(answer(wanted, self.ask(wanted, recalled)));
+                    answers.extend(answer(wanted, self.go_on(wanted, recalled)));
                 }
             }
         }
