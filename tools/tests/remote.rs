@@ -3,17 +3,65 @@
 mod common;
 
 use std::fs;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use common::world::put;
 use common::{Image, can_serve, good, pattern};
 use softrdma::driver::tcp::TcpClient;
 use softrdma::{
     Atomic, Buffer, Config, LocalSlice, Operation, Placement, RegionTable, RemoteAddr, Stag,
     TaggedOffset, WorkRequest, WrId,
 };
+use tools::client::Session;
 use tools::control::{
     FLAG_CREATE, FLAG_TRUNCATE, FLAG_WRITE, MESSAGE_BYTES_MAX, Op, Reply, Request,
 };
+
+/// Unix time of the last change of a file, in nanoseconds.
+fn changed(session: &mut Session, path: &str) -> u64 {
+    session.call(Request::new(Op::Stat, path)).unwrap().mtime_ns
+}
+
+/// A target that ends in order, or for another one, does so with the times of what clients have written who are still there,
+/// with files open (I1: an orderly end is a sync point).
+#[test]
+fn an_orderly_end_keeps_the_times_of_writes() {
+    if !can_serve() {
+        return;
+    }
+    let image = Image::new("64MiB");
+    let mut target = image.serve(&[]);
+    for is_replaced in [true, false] {
+        let mut session = target.session();
+        let region = session
+            .open(Request {
+                flags: FLAG_WRITE | FLAG_CREATE | FLAG_TRUNCATE,
+                length: 4096,
+                ..Request::new(Op::Open, "/written")
+            })
+            .unwrap();
+        let created = changed(&mut session, "/written");
+        let start = Instant::now();
+        // For longer than a step of any clock.
+        while start.elapsed() < Duration::from_millis(50) {
+            put(&mut session, &region, 0, b"new", false);
+        }
+        target = match is_replaced {
+            true => {
+                let other = image.serve(&["--replace"]);
+                assert!(target.ended().success());
+                other
+            }
+            false => {
+                assert!(target.stop().success());
+                image.serve(&[])
+            }
+        };
+        let written = changed(&mut target.session(), "/written");
+        assert!(written > created, "{is_replaced}: {written}, {created}");
+    }
+    assert!(target.stop().success());
+}
 
 /// What is put can be listed, looked at and got back, also after an orderly restart and after a kill (I1).
 #[test]

@@ -386,6 +386,12 @@ impl Target {
         }
         // Only connections and control threads ask for it.
         drop(self.privileges.take());
+        // Files that connections had open for writing got their new times when these ended.
+        note(
+            self.fs
+                .sync_all()
+                .context("cannot write out the times of files that clients had open"),
+        );
         // Whoever waits for the volume waits for them, so they are the last to end.
         for inbox in &self.inboxes {
             let _ = inbox.send(Job::End);
