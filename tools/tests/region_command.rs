@@ -5,9 +5,12 @@ mod common;
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use common::world::{World, get, open, terminated};
-use common::{Image, Target, bad, can_serve, good};
+use common::{FLASHNET, Image, Target, bad, can_serve, good};
 use serde_json::Value;
 use softrdma::wire::terminate::TerminateCode;
 use tools::client::{ClientError, Identity, RemoteFile, Session, SessionOptions};
@@ -250,4 +253,57 @@ fn regions_of_a_mounted_volume() {
     assert!(said.contains("no volume is mounted"), "{said}");
     drop(session);
     world.end();
+}
+
+/// Descriptors that a process may have from now on.
+fn limit(process: u32, descriptors: u64) -> u64 {
+    let mut limits = libc::rlimit {
+        rlim_cur: 0,
+        rlim_max: 0,
+    };
+    // SAFETY: one structure that is written to, then read.
+    let done = unsafe {
+        let (process, what) = (process as i32, libc::RLIMIT_NOFILE);
+        let got = libc::prlimit(process, what, std::ptr::null(), &raw mut limits);
+        let before = std::mem::replace(&mut limits.rlim_cur, descriptors);
+        let set = libc::prlimit(process, what, &raw const limits, std::ptr::null_mut());
+        (got, set, before)
+    };
+    assert_eq!(
+        (done.0, done.1),
+        (0, 0),
+        "{}",
+        std::io::Error::last_os_error()
+    );
+    done.2
+}
+
+/// A target that was out of descriptors for a while is asked and replaced afterwards as ever; who asked meanwhile is answered,
+/// too (I18).
+#[test]
+fn operators_are_heard_after_a_lack_of_descriptors() {
+    if !can_serve() {
+        return;
+    }
+    let image = Image::new("64MiB");
+    let volume = image.path().to_str().unwrap().to_owned();
+    let target = image.serve(&[]);
+    let before = limit(target.pid(), 3);
+    let mut meanwhile = Command::new(FLASHNET)
+        .args(["region", "list", &volume])
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    // It may be answered: with a descriptor that was taken when the target began to wait. Then the next wait fails.
+    let start = Instant::now();
+    while meanwhile.try_wait().unwrap().is_none() && start.elapsed() < Duration::from_secs(1) {
+        thread::sleep(Duration::from_millis(10));
+    }
+    thread::sleep(Duration::from_millis(10));
+    limit(target.pid(), before);
+    assert!(meanwhile.wait().unwrap().success());
+    assert!(list(&volume, &[]).is_empty());
+    let other = image.serve(&["--replace"]);
+    assert!(target.ended().success());
+    assert!(other.stop().success());
 }

@@ -21,8 +21,10 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
-use std::thread::{Builder, JoinHandle};
+use std::thread::{Builder, JoinHandle, park_timeout};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -44,6 +46,8 @@ const GO: &[u8; 2] = b"go";
 const WORD: Duration = Duration::from_secs(10);
 /// Longest wait for the old target to end: what is in memory has to be written.
 const END: Duration = Duration::from_secs(120);
+/// Wait after an accept that failed.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// The name under which the target of these devices can be found on this machine.
 fn name(devices: &[PathBuf]) -> io::Result<SocketAddr> {
@@ -96,6 +100,7 @@ pub struct Replacement(#[allow(dead_code, reason = "its end is what is said")] U
 pub(super) struct Handover {
     listener: UnixListener,
     asked: Receiver<Replacement>,
+    ending: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -110,12 +115,15 @@ impl Handover {
         let listener = UnixListener::bind_addr(&name(devices)?)?;
         let (sender, asked) = channel();
         let accepting = listener.try_clone()?;
+        let ending = Arc::new(AtomicBool::new(false));
+        let end = Arc::clone(&ending);
         let thread = Builder::new()
             .name("handover".into())
-            .spawn(move || wait(&accepting, (&sockets, &operator), &sender))?;
+            .spawn(move || wait(&accepting, &end, (&sockets, &operator), &sender))?;
         Ok(Self {
             listener,
             asked,
+            ending,
             thread: Some(thread),
         })
     }
@@ -136,9 +144,11 @@ impl Handover {
 
 impl Drop for Handover {
     fn drop(&mut self) {
+        self.ending.store(true, Ordering::Release);
         // SAFETY: the descriptor is open. This wakes the thread that accepts, which then ends.
         unsafe { libc::shutdown(self.listener.as_raw_fd(), libc::SHUT_RDWR) };
         if let Some(thread) = self.thread.take() {
+            thread.thread().unpark();
             let _ = thread.join();
         }
     }
@@ -146,10 +156,25 @@ impl Drop for Handover {
 
 fn wait(
     listener: &UnixListener,
+    ending: &AtomicBool,
     (sockets, operator): (&Sockets, &Operator),
     asked: &Sender<Replacement>,
 ) {
-    while let Ok((stream, _)) = listener.accept() {
+    let mut is_in_trouble = false;
+    while !ending.load(Ordering::Acquire) {
+        let stream = match listener.accept() {
+            Ok((stream, _)) => stream,
+            Err(_) if ending.load(Ordering::Acquire) => return,
+            // Out of descriptors, most likely, which passes: whoever connects meanwhile waits.
+            Err(error) => {
+                if !std::mem::replace(&mut is_in_trouble, true) {
+                    warn!(%error, "cannot hear operators at the moment");
+                }
+                park_timeout(ACCEPT_PAUSE);
+                continue;
+            }
+        };
+        is_in_trouble = false;
         match serve(stream, sockets, operator) {
             Ok(Some(replacement)) => {
                 let _ = asked.send(replacement);
