@@ -5,12 +5,14 @@ mod common;
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::os::unix::fs::chown;
+use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use common::world::{World, get, open, terminated};
-use common::{FLASHNET, Image, Target, bad, can_serve, good};
+use common::{FLASHNET, Image, Target, bad, can_serve, good, skip};
 use serde_json::Value;
 use softrdma::wire::terminate::TerminateCode;
 use tools::client::{ClientError, Identity, RemoteFile, Session, SessionOptions};
@@ -306,4 +308,53 @@ fn operators_are_heard_after_a_lack_of_descriptors() {
     let other = image.serve(&["--replace"]);
     assert!(target.ended().success());
     assert!(other.stop().success());
+}
+
+/// Root asks a target of the user who owns the volume, and takes its place only as that user; a user who does not own the volume
+/// may be anybody who has taken the name (I10). Nobody asks root's target but root.
+#[test]
+fn root_asks_the_owner_of_a_volume() {
+    // No account has it.
+    const USER: u32 = 61_234;
+    if !can_serve() {
+        return;
+    }
+    // SAFETY: no arguments, cannot fail.
+    if unsafe { libc::geteuid() } != 0 {
+        return skip("only root can be several users");
+    }
+    let image = Image::new("64MiB");
+    let path = image.path();
+    let volume = path.to_str().unwrap();
+    let own = |user: u32| {
+        for path in [path.parent().unwrap(), &path] {
+            chown(path, Some(user), Some(user)).unwrap();
+        }
+    };
+    own(USER);
+    let target = Target::start_as(USER, &[volume], &[]);
+    let mut session = target.session();
+    open(&mut session, "/file", MAKE, 4096);
+    assert_eq!(list(volume, &[]).len(), 1);
+    let replace = ["serve", volume, "--replace", "--listen", "127.0.0.1:0"];
+    let said = bad(&replace);
+    assert!(said.contains("belongs to user 61234"), "{said}");
+    let revoke_all = ["region", "revoke", volume, "--all"];
+    own(0);
+    let said = bad(&revoke_all);
+    assert!(said.contains("belongs to user 61234"), "{said}");
+    own(USER);
+    assert_eq!(revoke(volume, &["--all"]).len(), 1);
+    drop(session);
+    assert!(target.stop().success());
+
+    let target = image.serve(&[]);
+    let asked = Command::new(FLASHNET)
+        .args(revoke_all)
+        .uid(USER)
+        .gid(USER)
+        .output()
+        .unwrap();
+    assert_eq!(asked.status.code(), Some(1), "{asked:?}");
+    assert!(target.stop().success());
 }

@@ -46,6 +46,8 @@ const GO: &[u8; 2] = b"go";
 const WORD: Duration = Duration::from_secs(10);
 /// Longest wait for the old target to end: what is in memory has to be written.
 const END: Duration = Duration::from_secs(120);
+/// Whom the kernel names instead of users that have no number in the namespace of who asks.
+const UNKNOWN_USER: u32 = 65_534;
 /// Wait after an accept that failed.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
@@ -64,11 +66,46 @@ fn name(devices: &[PathBuf]) -> io::Result<SocketAddr> {
     SocketAddr::from_abstract_name(format!("flashnet-target-{dev:x}-{ino:x}"))
 }
 
-/// Whether the process at the other end belongs to the same user, or to root.
-fn is_ours(stream: &UnixStream) -> io::Result<bool> {
-    let peer = getsockopt(stream, sockopt::PeerCredentials)?.uid();
+/// Whom the process at the other end belongs to.
+fn user_of(stream: &UnixStream) -> io::Result<u32> {
+    Ok(getsockopt(stream, sockopt::PeerCredentials)?.uid())
+}
+
+fn own_user() -> u32 {
     // SAFETY: no arguments, cannot fail.
-    Ok(peer == 0 || peer == unsafe { libc::geteuid() })
+    unsafe { libc::geteuid() }
+}
+
+/// Whether that is the same user, or root.
+fn is_ours(user: u32) -> bool {
+    user == 0 || user == own_user()
+}
+
+/// What somebody wants of a target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Purpose {
+    /// Its answer to a question.
+    Question,
+    /// Its place, and its sockets.
+    Replacement,
+}
+
+/// Whether a target may belong to this user.
+///
+/// Anybody can take the name of a target that does not run, and answer in its place. So this is one's own user or root; for
+/// root, who asks about the volumes of others, also the user who owns all devices: what he says of a volume is worth
+/// what the volume is worth, for he can write to it what he likes. That does not go for sockets: he may keep copies of those
+/// that he hands over, and hear what clients of root's target say.
+fn may_answer(user: u32, devices: &[PathBuf], purpose: Purpose) -> io::Result<bool> {
+    if is_ours(user) || own_user() != 0 || purpose == Purpose::Replacement || user == UNKNOWN_USER {
+        return Ok(is_ours(user));
+    }
+    for device in devices {
+        if std::fs::metadata(device)?.uid() != user {
+            return Ok(false);
+        }
+    }
+    Ok(true)
 }
 
 /// The listening sockets of a target.
@@ -196,7 +233,7 @@ fn serve(
 ) -> io::Result<Option<Replacement>> {
     stream.set_read_timeout(Some(WORD))?;
     stream.set_write_timeout(Some(WORD))?;
-    if !is_ours(&stream)? {
+    if !is_ours(user_of(&stream)?) {
         return Err(io::Error::other("it belongs to another user"));
     }
     let mut hello = [0; 4];
@@ -224,8 +261,8 @@ fn hand_over(mut stream: UnixStream, sockets: &Sockets) -> io::Result<Replacemen
     Ok(Replacement(stream))
 }
 
-/// Connects to the target that has these devices, if there is one, and it is ours.
-pub(super) fn connect(devices: &[PathBuf]) -> Result<Option<UnixStream>> {
+/// Connects to the target that has these devices, if there is one, and it belongs to somebody whom this can be wanted of.
+pub(super) fn connect(devices: &[PathBuf], purpose: Purpose) -> Result<Option<UnixStream>> {
     let at = name(devices).with_context(|| {
         let names: Vec<_> = devices.iter().map(|path| path.display()).collect();
         format!("cannot find {names:?}")
@@ -235,8 +272,9 @@ pub(super) fn connect(devices: &[PathBuf]) -> Result<Option<UnixStream>> {
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => return Ok(None),
         Err(error) => return Err(error).context("cannot reach the running target"),
     };
-    if !is_ours(&stream)? {
-        bail!("the running target belongs to another user");
+    let user = user_of(&stream)?;
+    if !may_answer(user, devices, purpose)? {
+        bail!("the running target belongs to user {user}: this can only be done as that user");
     }
     Ok(Some(stream))
 }
@@ -251,7 +289,7 @@ pub struct Predecessor {
 impl Predecessor {
     /// The target that has these devices, if there is one.
     pub fn find(devices: &[PathBuf]) -> Result<Option<Self>> {
-        let Some(mut stream) = connect(devices)? else {
+        let Some(mut stream) = connect(devices, Purpose::Replacement)? else {
             return Ok(None);
         };
         stream.set_read_timeout(Some(WORD))?;

@@ -19,7 +19,7 @@ use anyhow::{Context, Result, anyhow};
 use contigfs::BlockStore;
 use serde::{Deserialize, Serialize};
 
-use super::handover;
+use super::handover::{self, Purpose};
 use crate::credentials::Registry;
 use crate::credentials::registry::{Choice, Listed};
 
@@ -75,7 +75,7 @@ impl Operator {
 
 /// Asks the target that serves these devices; none if nobody does.
 pub fn ask(devices: &[PathBuf], question: &Question) -> Result<Option<Vec<Listed>>> {
-    let Some(mut stream) = handover::connect(devices)? else {
+    let Some(mut stream) = handover::connect(devices, Purpose::Question)? else {
         return Ok(None);
     };
     stream.set_read_timeout(Some(PATIENCE))?;

@@ -7,6 +7,7 @@ pub mod world;
 
 use std::io::{BufRead, BufReader, Read};
 use std::net::SocketAddr;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -178,11 +179,22 @@ impl Target {
 
     /// Starts a target on a volume of these devices.
     pub fn start_on(devices: &[impl AsRef<std::ffi::OsStr>], more: &[&str]) -> Self {
+        Self::run(Command::new(FLASHNET), devices, more)
+    }
+
+    /// The same as another user, which only root can do.
+    pub fn start_as(user: u32, devices: &[impl AsRef<std::ffi::OsStr>], more: &[&str]) -> Self {
+        let mut command = Command::new(FLASHNET);
+        command.uid(user).gid(user);
+        Self::run(command, devices, more)
+    }
+
+    fn run(mut command: Command, devices: &[impl AsRef<std::ffi::OsStr>], more: &[&str]) -> Self {
         let listen: &[&str] = match more.contains(&"--listen") {
             true => &[],
             false => &["--listen", "127.0.0.1:0"],
         };
-        let mut child = Command::new(FLASHNET)
+        let mut child = command
             .args(["--json", "serve"])
             .args(listen)
             .args(devices)
