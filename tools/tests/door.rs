@@ -5,10 +5,12 @@ mod common;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::thread;
 use std::time::Duration;
 
-use common::{Image, Target, bad, can_serve, good, pattern};
-use softrdma::CloseReason;
+use common::fault_disk::FaultDisk;
+use common::{Image, Target, bad, can_mount, can_serve, good, pattern};
+use softrdma::{CloseReason, Operation, Source, WorkRequest, WrId};
 use tools::client::{
     Channel, ChannelOptions, ClientError, FileNo, Identity, RemoteFile, Session, SessionOptions,
 };
@@ -371,6 +373,87 @@ fn an_old_connection_is_fenced() {
     // Sessions of others are others.
     target.session().close();
     assert_eq!(read(&mut new, &file).unwrap(), vec![0; 5000]);
+    assert!(target.stop().success());
+}
+
+/// A request that was sent over an earlier connection of a session, and had to wait for its turn, is not carried out behind what
+/// came over the next: it could undo what has been acknowledged there (I12, I13).
+#[test]
+fn requests_of_an_old_connection_are_fenced() {
+    /// Requests before the last of them, as many as may be outstanding.
+    const OLD: usize = 15;
+    const LENGTH: usize = 50_000;
+    if !can_serve() || !can_mount() {
+        return;
+    }
+    // Whatever changes files takes long on it.
+    let disk = FaultDisk::new(128 << 20, 1).unwrap();
+    good(&["mkfs", disk.path().to_str().unwrap()]);
+    let target = Target::start_on(&[disk.path()], &["--reactors", "1"]);
+    let block = |connection| {
+        let block = SessionBlock {
+            id: [7; 16],
+            connection,
+        };
+        block.emit()
+    };
+    let name = |n| match n {
+        OLD => "/file".to_owned(),
+        n => format!("/old-{n}"),
+    };
+    let size = |session: &mut Session, n| {
+        let stat = session.call(Request::new(Op::Stat, name(n)));
+        stat.unwrap().size
+    };
+    // The last first: it is changed last.
+    let sizes = |session: &mut Session| {
+        let sizes = (0..OLD).rev().map(|n| size(session, n));
+        sizes.collect::<Vec<_>>()
+    };
+    let mut witness = target.session();
+    let mut old = connect(&target, &block(1)).unwrap();
+    let truncates = FLAG_TRUNCATE | FLAG_PERSISTENT;
+    let old_file = make(&mut old, "/file", LENGTH as u64, truncates);
+    for n in 0..OLD {
+        make(&mut witness, &name(n), 1, FLAG_TRUNCATE);
+    }
+    disk.slow(Duration::from_millis(50));
+    for n in 0..=OLD {
+        let request = Request {
+            flags: FLAG_WRITE | truncates,
+            length: LENGTH as u64,
+            ..Request::new(Op::Open, name(n))
+        };
+        let send = Operation::Send {
+            source: Source::Bytes(request.emit()),
+            solicited: false,
+            invalidate: None,
+        };
+        old.post(WorkRequest {
+            signaled: false,
+            ..WorkRequest::new(WrId(0), send)
+        })
+        .unwrap();
+    }
+    // They have arrived, and the first is being carried out or was.
+    old.fence(&old_file).unwrap();
+    while size(&mut witness, 0) == 1 {
+        thread::yield_now();
+    }
+    let mut new = connect(&target, &block(2)).unwrap();
+    let found = sizes(&mut new);
+    let file = make(&mut new, "/file", LENGTH as u64, truncates);
+    let content = pattern(LENGTH, 3);
+    write(&mut new, &file, &content);
+    disk.slow(Duration::ZERO);
+    // All threads that carry out requests have gone through what was queued: each of these is heard by another.
+    let mut others: Vec<_> = (0..8).map(|_| target.session()).collect();
+    for other in &mut others {
+        size(other, OLD);
+    }
+    assert!(read(&mut new, &file).unwrap() == content);
+    assert_eq!(sizes(&mut new), found);
+    drop((witness, old, new, others));
     assert!(target.stop().success());
 }
 

@@ -39,7 +39,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// A message of a client for the control threads, or the news that a client has gone.
 #[derive(Debug)]
 pub(super) enum ControlJob {
-    /// A request arrived on a connection of this domain.
+    /// A request arrived on a connection of this domain. It is carried out if that has not ended meanwhile.
     Request(usize, LinkTag, ProtectionDomain, Vec<u8>),
     /// The connection ended: its regions go with it.
     Gone(usize, LinkTag),
@@ -364,12 +364,11 @@ impl Core {
                     }
                 }
                 Job::Told(ticket) => self.net.put(pages, ticket),
-                Job::Fence(tag, (reactor, successor)) => {
+                // Its end is heard of in the round of connections that follows.
+                Job::Fence(tag) => {
                     if let Some(connection) = self.net.connection(tag) {
                         connection.abort();
-                        self.parts.reception.fenced(tag, connection);
                     }
-                    let _ = self.parts.peers[reactor].push(Job::Admit(successor));
                 }
                 Job::Admit(tag) => {
                     if let Some(connection) = self.net.connection(tag) {

@@ -44,6 +44,14 @@ pub(super) fn ask_all(inboxes: &[Arc<Inbox<Job>>], job: impl Fn(Waiter<()>) -> J
     }
 }
 
+/// Has a connection accepted, if there is one that has waited for its predecessors.
+pub(super) fn admit(inboxes: &[Arc<Inbox<Job>>], waiting: Option<Owner>) {
+    if let Some((reactor, tag)) = waiting {
+        // A reactor that has ended has no connections.
+        let _ = inboxes[reactor].send(Job::Admit(tag));
+    }
+}
+
 /// A message to a reactor.
 #[derive(Debug)]
 pub(super) enum Job {
@@ -94,9 +102,9 @@ pub(super) enum Job {
     Told(Ticket),
     /// Send a control reply.
     Reply(LinkTag, Vec<u8>),
-    /// End this connection, then tell the reactor of its successor to accept that.
-    Fence(LinkTag, Owner),
-    /// Accept a connection whose predecessor has been ended.
+    /// End this connection: a later one of its session has arrived.
+    Fence(LinkTag),
+    /// Accept a connection whose predecessors are gone.
     Admit(LinkTag),
     /// End the connections, by force after this long, then hang up: nobody asks for anything any more, which drops the
     /// waiter. The volume is served on.

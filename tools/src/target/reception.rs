@@ -3,11 +3,11 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use softrdma::{CompletionOpcode, Connection, Event, RecvBuffer, WrId};
+use softrdma::{CompletionOpcode, Connection, Event, RecvBuffer, SocketState, WrId};
 use tracing::{debug, warn};
 
 use super::core::{ControlJob, ControlSenders};
-use super::job::Job;
+use super::job::{Job, admit};
 use super::pages::FlashPages;
 use super::sessions::{Entered, Sessions};
 use crate::control::{MESSAGE_BYTES_MAX, OUTSTANDING_MAX};
@@ -50,13 +50,18 @@ impl Reception {
             Notice::Event(Event::Closed(reason)) => {
                 debug!(?tag, %reason, "closed");
                 let owner = (self.index, tag);
-                self.sessions.leave(owner, connection.atomic_outcomes());
+                let successor = self.sessions.leave(owner, connection.atomic_outcomes());
+                admit(&self.inboxes, successor);
                 self.control.send(tag, ControlJob::Gone(self.index, tag));
             }
             Notice::Completion(done) if done.opcode == CompletionOpcode::Recv => {
                 let Some(message) = done.message.filter(|_| done.status.is_success()) else {
                     return;
                 };
+                // Its end is told before what was received earlier; behind it the control threads expect nothing.
+                if connection.socket_state() == SocketState::Close {
+                    return;
+                }
                 let domain = connection.protection_domain();
                 let job = ControlJob::Request(self.index, tag, domain, message);
                 self.control.send(tag, job);
@@ -73,16 +78,10 @@ impl Reception {
         }
     }
 
-    /// A connection that has been ended for a later one of its session.
-    pub(super) fn fenced(&self, tag: LinkTag, connection: &Connection<FlashPages>) {
-        let outcomes = connection.atomic_outcomes();
-        self.sessions.leave((self.index, tag), outcomes);
-    }
-
     /// Until here, nothing of the connection has been looked at but its start frame.
     fn let_in(&self, tag: LinkTag, connection: &mut Connection<FlashPages>, private_data: &[u8]) {
-        let admit = |door: &Door| door.admit(private_data, unix_now());
-        let admission = match self.door.get().map_or(Err(Denial::Busy), admit) {
+        let ask = |door: &Door| door.admit(private_data, unix_now());
+        let admission = match self.door.get().map_or(Err(Denial::Busy), ask) {
             Ok(admission) => admission,
             Err(denial) => return self.refuse(tag, connection, denial),
         };
@@ -95,8 +94,8 @@ impl Reception {
             Entered::First => accept(connection),
             Entered::Late => self.refuse(tag, connection, Denial::Superseded),
             Entered::After((reactor, old)) => {
-                // Back comes `Job::Admit`, when nothing of the old connection can have an effect any more.
-                let _ = self.inboxes[reactor].push(Job::Fence(old, owner));
+                // `Job::Admit` comes when nothing of any earlier connection can have an effect any more.
+                let _ = self.inboxes[reactor].push(Job::Fence(old));
             }
         }
     }

@@ -21,7 +21,7 @@ use tracing::debug;
 
 use super::core::ControlJob;
 use super::exports::ExportError;
-use super::job::Job;
+use super::job::{Job, admit};
 use super::mapped::Mapped;
 use super::regions::{OpenRegion, Owner, Regions};
 use super::sessions::Sessions;
@@ -62,6 +62,28 @@ pub(super) struct Service {
     pub dram: Option<Arc<Buffer>>,
     /// The reactors, for the replies.
     pub inboxes: Vec<Arc<Inbox<Job>>>,
+}
+
+/// A request that is being carried out, which later connections of the same session wait for; over when this is dropped.
+#[derive(Debug)]
+struct Carried<'a> {
+    service: &'a Service,
+    owner: Owner,
+}
+
+impl<'a> Carried<'a> {
+    /// None: the connection has ended.
+    fn begin(service: &'a Service, owner: Owner) -> Option<Self> {
+        let begun = service.sessions.begin(owner);
+        begun.then_some(Self { service, owner })
+    }
+}
+
+impl Drop for Carried<'_> {
+    fn drop(&mut self) {
+        let waiting = self.service.sessions.done(self.owner);
+        admit(&self.service.inboxes, waiting);
+    }
 }
 
 /// A request that failed: errno and explanation.
@@ -107,10 +129,15 @@ impl Service {
         while let Ok(job) = jobs.recv() {
             match job {
                 ControlJob::Request(reactor, tag, domain, message) => {
-                    let reply = self.answer((reactor, tag), domain, &message);
+                    let Some(carried) = Carried::begin(self, (reactor, tag)) else {
+                        continue;
+                    };
+                    let reply = self.answer(carried.owner, domain, &message);
+                    drop(carried);
                     let _ = self.inboxes[reactor].send(Job::Reply(tag, reply.emit()));
                 }
                 ControlJob::Gone(reactor, tag) => {
+                    self.sessions.forget((reactor, tag));
                     self.release(&self.regions.remove_all((reactor, tag)));
                 }
             }

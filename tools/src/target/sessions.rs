@@ -1,15 +1,28 @@
 //! Sessions of clients: of each, one connection is served, the latest, and what became of atomic operations on the one before is
 //! remembered.
 //!
-//! A client that has lost a connection makes another and sends again what was not acknowledged. Bytes of the lost one may still
-//! lie in a socket of the target; placed after what came over the new one, they would undo it. So the old connection is ended
-//! before the new one is accepted (I12).
+//! A client that has lost a connection makes another and sends again what was not acknowledged. Whatever is left of the lost
+//! one would undo what comes over the new one, if it took effect behind that (I12): bytes that still lie in a socket of the
+//! target, and control requests that one of the threads has, or has not reached yet. So a connection is accepted when all earlier
+//! ones of its session are gone:
 //!
-//! What must not happen twice it does not send again before it has asked: how many atomic operations of a connection were
+//! ```text
+//!            all earlier ones are gone         ended            no request of it is carried out
+//!   arrived ───────────────────────────► served ─────► ended ─────────────────────────────────► gone
+//!      └───────────────────────────────────────────────► ▲
+//! ```
+//!
+//! * All of them, not just the one before: that may be waiting itself, and has perhaps ended while it was.
+//! * *Ended*: its reactor executes nothing of it any more. For a later one, it is asked to see to that.
+//! * Of a connection that has ended no request is begun; one that is being carried out can not be called back, and is waited for.
+//!   Requests of others are not, whatever their number.
+//! * Nobody waits here. Who makes the last earlier connection go, its reactor or a control thread, hears who is to be accepted.
+//!
+//! What must not happen twice the client does not send again before it has asked: how many atomic operations of a connection were
 //! executed, and with what answers ([`AtomicOutcomes`]). They are taken when the connection can not execute any more, and before the
 //! next one is accepted; `tools/docs/credentials.md` has the argument.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -32,8 +45,8 @@ struct Session {
     since: u64,
     /// The latest of them.
     last: u64,
-    /// The same, while it is there.
-    latest: Option<Owner>,
+    /// Those that are not gone, by their numbers. All but the latest have been asked to end.
+    present: BTreeMap<u64, Owner>,
     /// The last of its connections that executed atomic operations and has ended.
     atomics: Option<(u64, AtomicOutcomes)>,
     /// Its place among those without a connection.
@@ -43,8 +56,12 @@ struct Session {
 #[derive(Debug, Default)]
 struct Table {
     sessions: HashMap<Key, Session>,
-    /// Connections that have not ended, and their numbers.
+    /// Connections of sessions that are not gone, and their numbers.
     by_owner: HashMap<Owner, (Key, u64)>,
+    /// Connections that have ended, of a session or not, until the control threads have reached their end.
+    ended: HashSet<Owner>,
+    /// Connections of which a request is being carried out: one for each control thread.
+    busy: HashSet<Owner>,
     /// Sessions without a connection, those that lost it longest ago first.
     past: BTreeMap<u64, (Instant, Key)>,
     next_left: u64,
@@ -60,6 +77,27 @@ impl Table {
             self.sessions.remove(&key);
         }
     }
+
+    /// A connection that has ended is gone, if no request of it is being carried out. Whom that lets in.
+    fn go(&mut self, owner: Owner) -> Option<Owner> {
+        if !self.ended.contains(&owner) || self.busy.contains(&owner) {
+            return None;
+        }
+        let (key, number) = self.by_owner.remove(&owner)?;
+        let session = self.sessions.get_mut(&key)?;
+        session.present.remove(&number);
+        if session.present.is_empty() {
+            self.next_left += 1;
+            session.left = self.next_left;
+            let now = Instant::now();
+            self.past.insert(session.left, (now, key));
+            self.forget(now);
+            return None;
+        }
+        // An earlier one has been asked to end, also when the latest is gone.
+        let latest = session.present.get(&session.last)?;
+        (session.present.len() == 1).then_some(*latest)
+    }
 }
 
 /// What is to be done with a connection that has arrived.
@@ -67,7 +105,7 @@ impl Table {
 pub(super) enum Entered {
     /// Accept it.
     First,
-    /// Accept it when this one has been ended.
+    /// Have this one ended. It is accepted when [`Sessions::leave`] or [`Sessions::done`] says so.
     After(Owner),
     /// Refuse it: a later one is there.
     Late,
@@ -100,12 +138,13 @@ impl Sessions {
         let session = table.sessions.entry(key).or_insert(Session {
             since: block.connection,
             last: 0,
-            latest: None,
+            present: BTreeMap::new(),
             atomics: None,
             left: 0,
         });
         session.last = block.connection;
-        let before = session.latest.replace(owner);
+        let before = session.present.last_key_value().map(|(_, &old)| old);
+        session.present.insert(block.connection, owner);
         table.past.remove(&session.left);
         table.by_owner.insert(owner, (key, block.connection));
         match before {
@@ -114,27 +153,39 @@ impl Sessions {
         }
     }
 
-    /// A connection has ended, or will not execute anything any more; heard of once or twice.
-    pub(super) fn leave(&self, owner: Owner, outcomes: &AtomicOutcomes) {
+    /// A connection, of a session or not, has ended: nothing of it is executed any more. To be told once, before the control
+    /// threads hear of it. Who is to be accepted now.
+    #[must_use]
+    pub(super) fn leave(&self, owner: Owner, outcomes: &AtomicOutcomes) -> Option<Owner> {
         let mut table = self.table();
         let table = &mut *table;
-        let Some((key, connection)) = table.by_owner.remove(&owner) else {
-            return;
-        };
-        let Some(session) = table.sessions.get_mut(&key) else {
-            return;
-        };
+        table.ended.insert(owner);
+        let (key, number) = table.by_owner.get(&owner)?;
+        let session = table.sessions.get_mut(key)?;
         if outcomes.executed > 0 {
-            session.atomics = Some((connection, outcomes.clone()));
+            session.atomics = Some((*number, outcomes.clone()));
         }
-        if session.latest == Some(owner) {
-            session.latest = None;
-            table.next_left += 1;
-            session.left = table.next_left;
-            let now = Instant::now();
-            table.past.insert(session.left, (now, key));
-            table.forget(now);
-        }
+        table.go(owner)
+    }
+
+    /// Whether a request of a connection may be carried out; it is until [`done`](Self::done). Those of one that has ended may not:
+    /// nobody hears the answer, and who has sent the request again has done so elsewhere.
+    pub(super) fn begin(&self, owner: Owner) -> bool {
+        let mut table = self.table();
+        !table.ended.contains(&owner) && table.busy.insert(owner)
+    }
+
+    /// A request has been carried out. Who is to be accepted now.
+    #[must_use]
+    pub(super) fn done(&self, owner: Owner) -> Option<Owner> {
+        let mut table = self.table();
+        table.busy.remove(&owner);
+        table.go(owner)
+    }
+
+    /// No more requests come of a connection that has ended.
+    pub(super) fn forget(&self, owner: Owner) {
+        self.table().ended.remove(&owner);
     }
 
     /// What became of the atomic operations of an earlier connection of the session that `owner` is a connection of. None: this
@@ -160,15 +211,21 @@ mod tests {
     use super::*;
     use crate::reactor::LinkTag;
 
+    fn block(connection: u64) -> SessionBlock {
+        SessionBlock {
+            id: [3; 16],
+            connection,
+        }
+    }
+
+    fn owner(n: u32) -> Owner {
+        (0, LinkTag(n))
+    }
+
     /// Of each session the latest connection is served; an end that is heard of late ends nothing else (I12).
     #[test]
     fn the_latest_connection_counts() {
         let sessions = Sessions::default();
-        let block = |connection| SessionBlock {
-            id: [3; 16],
-            connection,
-        };
-        let owner = |n| (0, LinkTag(n));
         let (a, b) = (ProtectionDomain(1), ProtectionDomain(2));
         assert_eq!(sessions.enter(a, block(1), owner(1)), Entered::First);
         assert_eq!(sessions.enter(b, block(1), owner(2)), Entered::First);
@@ -177,15 +234,56 @@ mod tests {
         assert_eq!(sessions.enter(a, block(2), owner(4)), Entered::Late);
         assert_eq!(sessions.enter(a, block(3), owner(5)), Entered::Late);
         let none = AtomicOutcomes::default();
-        sessions.leave(owner(1), &none);
+        assert_eq!(sessions.leave(owner(1), &none), Some(owner(3)));
         assert_eq!(sessions.enter(a, block(3), owner(5)), Entered::Late);
-        sessions.leave(owner(3), &none);
+        assert_eq!(sessions.leave(owner(3), &none), None);
         assert_eq!(sessions.enter(a, block(1), owner(6)), Entered::Late);
         assert_eq!(sessions.enter(a, block(4), owner(6)), Entered::First);
-        sessions.leave(owner(2), &none);
-        sessions.leave(owner(6), &none);
+        assert_eq!(sessions.leave(owner(2), &none), None);
+        assert_eq!(sessions.leave(owner(6), &none), None);
         let table = sessions.table();
         assert!(table.by_owner.is_empty() && table.past.len() == 2);
+    }
+
+    /// The next connection waits for a request that is being carried out, and no other of a connection that has ended is begun,
+    /// whether there is a next one or not (I12, I13).
+    #[test]
+    fn requests_of_earlier_connections_are_over() {
+        let sessions = Sessions::default();
+        let domain = ProtectionDomain(1);
+        let none = AtomicOutcomes::default();
+        sessions.enter(domain, block(1), owner(1));
+        assert!(sessions.begin(owner(1)));
+        assert_eq!(sessions.done(owner(1)), None);
+        assert!(sessions.begin(owner(1)));
+        // It ends, and another comes.
+        assert_eq!(sessions.leave(owner(1), &outcomes(&[10])), None);
+        let after = |n| Entered::After(owner(n));
+        assert_eq!(sessions.enter(domain, block(2), owner(2)), after(1));
+        assert_eq!(sessions.done(owner(1)), Some(owner(2)));
+        assert!(!sessions.begin(owner(1)), "what was queued");
+        assert_eq!(sessions.outcomes(owner(2), 1), Some(outcomes(&[10])));
+        // Another comes, and it ends.
+        assert!(sessions.begin(owner(2)));
+        assert_eq!(sessions.enter(domain, block(3), owner(3)), after(2));
+        assert_eq!(sessions.leave(owner(2), &none), None);
+        assert_eq!(sessions.done(owner(2)), Some(owner(3)));
+        // It ends while nobody waits.
+        assert!(sessions.begin(owner(3)));
+        assert_eq!(sessions.leave(owner(3), &none), None);
+        assert_eq!(sessions.done(owner(3)), None);
+        assert_eq!(sessions.enter(domain, block(4), owner(4)), Entered::First);
+        // One of no session.
+        assert!(sessions.begin(owner(9)));
+        assert_eq!(sessions.done(owner(9)), None);
+        assert_eq!(sessions.leave(owner(9), &none), None);
+        assert!(!sessions.begin(owner(9)));
+        assert_eq!(sessions.leave(owner(4), &none), None);
+        for n in [1, 2, 3, 4, 9] {
+            sessions.forget(owner(n));
+        }
+        let table = sessions.table();
+        assert!(table.by_owner.is_empty() && table.ended.is_empty() && table.busy.is_empty());
     }
 
     fn outcomes(words: &[u64]) -> AtomicOutcomes {
@@ -201,11 +299,6 @@ mod tests {
     fn outcomes_are_those_of_an_earlier_connection() {
         let sessions = Sessions::default();
         let (a, b) = (ProtectionDomain(1), ProtectionDomain(2));
-        let block = |connection| SessionBlock {
-            id: [3; 16],
-            connection,
-        };
-        let owner = |n| (0, LinkTag(n));
         let none = AtomicOutcomes::default();
         sessions.enter(a, block(5), owner(1));
         // Fenced: its outcomes are there before its successor is accepted, whatever is heard of it later.
@@ -213,21 +306,22 @@ mod tests {
             sessions.enter(a, block(7), owner(2)),
             Entered::After(owner(1))
         );
-        sessions.leave(owner(1), &outcomes(&[10, 11]));
-        sessions.leave(owner(1), &none);
+        let admitted = sessions.leave(owner(1), &outcomes(&[10, 11]));
+        assert_eq!(admitted, Some(owner(2)));
+        assert_eq!(sessions.leave(owner(1), &none), None);
         let of = |asking, connection| sessions.outcomes(asking, connection);
         assert_eq!(of(owner(2), 5), Some(outcomes(&[10, 11])));
         assert_eq!(of(owner(2), 4), None);
         assert_eq!(of(owner(2), 6), Some(none.clone()));
         assert_eq!(of(owner(2), 7), None);
         // It ends by itself, and another does nothing.
-        sessions.leave(owner(2), &none);
+        assert_eq!(sessions.leave(owner(2), &none), None);
         sessions.enter(a, block(8), owner(3));
-        sessions.leave(owner(3), &none);
+        assert_eq!(sessions.leave(owner(3), &none), None);
         sessions.enter(a, block(9), owner(4));
         assert_eq!(of(owner(4), 5), Some(outcomes(&[10, 11])));
         assert_eq!(of(owner(4), 8), Some(none.clone()));
-        sessions.leave(owner(4), &outcomes(&[20]));
+        assert_eq!(sessions.leave(owner(4), &outcomes(&[20])), None);
         sessions.enter(a, block(10), owner(5));
         assert_eq!(of(owner(5), 9), Some(outcomes(&[20])));
         assert_eq!(of(owner(5), 5), None);
@@ -248,7 +342,7 @@ mod tests {
         let owner = |n: usize| (0, LinkTag(n as u32));
         for n in 0..PAST_MAX + 10 {
             sessions.enter(domain, block(n, 1), owner(n));
-            sessions.leave(owner(n), &outcomes(&[7]));
+            assert_eq!(sessions.leave(owner(n), &outcomes(&[7])), None);
         }
         assert_eq!(sessions.table().sessions.len(), PAST_MAX);
         for (n, known) in [(9, None), (10, Some(outcomes(&[7])))] {
