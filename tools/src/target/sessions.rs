@@ -162,7 +162,8 @@ impl Sessions {
         table.ended.insert(owner);
         let (key, number) = table.by_owner.get(&owner)?;
         let session = table.sessions.get_mut(key)?;
-        if outcomes.executed > 0 {
+        let later = |(of, _): &(u64, AtomicOutcomes)| of > number;
+        if outcomes.executed > 0 && !session.atomics.as_ref().is_some_and(later) {
             session.atomics = Some((*number, outcomes.clone()));
         }
         table.go(owner)
@@ -189,12 +190,15 @@ impl Sessions {
     }
 
     /// What became of the atomic operations of an earlier connection of the session that `owner` is a connection of. None: this
-    /// target does not know.
+    /// target does not know, or not yet.
     pub(super) fn outcomes(&self, owner: Owner, connection: u64) -> Option<AtomicOutcomes> {
         let table = self.table();
         let (key, asking) = table.by_owner.get(&owner)?;
         let session = table.sessions.get(key)?;
         if connection < session.since || connection >= *asking {
+            return None;
+        }
+        if session.present.contains_key(&connection) {
             return None;
         }
         match &session.atomics {
@@ -243,6 +247,52 @@ mod tests {
         assert_eq!(sessions.leave(owner(6), &none), None);
         let table = sessions.table();
         assert!(table.by_owner.is_empty() && table.past.len() == 2);
+    }
+
+    /// A connection that ends while it waits leaves those behind that it has waited for: the next one waits for them, too, and
+    /// hears of their atomic operations (I12, I13).
+    #[test]
+    fn all_earlier_connections_are_waited_for() {
+        let sessions = Sessions::default();
+        let domain = ProtectionDomain(1);
+        let after = |n| Entered::After(owner(n));
+        let none = AtomicOutcomes::default();
+        assert_eq!(sessions.enter(domain, block(1), owner(1)), Entered::First);
+        assert_eq!(sessions.enter(domain, block(2), owner(2)), after(1));
+        // One that has ended before the next arrives, and one that ends behind it.
+        assert_eq!(sessions.leave(owner(2), &none), None);
+        assert_eq!(sessions.enter(domain, block(3), owner(3)), after(1));
+        assert_eq!(sessions.enter(domain, block(4), owner(4)), after(3));
+        assert_eq!(sessions.leave(owner(3), &none), None);
+        assert_eq!(sessions.outcomes(owner(4), 1), None, "not yet");
+        assert_eq!(
+            sessions.leave(owner(1), &outcomes(&[10])),
+            Some(owner(4)),
+            "the last that is gone lets it in"
+        );
+        assert_eq!(sessions.outcomes(owner(4), 1), Some(outcomes(&[10])));
+        assert_eq!(sessions.outcomes(owner(4), 2), Some(none.clone()));
+        // The last earlier one is let in by nobody, though it is the only one left: it has been asked to end.
+        assert_eq!(sessions.enter(domain, block(5), owner(5)), after(4));
+        assert_eq!(sessions.enter(domain, block(6), owner(6)), after(5));
+        assert_eq!(sessions.leave(owner(6), &none), None);
+        assert_eq!(sessions.leave(owner(4), &none), None);
+        assert_eq!(sessions.enter(domain, block(7), owner(7)), after(5));
+        assert_eq!(sessions.leave(owner(5), &none), Some(owner(7)));
+    }
+
+    /// What an earlier connection has done does not hide what a later one has, however late its end is heard of (I13).
+    #[test]
+    fn late_outcomes_hide_nothing() {
+        let sessions = Sessions::default();
+        let domain = ProtectionDomain(1);
+        for n in 1..=3 {
+            sessions.enter(domain, block(u64::from(n)), owner(n));
+        }
+        assert_eq!(sessions.leave(owner(2), &outcomes(&[20])), None);
+        assert_eq!(sessions.leave(owner(1), &outcomes(&[10])), Some(owner(3)));
+        assert_eq!(sessions.outcomes(owner(3), 2), Some(outcomes(&[20])));
+        assert_eq!(sessions.outcomes(owner(3), 1), None);
     }
 
     /// The next connection waits for a request that is being carried out, and no other of a connection that has ended is begun,
