@@ -11,7 +11,8 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 
 use common::{FLASHNET, Image, can_serve, pattern, skip};
-use tools::client::{Atomic, Client, ClientError, File};
+use tools::client::{Atomic, Channel, ChannelOptions, Client, ClientError, File};
+use tools::control::{FLAG_WRITE, Op, Request};
 
 fn create(client: &Client, path: &str, length: u64) -> File {
     let options = client.options().write(true).create(true).truncate(length);
@@ -202,6 +203,81 @@ fn a_flush_speaks_for_its_own_connection() {
     let mut found = [0; 5];
     sync.read_at(&mut found, 200).unwrap();
     assert_eq!(&found, b"three");
+    assert!(target.stop().success());
+}
+
+/// I1, I8: nor does it say anything of atomic operations of an earlier connection, whose words a target that was killed has lost.
+#[test]
+fn a_flush_tells_of_words_that_may_be_lost() {
+    if !can_serve() {
+        return;
+    }
+    let image = Image::new("128MiB");
+    let target = image.serve(&[]);
+    let wire = Wire::to(target.address);
+    let client = Client::connect(wire.address).unwrap();
+    let file = create(&client, "/word", 4096);
+    assert_eq!(file.atomic(0, add(1)).unwrap(), 0);
+    file.flush().unwrap();
+    assert_eq!(file.atomic(0, add(1)).unwrap(), 1);
+    target.kill();
+    let target = image.serve(&[]);
+    wire.lead_to(target.address);
+    let lost = file.flush();
+    assert!(matches!(lost, Err(ClientError::WritesLost)), "{lost:?}");
+    // It has been said. What is there now can be relied upon.
+    let now = file.atomic(0, add(1)).unwrap();
+    assert!(now == 1 || now == 2, "{now}");
+    file.flush().unwrap();
+    assert!(target.stop().success());
+}
+
+/// I1, I8: of a lost connection the target tells on the next what became of things; they are acknowledged as of that one, also
+/// when it is lost too, with the target, before anybody takes note.
+#[test]
+fn what_a_target_has_told_of_is_not_vouched_for_by_the_next() {
+    if !can_serve() {
+        return;
+    }
+    let image = Image::new("128MiB");
+    let target = image.serve(&[]);
+    let wire = Wire::to(target.address);
+    let witness = Client::connect(target.address).unwrap();
+    let seen = create(&witness, "/word", 4096);
+    let mut channel = Channel::connect(&[wire.address], ChannelOptions::default()).unwrap();
+    let open = Request {
+        flags: FLAG_WRITE,
+        ..Request::new(Op::Open, "/word")
+    };
+    let file = channel.open(open).unwrap();
+    let stat = Request::new(Op::Stat, "/word");
+    wire.deafen();
+    channel.write(file, 64, b"plain", false).unwrap();
+    channel.atomic(file, 0, add(1)).unwrap();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut word = [0; 8];
+            while word != 1_u64.to_le_bytes() {
+                thread::yield_now();
+                seen.read_at(&mut word, 0).unwrap();
+            }
+            wire.cut();
+        });
+        // Answered on the second connection, on which the target has been asked about the first.
+        channel.call(&stat).unwrap();
+    });
+    assert_eq!(channel.connections(), 2);
+    drop(witness);
+    target.kill();
+    let target = image.serve(&[]);
+    wire.lead_to(target.address);
+    channel.call(&stat).unwrap();
+    channel.flush(file).unwrap();
+    let mut next = || channel.acknowledged().unwrap().unwrap();
+    let (written, counted, flushed) = (next(), next(), next());
+    assert_eq!(counted.original, Some(0), "the first target has told");
+    assert!(written.connection < flushed.connection);
+    assert!(counted.connection < flushed.connection);
     assert!(target.stop().success());
 }
 

@@ -20,8 +20,9 @@
 //!   the next connection is let in, the target has ended the lost one, so what it says stays true. A target that does not
 //!   remember, because it has been started since, leaves the outcome unknown; that is reported in its turn, and nothing is
 //!   posted again. So the operation takes effect once at most, and exactly once as long as the target lives.
-//! - A FLUSH speaks for what was acknowledged on its own connection: [`Acknowledged::connection`] says which that was. What was
-//!   acknowledged on an earlier one may have been lost with the target's memory.
+//! - A FLUSH speaks for what was acknowledged on its own connection: [`Acknowledged::connection`] says which that was, and of an
+//!   operation of which the target was asked, on which it has answered. What was acknowledged on an earlier one may have been
+//!   lost with the target's memory.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
@@ -87,9 +88,18 @@ enum Work {
     Flush,
     /// And where it was posted, if it was.
     Atomic(Atomic, Option<Posted>),
-    /// An operation of which is known what became of it on a connection that is lost: an atomic one, and what the word was
-    /// before, if anybody knows, or a WRITE that was made.
-    Settled(Option<u64>),
+    /// An operation of which is known what became of it on a connection that is lost.
+    Settled(Settled),
+}
+
+/// What became of an operation on a connection that is lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Settled {
+    /// Atomic operation: what the word was before, if anybody knows. A WRITE was made.
+    original: Option<u64>,
+    /// On this connection of the session the target has said so: it had the effect in its memory then. By the time this is
+    /// acknowledged, that connection may be lost as well, and the target.
+    on: u64,
 }
 
 /// Where an atomic operation was posted.
@@ -118,7 +128,8 @@ pub struct Acknowledged {
     pub bytes: Option<Arc<Buffer>>,
     /// Atomic operation: what the word was; none if it is unknown whether it was executed.
     pub original: Option<u64>,
-    /// The connection, by its number among those that were made.
+    /// The connection on which the target has told, by its number in the session: later ones have higher numbers, and those that
+    /// could not be made have numbers, too.
     pub connection: u64,
 }
 
@@ -399,22 +410,23 @@ impl Channel {
             id: pending.id,
             bytes,
             original,
-            connection: self.made,
+            connection: self.block.connection,
         }
     }
 
     /// The oldest operation, if it was settled by what became of it on a lost connection.
     fn take_settled(&mut self) -> Option<Acknowledged> {
-        let Some(Work::Settled(original)) = self.window.front().map(|pending| &pending.work) else {
+        let pending = self.window.front()?;
+        let Work::Settled(Settled { original, on }) = pending.work else {
             return None;
         };
-        let original = *original;
-        let pending = self.window.pop_front()?;
+        let id = pending.id;
+        self.window.pop_front();
         Some(Acknowledged {
-            id: pending.id,
+            id,
             bytes: None,
             original,
-            connection: self.made,
+            connection: on,
         })
     }
 
@@ -525,6 +537,8 @@ impl Channel {
             Err(ClientError::Refused { .. }) => None,
             Err(error) => return Err(error),
         };
+        let on = self.block.connection;
+        let settled = |original| Work::Settled(Settled { original, on });
         let mut is_done = false;
         // The last first: what a WRITE has placed before an operation that was executed is there.
         for pending in self.window.iter_mut().rev() {
@@ -534,10 +548,10 @@ impl Channel {
                 }
                 (&Work::Atomic(_, Some(Posted { n, .. })), Some(reply)) => {
                     is_done = true;
-                    pending.work = Work::Settled(original(reply, n));
+                    pending.work = settled(original(reply, n));
                 }
-                (Work::Atomic(_, Some(_)), None) => pending.work = Work::Settled(None),
-                (Work::Write(..), _) if is_done => pending.work = Work::Settled(None),
+                (Work::Atomic(_, Some(_)), None) => pending.work = settled(None),
+                (Work::Write(..), _) if is_done => pending.work = settled(None),
                 _ => {}
             }
         }

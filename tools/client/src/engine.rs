@@ -9,8 +9,8 @@
 //! # Invariants
 //! - Data operations are submitted in the order in which they were asked for, and at most [`WINDOW_MAX`] are under way. What
 //!   is asked for beyond waits in the inbox, which is bounded, and then its senders wait (I16).
-//! - A flush is promised only for writes that were acknowledged on its own connection: a target that was killed between them
-//!   has lost what was in its memory.
+//! - A flush is promised only for writes and atomic operations that were acknowledged on its own connection: a target that was
+//!   killed between them has lost what was in its memory.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
@@ -47,7 +47,7 @@ enum Promised {
     /// Whether it is durable when it is acknowledged.
     Write(FileNo, bool, Promise<()>),
     Flush(FileNo, Promise<()>),
-    Atomic(Promise<u64>),
+    Atomic(FileNo, Promise<u64>),
 }
 
 impl Promised {
@@ -55,7 +55,7 @@ impl Promised {
         match self {
             Self::Read(promise) => promise.keep(Err(error)),
             Self::Write(_, _, promise) | Self::Flush(_, promise) => promise.keep(Err(error)),
-            Self::Atomic(promise) => promise.keep(Err(error)),
+            Self::Atomic(_, promise) => promise.keep(Err(error)),
         }
     }
 }
@@ -109,7 +109,7 @@ struct Worker<'a> {
     inbox: &'a Inbox<Command>,
     waiting: VecDeque<Command>,
     promised: VecDeque<Promised>,
-    /// Connection on which the first write of a file was acknowledged that is not durable yet.
+    /// Connection on which the first write or atomic operation of a file was acknowledged that is not durable yet.
     unflushed: HashMap<FileNo, u64>,
     is_ending: bool,
 }
@@ -211,7 +211,7 @@ impl<'a> Worker<'a> {
             }
             Command::Atomic(file, offset, op, promise) => (
                 self.channel.atomic(file, offset, op),
-                Promised::Atomic(promise),
+                Promised::Atomic(file, promise),
             ),
         };
         match submitted {
@@ -247,7 +247,9 @@ impl<'a> Worker<'a> {
                     false => Err(ClientError::WritesLost),
                 });
             }
-            Promised::Atomic(promise) => {
+            Promised::Atomic(file, promise) => {
+                // Also one that was executed perhaps.
+                self.unflushed.entry(file).or_insert(done.connection);
                 promise.keep(done.original.ok_or(ClientError::Unknown));
             }
         }

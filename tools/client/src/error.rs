@@ -78,7 +78,8 @@ pub enum ClientError {
     Unknown,
     /// A flush, on another connection than what it was to make durable.
     #[error(
-        "the connection was lost after writes had been acknowledged that were not durable: they may be gone, write them again"
+        "the connection was lost after writes or atomic operations had been acknowledged that were not durable: they may be gone \
+         (write again; of an atomic operation, the word tells)"
     )]
     WritesLost,
     /// Not inside the region.

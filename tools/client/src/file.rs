@@ -195,8 +195,9 @@ impl File {
         Ok(())
     }
 
-    /// Makes durable what has been written. If the connection was lost since it was acknowledged, the target may have been
-    /// killed and have lost it: then this fails once with [`ClientError::WritesLost`], and it is to be written again.
+    /// Makes durable what has been written, and what atomic operations have changed. If the connection was lost since they were
+    /// acknowledged, the target may have been killed and have lost them: then this fails once with
+    /// [`ClientError::WritesLost`], and they are to be done again; whether an atomic operation is, the word tells.
     pub fn flush(&self) -> Result<(), ClientError> {
         match self.start_flush() {
             Some(flush) => flush.wait(),

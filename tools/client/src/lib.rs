@@ -42,9 +42,10 @@
 //! * A client outlives the loss of its connection, and a restart of the target: it connects again, with pauses that grow, and
 //!   repeats what was not acknowledged, in order. Bytes that somebody else writes meanwhile may be overwritten by such a
 //!   repetition: several writers of the same bytes have to agree by other means, as with any file.
-//! * A write that has returned is visible; when [`File::flush`] has returned, it is durable. A flush does not claim so of writes
-//!   that were acknowledged on a connection that has been lost since: it fails, once, and they are to be written again. Files
-//!   opened with [`OpenOptions::sync`] need no flush.
+//! * A write or an atomic operation that has returned is visible; when [`File::flush`] has returned, it is durable. A flush does not
+//!   claim so of those that were acknowledged on a connection that has been lost since: it fails, once, and they are to be done
+//!   again, if the target has lost them, which the words of atomic operations tell. Writes of files opened with
+//!   [`OpenOptions::sync`] need no flush.
 //! * Atomic operations take effect once, also when the connection is lost while they are under way: the target tells on the
 //!   next one which of them it has executed, and with what answers. Only if it has been started anew meanwhile, it does not know;
 //!   then they took effect once at most, the outcome is [`ClientError::Unknown`], and reading the word tells.
