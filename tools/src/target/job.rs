@@ -47,8 +47,8 @@ pub(super) fn ask_all(inboxes: &[Arc<Inbox<Job>>], job: impl Fn(Waiter<()>) -> J
 /// Has a connection accepted, if there is one that has waited for its predecessors.
 pub(super) fn admit(inboxes: &[Arc<Inbox<Job>>], waiting: Option<Owner>) {
     if let Some((reactor, tag)) = waiting {
-        // A reactor that has ended has no connections.
-        let _ = inboxes[reactor].send(Job::Admit(tag));
+        // A reactor that has ended has no connections; one that is told by another must not wait.
+        let _ = inboxes[reactor].push(Job::Admit(tag));
     }
 }
 
