@@ -518,7 +518,7 @@ fn a_crowd_gets_in() {
     if !can_serve() {
         return;
     }
-    const CROWD: usize = 400;
+    const CROWD: usize = 300;
     let place = Place::new();
     let (target, at) = place.serve(&["--pool", "64MiB"]);
     let signal = |signal| {

@@ -39,7 +39,7 @@ const GUESTS_MAX: usize = 256;
 /// Longest handshake.
 const HANDSHAKE: Duration = Duration::from_secs(10);
 /// How long a guest has at least, whoever else comes.
-const GRACE: Duration = Duration::from_millis(500);
+const GRACE: Duration = Duration::from_secs(1);
 /// Connections that are accepted one after the other before anybody else is looked at.
 const ACCEPTS_MAX: usize = 32;
 /// How long one that has been refused may take to hear why.
