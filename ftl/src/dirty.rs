@@ -32,6 +32,11 @@ impl Dirty {
         self.set.len()
     }
 
+    /// Whether a page of `range` is dirty.
+    pub(crate) fn is_in(&self, range: LbaRange) -> bool {
+        range.count > 0 && self.set.range(range.start..range.end()).next().is_some()
+    }
+
     /// Makes the dirty pages of `range` urgent; returns the mark to wait for.
     pub(crate) fn urge(&mut self, range: LbaRange) -> u64 {
         if range.count > 0 {

@@ -121,6 +121,11 @@ impl Ftl {
         self.shared.with_core(port, true, f)
     }
 
+    /// The same for whoever is no driver: that of the port is told of what there is to do.
+    fn aside<R>(&self, f: impl FnOnce(&mut Core, Cx<'_>) -> R) -> R {
+        self.shared.with_core(Shared::BACKGROUND, false, f)
+    }
+
     fn port(&self, port: Port) -> &PortQueue {
         &self.shared.ports[usize::from(port.0)]
     }
@@ -139,11 +144,10 @@ impl Ftl {
         {
             return None;
         }
-        let found = shared.map.leaf(lba);
-        if found.is_none() && shared.map_cold.load(Ordering::SeqCst) {
-            return None;
-        }
-        if let Some(leaf) = found {
+        // Before looking. A map that is warm is whole; of one that is not a leaf may be missing, or be filled just now.
+        let is_cold = shared.map_cold.load(Ordering::SeqCst);
+        let seen = shared.moves.look();
+        if let Some(leaf) = shared.map.leaf(lba) {
             if let Some(frame) = leaf.entry(lba).pin() {
                 // A snapshot that has come into being in between has seen the pin, or is seen here.
                 if writable && shared.keeping.load(Ordering::SeqCst) {
@@ -158,6 +162,10 @@ impl Ftl {
             if !is_blank {
                 return None;
             }
+        }
+        // Nothing was found. That may be so for a moment only; the core knows.
+        if is_cold || !shared.moves.is_still(seen) {
+            return None;
         }
         (intent == Intent::Read && lba < Lba::SPACE_END)
             .then(|| PageRef::new(shared, Hold::Zeros, FrameId(0), lba, port))
@@ -248,6 +256,14 @@ impl Ftl {
     pub fn next_held(&self, slot: Slot, range: LbaRange) -> Option<Lba> {
         self.core(Shared::BACKGROUND, |core, cx| {
             core.next_held(cx, slot, range)
+        })
+    }
+
+    /// Number of grains at the beginning of a range that were mapped at a snapshot, and what is left of the range to be asked
+    /// for; of what is in memory of the range and its images.
+    pub fn held_count(&self, slot: Slot, range: LbaRange) -> (u64, LbaRange) {
+        self.core(Shared::BACKGROUND, |core, cx| {
+            core.held_count(cx, slot, range)
         })
     }
 
@@ -364,7 +380,7 @@ impl Ftl {
     /// Pages of a shared range that lie elsewhere leave memory. False: some can not leave yet, because somebody holds them
     /// or they are not on the media. The map of the range must be in memory, see [`Ftl::load`].
     pub fn gather(&self, range: LbaRange) -> bool {
-        self.core(Shared::BACKGROUND, |core, cx| core.gather(cx, range))
+        self.aside(|core, cx| core.gather(cx, range))
     }
 
     /// Looks for stores to shared pages of a range that mappings have made, which tell nobody: what was stored before is
@@ -391,7 +407,7 @@ impl Ftl {
     /// Pages that are not shared any more leave their memory, as far as they are on the media and nobody holds them. True:
     /// nothing is left of `range` there.
     pub fn let_leave(&self, range: LbaRange) -> bool {
-        self.core(Shared::BACKGROUND, |core, cx| core.let_leave(cx, range))
+        self.aside(|core, cx| core.let_leave(cx, range))
     }
 
     /// Most grains that may be shared at once.
@@ -689,7 +705,7 @@ impl Ftl {
     }
 
     /// Writes everything out and marks the volume clean; then [`Event::Durable`]. No change is accepted from now on;
-    /// pages held for writing should have been put.
+    /// pages held for writing should have been put: what is put later may not go out any more, and a sync of it says so.
     pub fn shutdown(&self, port: Port, token: Token) {
         self.core(port, |core, cx| core.shutdown(cx, token));
     }

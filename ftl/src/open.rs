@@ -9,7 +9,7 @@ use crate::error::{FormatError, OpenError};
 use crate::format::{Fresh, LABEL_GRAINS, Label, LabelledDevice, Sessions, Superblock};
 use crate::geometry::Geometry;
 use crate::ids::{Port, Time};
-use crate::map::MapTable;
+use crate::map::{MapTable, Moves};
 use crate::page::Pool;
 use crate::placement::GcPolicy;
 use crate::planted::Bug;
@@ -257,6 +257,7 @@ impl Ftl {
                 .map(|p| PortQueue::new(Port(p)))
                 .collect(),
             map_cold: AtomicBool::new(!found.cold.is_warm()),
+            moves: Moves::default(),
             keeping: AtomicBool::new(false),
             core: Mutex::new(Core::new(
                 found,

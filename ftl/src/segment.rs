@@ -166,6 +166,9 @@ impl Segments {
         }
         segment
     }
+    pub(crate) fn count(&self) -> usize {
+        self.list.len()
+    }
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Segment> {
         self.list.iter()
     }

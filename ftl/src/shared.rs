@@ -7,7 +7,7 @@ use crate::addr::Lba;
 use crate::core::{Core, Cx};
 use crate::device::Members;
 use crate::ids::Port;
-use crate::map::{Entry, FrameId, MapTable, Unpinned};
+use crate::map::{Entry, FrameId, MapTable, Moves, Unpinned};
 use crate::page::Pool;
 use crate::planted::Bug;
 use crate::port::PortQueue;
@@ -31,8 +31,10 @@ pub(crate) struct Shared {
     pub(crate) inbox: Mutex<Vec<Lba>>,
     /// Somebody waits for a frame: an unpin that frees one must say so.
     pub(crate) frames_wanted: AtomicBool,
-    /// A part of the map is not in memory: what is not there may be anything.
+    /// A part of the map is not in memory: what seems unmapped may be anything.
     pub(crate) map_cold: AtomicBool,
+    /// Grains get other names: what seems unmapped may be on its way.
+    pub(crate) moves: Moves,
     /// There is a snapshot: pages for writing are had behind the lock.
     pub(crate) keeping: AtomicBool,
     /// No more changes: failed or shutting down.

@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Rng, at, grain, read, reopen, volume};
+use common::{Rng, at, grain, read, reopen, volume, zeros_seen};
 use ftl::{
     AtomicBatch, Device, Ftl, GRAIN_BYTES, Get, GrainState, Intent, Lba, LbaRange, MemDevice,
     OpenOptions, Port, Time, Token, Volume,
@@ -215,4 +215,25 @@ fn moved_beside_copied() {
         assert!(read(&live, moved.offset(50 + n)) == grain(moved.offset(n), 1));
         assert!(read(&live, other.offset(n)) == grain(busy.offset(n), 2));
     }
+}
+
+/// The target of clones holds data before and after each of them, so whoever reads it without the lock never finds zeros
+/// (I2).
+#[test]
+fn readers_of_the_target() {
+    const COUNT: u64 = 1024;
+    let live = volume(16 + 24 * 512, 512, 64);
+    let (from, to) = (Lba(0), Lba(1 << 20));
+    for n in 0..COUNT {
+        let written = live.write(at(from.offset(n)), &grain(Lba(n), 1));
+        written.expect("write");
+    }
+    live.clone_range(from, to, COUNT).expect("clone");
+    let zeros = zeros_seen(&live, &|n| to.offset(n), COUNT, || {
+        for _ in 0..400 {
+            live.clone_range(from, to, COUNT).expect("clone");
+        }
+    });
+    assert_eq!(zeros, 0, "grains that seemed to hold nothing");
+    live.ftl().self_check();
 }

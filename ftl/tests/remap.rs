@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Rng, at, grain, reopen, volume};
+use common::{Rng, at, grain, reopen, volume, zeros_seen};
 use ftl::planted::Bug;
 use ftl::{
     Action, ActionId, AtomicBatch, CommitError, Device, Event, FormatOptions, Ftl, GRAIN_BYTES,
@@ -281,4 +281,26 @@ fn refused() {
     halves.remap(Lba(half), far.offset(half), half + 1);
     let refused = live.ftl().commit(Port(0), halves, Token(9));
     assert_eq!(refused, Err(CommitError::TooLarge));
+}
+
+/// The target of remaps holds data before and after each of them, so whoever reads it without the lock never finds zeros
+/// (I2).
+#[test]
+fn readers_of_the_target() {
+    const COUNT: u64 = 1024;
+    let live = volume(16 + 24 * 512, 512, 64);
+    let (first, from, to) = (Lba(0), Lba(1 << 20), Lba(2 << 20));
+    for n in 0..COUNT {
+        let written = live.write(at(first.offset(n)), &grain(Lba(n), 1));
+        written.expect("write");
+    }
+    live.clone_range(first, to, COUNT).expect("clone");
+    let zeros = zeros_seen(&live, &|n| to.offset(n), COUNT, || {
+        for _ in 0..400 {
+            live.clone_range(first, from, COUNT).expect("clone");
+            live.remap(from, to, COUNT).expect("remap");
+        }
+    });
+    assert_eq!(zeros, 0, "grains that seemed to hold nothing");
+    live.ftl().self_check();
 }

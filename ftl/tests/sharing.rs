@@ -4,12 +4,14 @@ mod common;
 
 use common::{Rng, at, grain, read, volume};
 use ftl::{
-    AtomicBatch, GRAIN_BYTES, GrainState, Intent, Lba, LbaRange, MemDevice, OpenOptions,
-    ShareError, Volume,
+    AtomicBatch, GRAIN_BYTES, GrainState, Intent, Lba, LbaRange, MediaError, MemDevice,
+    OpenOptions, Port, ShareError, Time, Volume,
 };
 use memmap2::{MmapOptions, MmapRaw};
 use std::fs::File;
 use std::os::fd::{FromRawFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 const START: Lba = Lba(1000);
 
@@ -287,4 +289,37 @@ fn agrees_with_the_mapping() {
             assert!(zeros || may_be.any(|b| b == found), "seed {seed}, {lba}");
         }
     }
+}
+
+/// Whoever gathers pages on a thread of its own may set write-outs going, and the driver that is to carry them out hears of it
+/// (I18).
+#[test]
+fn who_gathers_wakes_the_driver() {
+    let volume = fresh(64);
+    let ftl = volume.ftl();
+    let woken = Arc::new(AtomicUsize::new(0));
+    let count = Arc::clone(&woken);
+    let wake = move || {
+        count.fetch_add(1, Ordering::SeqCst);
+    };
+    ftl.set_waker(Port(0), Box::new(wake));
+    for n in 0..24 {
+        volume.write(at(Lba(n)), &grain(Lba(n), 1)).unwrap();
+    }
+    volume.sync(LbaRange::ALL).unwrap();
+    let mut found = None;
+    for n in 0..24 {
+        let page = volume.page(Lba(n), Intent::Overwrite).unwrap();
+        page.copy_in(0, &grain(Lba(n), 2));
+        drop(page);
+        let before = woken.load(Ordering::SeqCst);
+        ftl.gather(range(1));
+        if let Some(action) = ftl.poll_action(Port(0)) {
+            assert!(woken.load(Ordering::SeqCst) > before, "nobody is told");
+            found = Some(action);
+            break;
+        }
+    }
+    let action = found.expect("many pages are written out");
+    ftl.handle_done(Port(0), Time(0), action.id, Err(MediaError::Gone));
 }

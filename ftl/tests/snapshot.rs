@@ -8,11 +8,13 @@ mod memory;
 
 use std::ops::Range;
 
+use ftl::device::MediaError;
+use ftl::device::sim::{Effect, Fault, OpKind, SimDevice};
 use ftl::planted::Bug;
 use ftl::snapshot::{Slot, SnapshotChange, Snapshots};
 use ftl::{
-    AtomicBatch, Event, FormatOptions, Ftl, GRAIN_BYTES, Get, Intent, Lba, LbaRange, MemDevice,
-    OpenOptions, Port, Token, Volume,
+    AtomicBatch, Checked, Event, FormatOptions, Ftl, GRAIN_BYTES, Get, Intent, Lba, LbaRange,
+    MemDevice, OpenOptions, Port, Token, Volume,
 };
 use life::{Life, Shape, Tally};
 
@@ -279,4 +281,156 @@ fn constant() {
     let few = written(10);
     assert_eq!(few, written(8_000));
     assert_eq!(few, (1, 1, 0));
+}
+
+/// A volume with three snapshots, each of which holds images and marks, shut down.
+fn with_snapshots() -> MemDevice {
+    let mut device = MemDevice::new(16 << 20).expect("memory");
+    Ftl::format(&mut device, &FormatOptions::default()).expect("format");
+    let (volume, _) = Volume::open(device, OpenOptions::default()).expect("open");
+    let snapshots = Snapshots::open(&volume).expect("none");
+    let write = |lba: u64, byte: u8| {
+        let at = lba * GRAIN_BYTES as u64;
+        volume.write(at, &[byte; GRAIN_BYTES]).expect("write");
+    };
+    (0..8).for_each(|lba| write(lba, 1));
+    for (name, version) in [(b"a", 2), (b"b", 3), (b"c", 4)] {
+        snapshots.make(&volume, name, 1).expect("a snapshot");
+        write(0, version);
+        write(u64::from(version) * 100, version);
+    }
+    volume.shutdown().expect("shutdown");
+    volume.into_device()
+}
+
+/// Ruins the grain of the media that holds this one.
+fn ruin(device: &mut MemDevice, lba: Lba) {
+    let report = ftl::check(device).expect("a volume");
+    let Some(Checked::Data { pba, .. }) = report.map.get(&lba) else {
+        panic!("{lba} is not on the media");
+    };
+    let at = pba.0 as usize * GRAIN_BYTES;
+    device.image_mut()[at..at + GRAIN_BYTES].fill(0x5a);
+}
+
+/// What is left after the loss of a grain: these snapshots, also the next time, the data of now, and in the end the space of
+/// the others.
+fn survives(mut device: MemDevice, left: &[&[u8]]) {
+    for _ in 0..2 {
+        let (volume, _) = Volume::open(device, OpenOptions::default()).expect("open");
+        let snapshots = Snapshots::open(&volume).expect("the volume can be used");
+        let names: Vec<Vec<u8>> = snapshots.list().into_iter().map(|s| s.name).collect();
+        assert_eq!(names, left);
+        for (lba, byte) in [(0, 4), (1, 1), (200, 2), (300, 3), (400, 4)] {
+            let mut bytes = [0; GRAIN_BYTES];
+            volume
+                .read(lba * GRAIN_BYTES as u64, &mut bytes)
+                .expect("read");
+            assert_eq!(bytes, [byte; GRAIN_BYTES], "LBA {lba}");
+        }
+        volume.shutdown().expect("shutdown");
+        device = volume.into_device();
+    }
+    let (volume, _) = Volume::open(device, OpenOptions::default()).expect("open");
+    let snapshots = Snapshots::open(&volume).expect("the volume can be used");
+    if let Some(c) = snapshots.find(b"c") {
+        for (lba, byte) in [(0, 3), (1, 1), (200, 2), (300, 3), (400, 0)] {
+            let mut bytes = [0; GRAIN_BYTES];
+            let at = lba * GRAIN_BYTES as u64;
+            Snapshots::read(&volume, c.slot, at, &mut bytes).expect("read");
+            assert_eq!(bytes, [byte; GRAIN_BYTES], "LBA {lba}");
+        }
+    }
+    for name in left {
+        snapshots.delete(&volume, name).expect("deleted");
+    }
+    while snapshots.sweep(&volume).expect("sweep") {}
+    let users = volume.mapped_count(LbaRange::ALL);
+    assert_eq!((users, volume.space().mapped), (11, 12), "with the table");
+    snapshots.make(&volume, b"new", 2).expect("a snapshot");
+    volume.ftl().self_check();
+}
+
+/// I7: without its grain nobody knows the snapshots any more. That costs them, and nothing else.
+#[test]
+fn the_table_is_lost() {
+    let mut device = with_snapshots();
+    ruin(&mut device, Lba(63 << 52));
+    survives(device, &[]);
+}
+
+/// I7: a snapshot of which marks are lost can not be told any more, nor can those be that look through it. Younger ones can.
+#[test]
+fn marks_are_lost() {
+    let cases: [(u64, &[&[u8]]); 3] = [(0, &[b"b", b"c"]), (1, &[b"c"]), (2, &[])];
+    for (slot, left) in cases {
+        let mut device = with_snapshots();
+        ruin(&mut device, Lba(63 << 52 | (slot + 1) << 20));
+        survives(device, left);
+    }
+}
+
+/// A read that fails once loses nothing.
+#[test]
+fn a_read_that_fails_once() {
+    let image = with_snapshots().image().to_vec();
+    let mut device = SimDevice::from_image(image, 1);
+    let report = ftl::check(&mut device).expect("a volume");
+    for lba in [63 << 52, 63 << 52 | 1 << 20] {
+        let Some(Checked::Data { pba, .. }) = report.map.get(&Lba(lba)) else {
+            panic!("{lba} is not on the media");
+        };
+        let at = pba.0 * GRAIN_BYTES as u64;
+        device.inject(Fault {
+            range: Some(at..at + GRAIN_BYTES as u64),
+            times: 1,
+            ..Fault::every(OpKind::Read, Effect::Fail(MediaError::Io))
+        });
+    }
+    let (volume, _) = Volume::open(device, OpenOptions::default()).expect("open");
+    let snapshots = Snapshots::open(&volume).expect("the volume can be used");
+    assert_eq!(snapshots.list().len(), 3);
+    assert!(!snapshots.is_sweeping());
+}
+
+/// While it is in use, too: whoever changes what was nothing at a snapshot has nothing to do with where that is written down
+/// (I7).
+#[test]
+fn marks_that_can_not_be_added_to() {
+    let mut device = SimDevice::new(16 << 20, 1);
+    Ftl::format(&mut device, &FormatOptions::default()).expect("format");
+    let options = OpenOptions {
+        pool_frames: 64,
+        ..OpenOptions::default()
+    };
+    let (volume, _) = Volume::open(device, options).expect("open");
+    let snapshots = Snapshots::open(&volume).expect("none");
+    let write = |lba: u64| volume.write(lba * GRAIN_BYTES as u64, &[7; GRAIN_BYTES]);
+    // With holes between them.
+    let before: Vec<u64> = (0..200).map(|n| 10 * n).collect();
+    before.iter().for_each(|&lba| write(lba).expect("write"));
+    let slot = snapshots.make(&volume, b"s", 1).expect("a snapshot").slot;
+    write(5).expect("write");
+    volume.sync(LbaRange::ALL).expect("sync");
+    let mut bytes = [0; GRAIN_BYTES];
+    for &lba in &before {
+        let at = lba * GRAIN_BYTES as u64;
+        volume.read(at, &mut bytes).expect("read");
+    }
+    let marks = Lba(63 << 52 | 1 << 20);
+    let Some(&Checked::Data { pba, .. }) = volume.ftl().listing().get(&marks) else {
+        panic!("the marks are not on the media");
+    };
+    let at = pba.0 * GRAIN_BYTES as u64;
+    volume.with_device(|device| device.rot(at..at + GRAIN_BYTES as u64, |bytes| bytes.fill(9)));
+    for lba in [15, 25, 35] {
+        write(lba).expect("nothing of this is damaged");
+    }
+    for lba in [5, 15, 25, 35] {
+        let at = lba * GRAIN_BYTES as u64;
+        Snapshots::read(&volume, slot, at, &mut bytes).expect("read");
+        assert_eq!(bytes, [0; GRAIN_BYTES], "LBA {lba}");
+    }
+    let damaged = volume.ftl().stats().damaged;
+    assert_eq!(damaged, 1, "the marks have left memory");
 }

@@ -82,6 +82,7 @@ impl Core {
             }
         }
         assert_eq!(self.mapped, mapped, "mapped grains");
+        self.audit_loss();
         for (account, known) in self.accounts.uses() {
             let counted = charged.remove(&account).unwrap_or(0);
             assert_eq!(known.used, counted, "{account:?}");

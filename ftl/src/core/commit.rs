@@ -11,6 +11,7 @@ use super::group::GroupRecord;
 use super::pages::Acquired;
 use super::pending::{Got, PendingCommit, Wanted};
 use super::remap::Seized;
+use super::sync::DurableWaiter;
 use super::{Core, Cx};
 use crate::addr::{Lba, LbaRange};
 use crate::batch::AtomicBatch;
@@ -271,11 +272,10 @@ impl Core {
         let patched: BTreeSet<Lba> = commit.wanted.iter().map(|w| w.lba).collect();
         let is_mapped = |lba| match cx.sh.map.state(lba) {
             State::Resident(_) => true,
+            State::InFlight(frame) => self.frames[frame.0 as usize].media != Location::Nowhere,
             // What is lost takes space when it is written again.
-            state => match self.place_of(state) {
-                Location::Nowhere => false,
-                location => !self.is_lost_at(location),
-            },
+            State::Away(Location::Nowhere) => false,
+            State::Away(location) => !self.is_lost_at(location),
         };
         let new_patches = patched.iter().filter(|&&lba| !is_mapped(lba)).count() as u64;
         let trims = merged(&commit.batch.trims);
@@ -365,9 +365,15 @@ impl Core {
                 self.unpin_internal(cx, page.lba, frame);
             }
         }
+        // Names go before others come: for a moment there seems to be nothing where there always was something.
+        let renames = batch.renamed().any(|r| r.count > 0);
+        if renames {
+            cx.sh.moves.begin();
+        }
         for &moved in moves {
             let renaming = Renaming::Remap(moved);
             self.group.records.push(GroupRecord::Rename(renaming));
+            self.loss.rename(renaming);
             for n in 0..moved.count {
                 self.move_to_image(cx, moved.from.offset(n), moved.to.offset(n));
             }
@@ -393,6 +399,7 @@ impl Core {
             count(&cx.sh.counters.remaps, 1);
             let renaming = Renaming::Remap(remap);
             self.group.records.push(GroupRecord::Rename(renaming));
+            self.loss.rename(renaming);
             self.remap(cx, remap, seized);
             crash_point!("remap.applied");
         }
@@ -400,8 +407,12 @@ impl Core {
             count(&cx.sh.counters.clones, 1);
             let renaming = Renaming::Clone(clone);
             self.group.records.push(GroupRecord::Rename(renaming));
+            self.loss.rename(renaming);
             self.clone_range(cx, clone, &mut copies);
             crash_point!("clone.applied");
+        }
+        if renames {
+            cx.sh.moves.end();
         }
         if let Some(kept) = kept {
             let cloned = batch.clones.iter().map(|c| c.count).sum();
@@ -428,8 +439,12 @@ impl Core {
     /// Somebody waits for what has taken effect to be durable.
     pub(super) fn answer_with_group(&mut self, port: Port, token: Token) {
         if self.group.is_empty() {
-            self.durable_waiters
-                .push_back((self.log.last(), port, token, false));
+            self.durable_waiters.push_back(DurableWaiter {
+                no: self.log.last(),
+                port,
+                token,
+                sync: None,
+            });
         } else {
             self.group.waiters.push((port, token));
         }
@@ -477,12 +492,12 @@ impl Core {
                     self.accounts.charge(lba);
                 }
                 State::Resident(r) => {
-                    let known = &mut self.frames[r.frame.0 as usize];
+                    let known = &self.frames[r.frame.0 as usize];
                     let dropped = cx.sh.has_bug(Bug::ReservationDropped);
                     if known.media != Location::Nowhere || dropped {
                         continue;
                     }
-                    known.media = Location::Zero(id);
+                    self.set_media(r.frame, Location::Zero(id));
                     self.checkpointer.changes.note(lba);
                 }
                 State::Away(_) | State::InFlight(_) => continue,

@@ -136,9 +136,8 @@ impl Core {
             }
         });
         if let Some(frame) = frame.expect("leaf of a mapped grain") {
-            let known = &mut self.frames[frame.0 as usize];
-            known.media = to;
-            known.heat = heat;
+            self.set_media(frame, to);
+            self.frames[frame.0 as usize].heat = heat;
         }
     }
 

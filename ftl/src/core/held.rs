@@ -6,6 +6,9 @@ use crate::addr::{Lba, LbaRange};
 use crate::map::State;
 use crate::snapshot::{Slot, imaged};
 
+/// Grains that are counted under the lock in one go.
+const COUNTED_MAX: u64 = 1 << 14;
+
 /// What a grain was at a snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Held {
@@ -92,5 +95,52 @@ impl Core {
             from = found.offset(1);
         }
         None
+    }
+
+    /// Grains at the beginning of a range that were mapped at a snapshot, [`COUNTED_MAX`] about, and what is left of the range.
+    /// The map of the range and its images must be in memory.
+    pub(crate) fn held_count(&self, cx: Cx<'_>, slot: Slot, range: LbaRange) -> (u64, LbaRange) {
+        let chain = self.since(slot);
+        let end = range.end();
+        let (mut from, mut count, mut looks) = (range.start, 0, 0);
+        while from < end && count + looks < COUNTED_MAX {
+            looks += 1;
+            let rest = LbaRange::new(from, end.0 - from.0);
+            let images = chain.iter().filter_map(|c| {
+                let next = self.index.mapped(c.slot.images(rest)).next();
+                next.map(|(image, _)| imaged(image))
+            });
+            let image = images.min().unwrap_or(end);
+            if image == from {
+                count += u64::from(matches!(self.held(cx, slot, from), Held::Grain(_)));
+                from = from.offset(1);
+                continue;
+            }
+            let marks = chain.iter().filter_map(|c| c.marks.at_or_behind(from));
+            let (mut marked, mut begins) = (from, image);
+            for mark in marks {
+                match mark.start <= from {
+                    true => marked = marked.max(mark.end()),
+                    false => begins = begins.min(mark.start),
+                }
+            }
+            if marked > from {
+                // Nothing, up to where there is an image.
+                from = marked.min(image);
+                continue;
+            }
+            // As it is now, up to where it is not.
+            let same = LbaRange::new(from, begins.0 - from.0);
+            from = begins;
+            for lba in self.mapped_in(cx, same) {
+                count += 1;
+                if count >= COUNTED_MAX {
+                    from = lba.offset(1);
+                    break;
+                }
+            }
+        }
+        let from = from.min(end);
+        (count, LbaRange::new(from, end.0 - from.0))
     }
 }

@@ -468,6 +468,14 @@ impl Core {
             self.keeper.single = true;
             return;
         }
+        if let DurableError::Damaged { lba } | DurableError::Media { lba, .. } = error
+            && kept.slot.marks().contains(lba)
+            && let Some(of) = self.keeper.of(kept.slot)
+        {
+            // Nothing of those who wait is damaged: the grain of the last marks is. Further ones go to the next.
+            of.used = of.used.next_multiple_of(MARKS_PER_GRAIN).min(MARKS_MAX);
+            return;
+        }
         self.keeper.single = false;
         let refused = kept.lbas.iter();
         let for_head = refused.filter_map(|lba| self.keeper.wanted.get(lba));

@@ -83,12 +83,14 @@ impl Core {
     }
 
     fn answer_loads(&mut self, cx: Cx<'_>) {
+        let closed = self.phase.is_sealed().then_some(DurableError::Shutdown);
+        let refused = self.failed.map(DurableError::Failed).or(closed);
         let mut index = 0;
         while let Some(waiter) = self.loader.loads.get(index) {
             let (port, token) = (waiter.port, waiter.token);
-            let result = match (self.cold.first_cold(waiter.range), self.failed) {
+            let result = match (self.cold.first_cold(waiter.range), refused) {
                 (None, _) => Ok(()),
-                (Some(_), Some(error)) => Err(DurableError::Failed(error)),
+                (Some(_), Some(error)) => Err(error),
                 (Some(unit), None) => {
                     self.loader.urge(unit);
                     index += 1;

@@ -12,20 +12,23 @@
 //!   had not flushed, and must find a log that ends before it.
 //! - The checkpoint names what is lost. Behind it there is nothing that only the lost device knows.
 
-use super::sync::{Marks, SyncWaiter};
+use super::sync::{DurableWaiter, Marks, SyncWaiter};
 use super::{Core, Cx};
 use crate::addr::{Lba, LbaRange, Pba, SegmentId};
 use crate::crash_point::crash_point;
 use crate::device::{MediaError, MediaOp};
 use crate::error::DurableError;
 use crate::format::HeaderNo;
-use crate::ids::{Port, Token};
 use crate::map::{FrameId, Location, State, Unpinned};
 use crate::page::FrameUse;
 use crate::port::Op;
+use crate::remap::Renaming;
 use crate::segment::SegmentUse;
 use crate::stats::count;
 use std::collections::{BTreeSet, VecDeque};
+
+/// So many pages that are durable are remembered, as long as no sync has said so.
+const LIMBO_PAGES: usize = 1 << 14;
 
 /// How far the volume has come in going on without a device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -43,7 +46,7 @@ enum Healing {
     Recording(u8),
 }
 
-/// Pages that were written and are not durable yet.
+/// Pages that were written of which no sync has said that they are durable.
 #[derive(Debug)]
 struct Limbo {
     no: HeaderNo,
@@ -61,8 +64,13 @@ pub(super) struct Loss {
     recording: bool,
     /// Of an array, by header.
     limbo: VecDeque<Limbo>,
-    /// Grains whose last write was lost before it was durable: the next sync that includes one tells.
+    /// Pages in them.
+    limbo_pages: usize,
+    /// Grains whose last write was lost before it was durable, or before a sync said so: the next one that includes a
+    /// grain of them tells.
     orphans: BTreeSet<Lba>,
+    /// Frames whose grain is lost on the media. What is in memory may be written again, so each of them takes space.
+    held: u64,
 }
 
 impl Loss {
@@ -72,6 +80,54 @@ impl Loss {
             mask,
             ..Self::default()
         }
+    }
+
+    /// Grains have got other names, or more of them: what is not durable of them, or lost, is so under these. Of a volume
+    /// on a single device there is nothing to rename.
+    pub(super) fn rename(&mut self, renaming: Renaming) {
+        for limbo in &mut self.limbo {
+            renaming.follow(&mut limbo.lbas, 0, |lba| lba, |_, lba| lba);
+        }
+        self.tidy_limbo();
+        if self.orphans.is_empty() {
+            return;
+        }
+        let ranges = renaming.ranges();
+        // What the target held is gone, and nobody's loss any more.
+        self.take_orphans(ranges.target());
+        for lba in self.take_orphans(ranges.source()) {
+            self.orphans.insert(ranges.renamed(lba));
+            if !renaming.empties_source() {
+                self.orphans.insert(lba);
+            }
+        }
+    }
+
+    /// A sync has said that everything of a range up to a header is durable.
+    pub(super) fn vouched(&mut self, range: LbaRange, no: HeaderNo) {
+        if range.count == 0 {
+            return;
+        }
+        for limbo in self.limbo.iter_mut().filter(|limbo| limbo.no <= no) {
+            limbo.lbas.retain(|&lba| !range.contains(lba));
+        }
+        self.tidy_limbo();
+    }
+
+    /// Some pages may not be in limbo any more.
+    fn tidy_limbo(&mut self) {
+        self.limbo.retain(|limbo| !limbo.lbas.is_empty());
+        self.limbo_pages = self.limbo.iter().map(|limbo| limbo.lbas.len()).sum();
+    }
+
+    /// The grains of a range whose last write was lost, which are none any more.
+    fn take_orphans(&mut self, range: LbaRange) -> Vec<Lba> {
+        let inside = self.orphans.range(range.start..range.end());
+        let inside: Vec<Lba> = inside.copied().collect();
+        for lba in &inside {
+            self.orphans.remove(lba);
+        }
+        inside
     }
 
     /// Whether any device is lost.
@@ -117,6 +173,7 @@ impl Core {
         crash_point!("loss");
         count(&cx.sh.counters.devices_lost, 1);
         self.segments.lose(device);
+        let durable = self.log.durable();
         let places = self.geometry.places;
         let first = self.log.lose(|at| places.device_of(at) == Some(device));
         self.drain_inbox(cx);
@@ -125,40 +182,51 @@ impl Core {
             .into_iter()
             .partition(|l: &Limbo| places.device_of_segment(l.segment) == device);
         self.loss.limbo = kept;
-        let lost: Vec<Limbo> = Vec::from(lost);
-        self.rescue_pages(cx, device, &lost);
-        self.note_orphans(cx, &lost);
+        self.loss.tidy_limbo();
+        let (recent, lost): (Vec<Limbo>, _) = lost.into_iter().partition(|l| l.no <= durable);
+        let room = self.capacity_now().saturating_sub(self.mapped_now());
+        self.loss.held = self.count_held();
+        self.rescue_pages(cx, device, &lost, room);
+        self.note_orphans(cx, &recent, &lost);
         self.abort_checkpoint();
         let marks = self.sync_marks(cx, LbaRange::SPACE);
         self.loss.healing = Healing::Rescuing(marks);
         // Whoever waits for a header behind what was lost waits for what is written again.
-        let waits = |&(no, ..): &(HeaderNo, Port, Token, bool)| first.is_some_and(|f| no >= f);
+        let waits = |w: &DurableWaiter| first.is_some_and(|f| w.no >= f);
         let from = self.durable_waiters.iter().position(waits);
         let from = from.unwrap_or(self.durable_waiters.len());
-        for (_, port, token, _) in self.durable_waiters.split_off(from).into_iter().rev() {
-            self.syncs.push_front(SyncWaiter { port, token, marks });
+        for waiter in self.durable_waiters.split_off(from).into_iter().rev() {
+            self.syncs.push_front(SyncWaiter {
+                port: waiter.port,
+                token: waiter.token,
+                // A batch waits as for a sync from now on, but was about no more than itself.
+                range: waiter.sync.unwrap_or(LbaRange::new(Lba(0), 0)),
+                marks,
+            });
         }
     }
 
     /// Pages in memory whose copy on the media is lost are written again: those that are not durable in any case, the
-    /// others as long as there is space.
-    fn rescue_pages(&mut self, cx: Cx<'_>, device: usize, limbo: &[Limbo]) {
+    /// others as long as there is space. Those for which there is none leave the memory, unless somebody holds them.
+    fn rescue_pages(&mut self, cx: Cx<'_>, device: usize, limbo: &[Limbo], mut room: u64) {
         let unsynced: BTreeSet<Lba> = limbo.iter().flat_map(|l| l.lbas.iter().copied()).collect();
-        let mut room = self.capacity_now().saturating_sub(self.mapped_now());
-        let mut rescued: Vec<(bool, FrameId)> = Vec::new();
+        let mut here: Vec<(bool, FrameId)> = Vec::new();
         for (index, frame) in self.frames.iter().enumerate() {
             let is_here = |pba| self.geometry.places.device_of(pba) == Some(device);
             if frame.usage == FrameUse::Resident
                 && matches!(frame.media, Location::Media(pba) if is_here(pba))
             {
-                let durable = frame.writing == 0 && !unsynced.contains(&frame.lba);
-                rescued.push((durable, FrameId(index as u32)));
+                let state = frame.leaf().entry(frame.lba).state();
+                let is_dirty = matches!(state, State::Resident(r) if r.dirty);
+                let goes_out = is_dirty || frame.writing > 0 || unsynced.contains(&frame.lba);
+                here.push((!goes_out, FrameId(index as u32)));
             }
         }
-        rescued.sort();
-        for (durable, frame) in rescued {
+        here.sort();
+        for (durable, frame) in here {
             if room == 0 && durable {
-                break;
+                self.evict(cx, frame, true);
+                continue;
             }
             room = room.saturating_sub(1);
             let known = &self.frames[frame.0 as usize];
@@ -181,11 +249,12 @@ impl Core {
     }
 
     /// What was written, not durable, and is not in memory any more is lost: whoever waits for it is told, and so is
-    /// the next sync.
-    fn note_orphans(&mut self, cx: Cx<'_>, limbo: &[Limbo]) {
+    /// the next sync. It tells also of what has become durable by itself lately, without a sync that said so.
+    fn note_orphans(&mut self, cx: Cx<'_>, recent: &[Limbo], limbo: &[Limbo]) {
         let mut first: Option<(HeaderNo, Lba)> = None;
         let mut headers = BTreeSet::new();
-        for lost in limbo {
+        let recent = recent.iter().map(|lost| (true, lost));
+        for (was_durable, lost) in recent.chain(limbo.iter().map(|lost| (false, lost))) {
             for &lba in &lost.lbas {
                 let gone = match cx.sh.map.state(lba) {
                     State::Resident(_) => false,
@@ -193,6 +262,9 @@ impl Core {
                 };
                 if gone {
                     self.loss.orphans.insert(lba);
+                    if was_durable {
+                        continue;
+                    }
                     headers.insert(lost.no);
                     first = first.or(Some((lost.no, lba)));
                 }
@@ -204,10 +276,9 @@ impl Core {
         let error = Err(DurableError::Lost { lba });
         let mut kept = VecDeque::new();
         for waiter in std::mem::take(&mut self.durable_waiters) {
-            let (at, port, token, is_sync) = waiter;
             // A batch vouches for itself only, a sync for everything before it.
-            if headers.contains(&at) || is_sync && at >= no {
-                self.tell_durable(cx, port, token, error);
+            if headers.contains(&waiter.no) || waiter.sync.is_some() && waiter.no >= no {
+                self.tell_durable(cx, waiter.port, waiter.token, error);
             } else {
                 kept.push_back(waiter);
             }
@@ -224,11 +295,8 @@ impl Core {
         if self.loss.orphans.is_empty() || range.count == 0 {
             return None;
         }
-        let inside = self.loss.orphans.range(range.start..range.end());
-        let inside: Vec<Lba> = inside.copied().collect();
         let mut found = None;
-        for lba in inside {
-            self.loss.orphans.remove(&lba);
+        for lba in self.loss.take_orphans(range) {
             // What has been overwritten since, or trimmed, is nobody's loss any more.
             let state = cx.sh.map.state(lba);
             if !matches!(state, State::Resident(_)) && self.is_lost_at(self.place_of(state)) {
@@ -249,19 +317,23 @@ impl Core {
         if cx.sh.members.is_none() {
             return;
         }
-        let durable = self.log.durable();
-        while self.loss.limbo.front().is_some_and(|l| l.no <= durable) {
-            self.loss.limbo.pop_front();
-        }
-        if no <= durable {
-            return;
-        }
         let known = pages
             .iter()
             .map(|&(frame, life)| (&self.frames[frame.0 as usize], life));
         let lbas = known.filter(|(frame, life)| frame.life == *life);
-        let lbas = lbas.map(|(frame, _)| frame.lba).collect();
-        self.loss.limbo.push_back(Limbo { no, segment, lbas });
+        let lbas: Vec<Lba> = lbas.map(|(frame, _)| frame.lba).collect();
+        if lbas.is_empty() {
+            return;
+        }
+        let durable = self.log.durable();
+        let loss = &mut self.loss;
+        loss.limbo_pages += lbas.len();
+        loss.limbo.push_back(Limbo { no, segment, lbas });
+        while loss.limbo_pages > LIMBO_PAGES
+            && let Some(first) = loss.limbo.pop_front_if(|l| l.no <= durable)
+        {
+            loss.limbo_pages -= first.lbas.len();
+        }
     }
 
     /// A write-out to a device that is lost has ended, whatever came of it. Its pages have been marked as dirty again,
@@ -357,12 +429,36 @@ impl Core {
         self.loss.mask != 0 && matches!(location, Location::Media(pba) if lost(pba))
     }
 
-    /// Grains mapped that can be read: what is lost takes no space.
+    /// Grains mapped that can be read: what is lost takes no space, unless it is in memory.
     pub(super) fn mapped_now(&self) -> u64 {
         if self.loss.mask == 0 {
             return self.mapped;
         }
-        self.mapped.saturating_sub(self.segments.lost_live())
+        let gone = self.segments.lost_live().saturating_sub(self.loss.held);
+        self.mapped.saturating_sub(gone)
+    }
+
+    /// The grain of a frame is there from now on, besides. Returns where it was.
+    pub(super) fn set_media(&mut self, frame: FrameId, to: Location) -> Location {
+        let old = std::mem::replace(&mut self.frames[frame.0 as usize].media, to);
+        if self.loss.mask != 0 {
+            self.loss.held += u64::from(self.is_lost_at(to));
+            self.loss.held -= u64::from(self.is_lost_at(old));
+        }
+        old
+    }
+
+    fn count_held(&self) -> u64 {
+        let lost = self.frames.iter().filter(|f| self.is_lost_at(f.media));
+        lost.count() as u64
+    }
+
+    /// For tests.
+    pub(super) fn audit_loss(&self) {
+        assert_eq!(self.loss.held, self.count_held(), "frames of lost grains");
+        let limbo = self.loss.limbo.iter().map(|limbo| limbo.lbas.len());
+        assert!(limbo.clone().all(|pages| pages > 0), "limbo of nothing");
+        assert_eq!(self.loss.limbo_pages, limbo.sum(), "pages in limbo");
     }
 
     /// Grains that may be mapped, and read, on the devices that are left.

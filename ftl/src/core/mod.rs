@@ -76,7 +76,7 @@ use resize::Resize;
 use sharing::Sharing;
 use shutdown::Phase;
 use stages::Stages;
-use sync::SyncWaiter;
+use sync::{DurableWaiter, SyncWaiter};
 
 /// Who is calling: the shared part, and the port that media operations go to.
 #[derive(Clone, Copy)]
@@ -132,8 +132,8 @@ pub(crate) struct Core {
     /// The youngest header with a remap or clone.
     renamed: HeaderNo,
     syncs: VecDeque<SyncWaiter>,
-    /// Ascending by header; whether it is a sync, which vouches for everything before it.
-    durable_waiters: VecDeque<(HeaderNo, Port, Token, bool)>,
+    /// Ascending by header.
+    durable_waiters: VecDeque<DurableWaiter>,
 
     cold: ColdMap,
     loader: Loader,
@@ -416,7 +416,7 @@ impl Core {
         cx.sh.closed.store(true, Ordering::SeqCst);
         let error = DurableError::Failed(error);
         let mut waiting: Vec<(Port, Token)> = Vec::new();
-        waiting.extend(self.durable_waiters.drain(..).map(|(_, p, t, _)| (p, t)));
+        waiting.extend(self.durable_waiters.drain(..).map(|w| (w.port, w.token)));
         waiting.extend(self.group.take_waiters());
         waiting.extend(self.syncs.drain(..).map(|s| (s.port, s.token)));
         waiting.extend(self.take_makers());

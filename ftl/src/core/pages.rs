@@ -128,8 +128,8 @@ impl Core {
         }
         // What is lost takes space when it is written again.
         let takes_space = is_new || intent != Intent::Read && self.is_lost_at(location);
-        let is_full = self.mapped_now() + self.held_back() >= self.capacity_now();
-        if takes_space && !for_commit && is_full {
+        let is_full = || self.mapped_now() + self.held_back() >= self.capacity_now();
+        if takes_space && !for_commit && is_full() {
             // Counts are too high until all of the map has been read.
             if let Some(unit) = self.cold.first_cold(LbaRange::SPACE) {
                 self.loader.want(unit, waiter);
@@ -172,8 +172,9 @@ impl Core {
         let known = &mut self.frames[frame.0 as usize];
         known.lba = lba;
         known.leaf = Some(Arc::clone(&leaf));
-        known.media = location;
         known.heat = entry.heat();
+        self.set_media(frame, location);
+        let known = &mut self.frames[frame.0 as usize];
         match location {
             Location::Media(pba) if intent != Intent::Overwrite => {
                 known.usage = FrameUse::Reading;
@@ -369,9 +370,8 @@ impl Core {
             }
             State::InFlight(frame) => {
                 self.ends_as_page(cx, frame);
-                let known = &mut self.frames[frame.0 as usize];
-                known.usage = FrameUse::Orphan;
-                let location = std::mem::replace(&mut known.media, Location::Nowhere);
+                self.frames[frame.0 as usize].usage = FrameUse::Orphan;
+                let location = self.set_media(frame, Location::Nowhere);
                 if location != Location::Nowhere {
                     self.count_unmapped(lba);
                 }
@@ -396,8 +396,8 @@ impl Core {
         self.dirty.remove(lba);
         let grouped = u32::from(self.group.remove_page(lba));
         self.ends_as_page(cx, frame);
+        let location = self.set_media(frame, Location::Nowhere);
         let known = &mut self.frames[frame.0 as usize];
-        let location = std::mem::replace(&mut known.media, Location::Nowhere);
         known.usage = FrameUse::Orphan;
         known.orphan_pins = pins - grouped;
         if known.orphan_pins == 0 {
@@ -419,10 +419,10 @@ impl Core {
 
     /// A frame is free; who waited for its content asks again.
     fn free_frame(&mut self, cx: Cx<'_>, frame: FrameId) {
+        self.set_media(frame, Location::Nowhere);
         let known = &mut self.frames[frame.0 as usize];
         known.usage = FrameUse::Free;
         known.leaf = None;
-        known.media = Location::Nowhere;
         known.writing = 0;
         known.joined = 0;
         known.written = 0;
@@ -486,7 +486,7 @@ impl Core {
     }
 
     /// Evicts a page, unless it is shared.
-    fn evict(&mut self, cx: Cx<'_>, frame: FrameId, force: bool) -> bool {
+    pub(super) fn evict(&mut self, cx: Cx<'_>, frame: FrameId, force: bool) -> bool {
         !cx.sh.pool.is_shared(frame) && self.evict_any(cx, frame, force)
     }
 

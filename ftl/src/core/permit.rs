@@ -124,9 +124,8 @@ impl Core {
             State::Away(location) => location,
             State::InFlight(frame) => {
                 self.ends_as_page(cx, frame);
-                let known = &mut self.frames[frame.0 as usize];
-                known.usage = FrameUse::Orphan;
-                std::mem::replace(&mut known.media, Location::Nowhere)
+                self.frames[frame.0 as usize].usage = FrameUse::Orphan;
+                self.set_media(frame, Location::Nowhere)
             }
             State::Resident(page) => self.orphan(cx, lba, page),
         };

@@ -112,6 +112,10 @@ impl Core {
             self.phase = Phase::Settling { asker };
             self.drop_victim();
             self.drop_formings();
+            // What of the map is not there by now does not come any more.
+            if self.loader.is_idle() {
+                self.give_up_loading(cx);
+            }
         }
         if let Phase::Settling { asker } = self.phase {
             let is_busy = !self.stages.are_idle()

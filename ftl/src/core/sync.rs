@@ -15,7 +15,19 @@ use crate::stats::count;
 pub(super) struct SyncWaiter {
     pub(super) port: Port,
     pub(super) token: Token,
+    /// What it is about.
+    pub(super) range: LbaRange,
     pub(super) marks: Marks,
+}
+
+/// Somebody who is told when a header is durable.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct DurableWaiter {
+    pub(super) no: HeaderNo,
+    pub(super) port: Port,
+    pub(super) token: Token,
+    /// It is a sync, which vouches for everything before it, of this range.
+    pub(super) sync: Option<LbaRange>,
 }
 
 /// What has to be assembled before something is in the log.
@@ -41,9 +53,19 @@ impl Core {
             return;
         }
         self.drain_inbox(cx);
-        let marks = self.sync_marks(cx, range);
         let port = cx.port;
-        self.syncs.push_back(SyncWaiter { port, token, marks });
+        if self.phase.is_sealed() && self.dirty.is_in(range) {
+            // The log is closed: what was put too late does not go out any more.
+            self.tell_durable(cx, port, token, Err(DurableError::Shutdown));
+            return;
+        }
+        let marks = self.sync_marks(cx, range);
+        self.syncs.push_back(SyncWaiter {
+            port,
+            token,
+            range,
+            marks,
+        });
         cx.sh.owe(port);
     }
 
@@ -72,8 +94,12 @@ impl Core {
                 break;
             }
             let done = self.syncs.pop_front().expect("not empty");
-            self.durable_waiters
-                .push_back((self.log.last(), done.port, done.token, true));
+            self.durable_waiters.push_back(DurableWaiter {
+                no: self.log.last(),
+                port: done.port,
+                token: done.token,
+                sync: Some(done.range),
+            });
         }
     }
 
@@ -87,12 +113,11 @@ impl Core {
         } else {
             self.log.durable()
         };
-        while let Some(&(no, port, token, _)) = self.durable_waiters.front() {
-            if no > reached {
-                break;
+        while let Some(first) = self.durable_waiters.pop_front_if(|w| w.no <= reached) {
+            if let Some(range) = first.sync {
+                self.loss.vouched(range, first.no);
             }
-            self.durable_waiters.pop_front();
-            self.tell_durable(cx, port, token, Ok(()));
+            self.tell_durable(cx, first.port, first.token, Ok(()));
         }
     }
 
@@ -104,8 +129,10 @@ impl Core {
         }
         let (written, flushed) = (self.log.written(), self.log.flushed());
         let wanted = |no: HeaderNo| flushed < no && no <= written;
-        let waiting = self.durable_waiters.front().is_some_and(|w| wanted(w.0));
-        if waiting || wanted(self.flush_wanted) {
+        // While a loss is being recorded those in front are durable, and not answered.
+        let flushed_for = self.durable_waiters.partition_point(|w| w.no <= flushed);
+        let waiting = self.durable_waiters.get(flushed_for);
+        if waiting.is_some_and(|w| wanted(w.no)) || wanted(self.flush_wanted) {
             let covers = self.log.begin_flush();
             self.act(cx, Op::Flush { covers }, MediaOp::Flush);
             count(&cx.sh.counters.flushes, 1);

@@ -5,6 +5,7 @@
 //! page never gets a higher version, and what is put later marks its page dirty again.
 
 use super::stages::{StageUse, WriteOut};
+use super::sync::DurableWaiter;
 use super::{Core, Cx};
 use crate::addr::{GRAIN_BYTES, Lba, Pba, SegmentId};
 use crate::crash_point::crash_point;
@@ -182,7 +183,12 @@ impl Core {
         }
         if atomic && !single {
             for (port, token) in self.group.take_waiters() {
-                self.durable_waiters.push_back((no, port, token, false));
+                self.durable_waiters.push_back(DurableWaiter {
+                    no,
+                    port,
+                    token,
+                    sync: None,
+                });
             }
             self.group.wanted = false;
             self.groups_done += 1;
@@ -214,7 +220,9 @@ impl Core {
     /// is due, and what is assembled before its end would want another.
     fn gathers(&self) -> bool {
         // Without a waiter whose pages have all been assembled no flush will come.
-        let flush_is_due = !self.durable_waiters.is_empty() && self.log.needs_flush();
+        let flushed = self.log.flushed();
+        let is_awaited = self.durable_waiters.back().is_some_and(|w| w.no > flushed);
+        let flush_is_due = is_awaited && self.log.needs_flush();
         self.log.is_flushing() || flush_is_due || self.log.is_going_through()
     }
 
@@ -275,12 +283,13 @@ impl Core {
         let known = &mut self.frames[frame.0 as usize];
         known.written = copy;
         let lba = known.lba;
-        let old = std::mem::replace(&mut known.media, Location::Media(to));
         known.leaf().set_crc(lba, crc);
+        let old = self.set_media(frame, Location::Media(to));
         self.checkpointer.changes.note(lba);
         let segment = self.geometry.segment_of(to);
         self.segments.get_mut(segment).live += 1;
         self.leave(old);
+        self.collector.page_placed();
         lba
     }
 

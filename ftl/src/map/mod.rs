@@ -2,12 +2,15 @@
 //!
 //! Readers find a leaf without the core's lock and pin pages in it by compare-and-swap. Leaves are added, filled and
 //! removed only by the holder of the core's lock. A reader may hold a leaf that has just been removed: it finds all
-//! of it unmapped, which was true, and asks the core.
+//! of it unmapped, which was true, unless a part of the map is not in memory or names are changing (see `map/moves.rs`):
+//! then it asks the core.
 
 mod entry;
+mod moves;
 
 pub(crate) use entry::PBA_BITS;
 pub use entry::{Entry, FrameId, Location, Resident, State, Unpinned, Word, ZeroId};
+pub(crate) use moves::Moves;
 
 use crate::addr::{Lba, LbaRange};
 use crate::placement::Heat;

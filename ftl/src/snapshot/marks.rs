@@ -46,6 +46,14 @@ impl Marks {
         let (&start, &end) = self.0.range(..=lba.0).next_back()?;
         (lba.0 < end).then(|| LbaRange::new(Lba(start), end - start))
     }
+
+    /// The mark that covers a grain, or else the first one behind it.
+    pub(crate) fn at_or_behind(&self, lba: Lba) -> Option<LbaRange> {
+        self.covering(lba).or_else(|| {
+            let (&start, &end) = self.0.range(lba.0..).next()?;
+            Some(LbaRange::new(Lba(start), end - start))
+        })
+    }
 }
 
 /// A mark on the media.
@@ -84,6 +92,11 @@ mod tests {
         assert_eq!(marks.covering(Lba(2)), None);
         assert_eq!(marks.covering(Lba(41)), Some(LbaRange::new(Lba(10), 32)));
         assert_eq!(marks.covering(Lba(42)), None);
+        let next = |lba| marks.at_or_behind(Lba(lba)).map(|r| r.start.0);
+        assert_eq!(
+            (next(1), next(2), next(42), next(51)),
+            (Some(0), Some(10), Some(50), None)
+        );
         let mut grain = [0; GRAIN_BYTES];
         let one = LbaRange::new(Lba(7), 9);
         grain[16..32].copy_from_slice(&emit(one));

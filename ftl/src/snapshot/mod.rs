@@ -98,17 +98,48 @@ pub struct Snapshots {
 
 impl Snapshots {
     /// Reads what there is, and tells the engine to keep it. Before anybody changes anything.
+    ///
+    /// What can not be read costs the snapshots that it told of, and not the volume: they count as deleted.
     pub fn open(host: &dyn Host) -> Result<Self, SnapshotError> {
         if !host.engine().admits_images() {
             return Ok(Self::default());
         }
-        let table = Table::parse(&*read(host, slot::TABLE)?);
+        let (mut table, mut is_less) = match read_surely(|| read(host, slot::TABLE)) {
+            Ok(bytes) => (Table::parse(&bytes), false),
+            Err(error @ SnapshotError::Damaged { .. }) => {
+                tracing::error!(%error, "the table of snapshots can not be read: they are lost");
+                (Table::lost(slots_in_use(host)?), true)
+            }
+            Err(error) => return Err(error),
+        };
         let mut found = Vec::new();
-        for entry in table.by_age() {
-            let (marks, used) = read_marks(host, entry.slot)?;
-            found.push((entry.slot, marks, used, entry.state == State::Dying));
+        let slots: Vec<Slot> = table.by_age().iter().map(|e| e.slot).collect();
+        for slot in slots {
+            let (marks, used) = match read_surely(|| read_marks(host, slot)) {
+                Err(error @ SnapshotError::Damaged { .. }) => {
+                    tracing::error!(%error, "marks of a snapshot can not be read: it is lost, and so are older ones");
+                    is_less |= table.give_up(slot);
+                    Default::default()
+                }
+                read => read?,
+            };
+            found.push((slot, marks, used));
         }
-        host.engine().set_snapshots(found);
+        let is_dying = |slot: Slot| {
+            let entry = table.entries[slot.index()].as_ref();
+            entry.is_some_and(|e| e.state == State::Dying)
+        };
+        let found = found.into_iter();
+        let found = found.map(|(slot, marks, used)| (slot, marks, used, is_dying(slot)));
+        host.engine().set_snapshots(found.collect());
+        if is_less {
+            // Nothing is kept for them from now on, so they must not be there again if this can be read some day.
+            let mut batch = AtomicBatch::new();
+            batch.patch(slot::TABLE, 0, table.emit().to_vec());
+            if let Err(error) = host.commit_images(batch, None) {
+                tracing::warn!(%error, "that snapshots are lost can not be written");
+            }
+        }
         let table = Mutex::new(table);
         Ok(Self { table })
     }
@@ -232,15 +263,70 @@ impl Snapshots {
         slot: Slot,
         range: LbaRange,
     ) -> Result<Option<Lba>, SnapshotError> {
-        if !host.engine().is_map_loaded() {
-            host.load_map(range)?;
-            let slots: Vec<Slot> = self.table().by_age().iter().map(|e| e.slot).collect();
-            for slot in slots {
-                host.load_map(slot.images(range))?;
-            }
-        }
+        self.load(host, range)?;
         Ok(host.engine().next_held(slot, range))
     }
+
+    /// Number of grains of a range that were mapped at a snapshot.
+    ///
+    /// # Errors
+    /// [`SnapshotError`]
+    pub fn mapped_count(
+        &self,
+        host: &dyn Host,
+        slot: Slot,
+        range: LbaRange,
+    ) -> Result<u64, SnapshotError> {
+        self.load(host, range)?;
+        let (mut count, mut rest) = (0, range);
+        while rest.count > 0 {
+            let (more, left) = host.engine().held_count(slot, rest);
+            (count, rest) = (count + more, left);
+        }
+        Ok(count)
+    }
+
+    /// Brings the map of a range, and of all its images, into memory.
+    fn load(&self, host: &dyn Host, range: LbaRange) -> Result<(), SnapshotError> {
+        if host.engine().is_map_loaded() {
+            return Ok(());
+        }
+        host.load_map(range)?;
+        let slots: Vec<Slot> = self.table().by_age().iter().map(|e| e.slot).collect();
+        for slot in slots {
+            host.load_map(slot.images(range))?;
+        }
+        Ok(())
+    }
+}
+
+/// Times that something is read before it counts as lost.
+const TRIES: usize = 3;
+
+/// Reads what is lost if that fails.
+fn read_surely<T>(mut read: impl FnMut() -> Result<T, SnapshotError>) -> Result<T, SnapshotError> {
+    let mut result = read();
+    for _ in 1..TRIES {
+        match result {
+            Err(SnapshotError::Damaged { .. }) => result = read(),
+            _ => break,
+        }
+    }
+    result
+}
+
+/// Slots of which anything is mapped.
+fn slots_in_use(host: &dyn Host) -> Result<Vec<Slot>, SnapshotError> {
+    let mut used = Vec::new();
+    for slot in (0..SNAPSHOTS_MAX).filter_map(Slot::new) {
+        for range in [slot.images(LbaRange::ALL), slot.marks()] {
+            host.load_map(range)?;
+            if host.engine().next_mapped(range).is_some() && used.last() != Some(&slot) {
+                used.push(slot);
+            }
+        }
+    }
+    Ok(used)
 }
 
 /// Reads a grain.

@@ -56,6 +56,17 @@ pub(super) struct Entry {
 }
 
 impl Entry {
+    /// What is known of one that can not be read: it is as if dying.
+    fn damaged(slot: Slot) -> Self {
+        Self {
+            number: 0,
+            slot,
+            created_ns: 0,
+            state: State::Dying,
+            name: Vec::new(),
+        }
+    }
+
     pub(super) fn shown(&self) -> Snapshot {
         Snapshot {
             number: self.number,
@@ -113,16 +124,34 @@ impl Table {
             if let Some(slot) = slot
                 && bytes.iter().any(|&byte| byte != 0)
             {
-                table.entries[index] = Some(parse_entry(slot, bytes).unwrap_or(Entry {
-                    number: 0,
-                    slot,
-                    created_ns: 0,
-                    state: State::Dying,
-                    name: Vec::new(),
-                }));
+                let entry = parse_entry(slot, bytes);
+                table.entries[index] = Some(entry.unwrap_or(Entry::damaged(slot)));
             }
         }
         table
+    }
+
+    /// What is left when the grain can not be read: these slots hold something, of whatever. All of it goes.
+    pub(super) fn lost(used: impl IntoIterator<Item = Slot>) -> Self {
+        let mut table = Self::default();
+        for slot in used {
+            table.entries[slot.index()] = Some(Entry::damaged(slot));
+        }
+        table
+    }
+
+    /// A snapshot can not be told any more, nor can those that are older, of which the younger ones say what has not
+    /// changed since. Whether one of them was there.
+    pub(super) fn give_up(&mut self, slot: Slot) -> bool {
+        let number = self.entries[slot.index()].as_ref().map(|e| e.number);
+        let mut was_there = false;
+        for entry in self.entries.iter_mut().flatten() {
+            if Some(entry.number) <= number {
+                was_there |= entry.state == State::There;
+                entry.state = State::Dying;
+            }
+        }
+        was_there
     }
 
     /// Writes the grain.

@@ -2,9 +2,11 @@
 #![allow(dead_code, reason = "each test uses a part")]
 
 use ftl::{
-    Device, FormatOptions, Ftl, GRAIN_BYTES, GcPolicy, GrainState, Lba, MemDevice, OpenOptions,
-    Volume,
+    Device, FormatOptions, Ftl, GRAIN_BYTES, GcPolicy, GrainState, Intent, Lba, MemDevice,
+    OpenOptions, Volume,
 };
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 
 /// xorshift64*: the seed is the test's only source of chance.
 pub(crate) struct Rng(u64);
@@ -95,4 +97,34 @@ pub(crate) fn read<D: Device>(live: &Volume<D>, lba: Lba) -> Vec<u8> {
     let mut bytes = vec![0; GRAIN_BYTES];
     live.read(at(lba), &mut bytes).expect("read");
     bytes
+}
+
+/// Looks at grains without the lock, all the time while `work` goes on, and returns how many seemed to hold nothing.
+/// What is not in memory says nothing either way.
+pub(crate) fn zeros_seen<D: Device + Send>(
+    live: &Volume<D>,
+    grains: &(dyn Fn(u64) -> Lba + Sync),
+    count: u64,
+    work: impl FnOnce(),
+) -> u64 {
+    let done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let reader = scope.spawn(|| {
+            let mut zeros = 0;
+            let mut first = [0; 8];
+            while !done.load(Ordering::Relaxed) {
+                for n in 0..count {
+                    let Some(page) = live.ftl().try_get(grains(n), Intent::Read) else {
+                        continue;
+                    };
+                    page.copy_out(0, &mut first);
+                    zeros += u64::from(first == [0; 8]);
+                }
+            }
+            zeros
+        });
+        work();
+        done.store(true, Ordering::Relaxed);
+        reader.join().expect("a reader that panics")
+    })
 }

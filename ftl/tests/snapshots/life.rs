@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use ftl::device::sim::{CrashPlan, SimDevice, SimRng};
 use ftl::planted::Bug;
-use ftl::snapshot::{SnapshotError, Snapshots};
+use ftl::snapshot::{Slot, SnapshotError, Snapshots};
 use ftl::{
     AtomicBatch, Checked, FormatOptions, Ftl, GRAIN_BYTES, Intent, Lba, LbaRange, OpenOptions,
     Volume, VolumeError,
@@ -618,6 +618,28 @@ fn compare(
         let next = next.map_err(|error| format!("{name:?}: {error}"))?;
         if content.is_some() && next.is_none() {
             return fail(format!("the snapshot {name:?} does not list LBA {lba}"));
+        }
+    }
+    counts(volume, snapshots, found.slot)
+}
+
+/// Grains are counted as they are listed.
+fn counts(volume: &Volume<SimDevice>, snapshots: &Snapshots, slot: Slot) -> Verdict<()> {
+    for range in [LbaRange::ALL, LbaRange::new(Lba(3), 6)] {
+        let (mut listed, mut from) = (0, range.start);
+        loop {
+            let rest = LbaRange::new(from, range.end().0 - from.0);
+            let next = snapshots.next_mapped(volume, slot, rest);
+            let Some(lba) = next.map_err(|error| format!("listing: {error}"))? else {
+                break;
+            };
+            listed += 1;
+            from = lba.offset(1);
+        }
+        let counted = snapshots.mapped_count(volume, slot, range);
+        let counted = counted.map_err(|error| format!("counting: {error}"))?;
+        if counted != listed {
+            return fail(format!("{counted} grains counted, {listed} listed"));
         }
     }
     Ok(())

@@ -84,9 +84,16 @@ pub(super) struct Collector {
     aging_credit: bool,
     /// Victims since one was chosen for the wear of its device.
     since_levelled: u8,
+    /// Victims in a row that were chosen while pages waited for space, without one of these getting its place.
+    fruitless: usize,
 }
 
 impl Collector {
+    /// A page has got its place.
+    pub(super) fn page_placed(&mut self) {
+        self.fruitless = 0;
+    }
+
     pub(super) fn segment_opened(&mut self) {
         self.aging_credit = true;
     }
@@ -166,6 +173,10 @@ impl Core {
             return false;
         };
         count(&cx.sh.counters.victims, 1);
+        self.collector.fruitless = match self.space_wanted {
+            true => self.collector.fruitless + 1,
+            false => 0,
+        };
         crash_point!("gc.victim");
         self.expire_tombstones(cx);
         self.segments.get_mut(id).draining = true;

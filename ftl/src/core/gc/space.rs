@@ -57,7 +57,7 @@ impl Core {
     /// Space is wanted and can never come, because segments can not be read any more: an error for everybody who
     /// waits rather than waiting for ever (I18).
     pub(in crate::core) fn give_up_if_stuck(&mut self, cx: Cx<'_>) {
-        if self.loss.has_some() && self.is_at_rest() {
+        if self.loss.has_some() && (self.is_at_rest() || self.is_in_vain()) {
             tracing::error!("no space to go on without the device that is lost");
             self.fail(cx, MediaError::NoSpace);
             return;
@@ -80,6 +80,15 @@ impl Core {
             tracing::error!("no segment left that can be collected");
             self.fail(cx, MediaError::Io);
         }
+    }
+
+    /// Whether all there is has been collected for pages that wait, without a place for a single one: more had to go out
+    /// without the device that is lost than those left can hold.
+    fn is_in_vain(&self) -> bool {
+        self.space_wanted
+            && self.failed.is_none()
+            && self.collector.fruitless > self.segments.count()
+            && self.mapped_now() > self.capacity_now()
     }
 
     /// Whether space is wanted and nothing is under way that could make some.

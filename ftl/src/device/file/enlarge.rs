@@ -17,7 +17,7 @@ pub enum EnlargeError {
         bytes: u64,
     },
     /// The file could not be made longer, or its size not be found out.
-    #[error("the image can not be made larger: {0}")]
+    #[error("the image can not be made larger")]
     System(#[from] io::Error),
 }
 
