@@ -74,7 +74,8 @@ pub struct Config {
     pub inbound_buffer_max: usize,
     /// Longest set-up.
     pub start_timeout: Duration,
-    /// Longest wait for the peer's FIN after our own.
+    /// Longest wait for the peer's FIN after our own, and before, for a peer that does not read to take our last words, or any
+    /// more of the work that goes out before an orderly end, or for one that does to answer it.
     pub close_timeout: Duration,
     /// Tests only: a bug to plant.
     pub planted: Option<Bug>,

@@ -55,6 +55,7 @@
 //! | FIN, socket error | [`handle_eof`](Connection::handle_eof), [`handle_transport_error`](Connection::handle_transport_error) |
 //! | a page came, has been given back, something is durable | [`handle_page`](Connection::handle_page), [`handle_put`](Connection::handle_put), [`handle_durable`](Connection::handle_durable) |
 //! | time passed | [`handle_timeout`](Connection::handle_timeout), due at [`poll_timeout`](Connection::poll_timeout) |
+//! | while it [drains](Connection::is_draining), the socket took nothing for [`close_timeout`](Connection::close_timeout), or gave nothing of what it [awaits](Connection::awaits_answers) | [`handle_stall`](Connection::handle_stall) |
 //!
 //! After any of these, and after posting work, do what it wants:
 //!
@@ -62,7 +63,8 @@
 //! 2. unless bytes of an earlier call are still to be sent, call [`poll_transmit`](Connection::poll_transmit) and send
 //!    everything it appended, in order;
 //! 3. take events and completions again: sending completes WRITEs and SENDs, and may be the last step of a close;
-//! 4. look at [`socket_state`](Connection::socket_state) once all is sent: shut down, or close and drop the connection;
+//! 4. look at [`socket_state`](Connection::socket_state) once all is sent: shut down, or close and drop the connection; a
+//!    connection can be over while its bytes are stuck, which are waited for no longer than the driver likes;
 //! 5. receive only while [`wants_input`](Connection::wants_input).
 //!
 //! A connection is dropped only at [`SocketState::Close`]; [`Event::Closed`] has been reported by then. Tickets still

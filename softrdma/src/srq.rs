@@ -53,7 +53,8 @@ impl SharedReceives {
     }
 
     /// Arms the limit: when fewer than `limit` buffers are left, the connection that took the last of them reports
-    /// [`Event::SharedReceivesLow`](crate::Event::SharedReceivesLow), once.
+    /// [`Event::SharedReceivesLow`](crate::Event::SharedReceivesLow), once; with the connection manager its channel tells
+    /// [one of its own](crate::cm::Event::SharedReceivesLow).
     pub fn arm(&self, limit: usize) {
         self.queue().limit = limit;
     }

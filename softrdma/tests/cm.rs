@@ -1,14 +1,19 @@
 //! The connection manager over real sockets: what it says of connections, once and in order, and what it moves.
 
 use std::collections::HashMap;
+use std::io::Write as _;
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::time::Duration;
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use softrdma::cm::{Event, EventChannel, Id, Listener, Request, Route, resolve_addr};
 use softrdma::verbs::request::{Read, SendMessage, Write};
 use softrdma::verbs::{CompletionQueue, Context, ProtectionDomain, QueuePair, Reset, Rts};
 use softrdma::{
-    Buffer, CloseReason, Config, LocalSlice, PostError, RecvBuffer, Rights, Status, WrId,
+    Buffer, CloseReason, Config, Connection, Event as CoreEvent, LocalSlice, NoPages, PostError,
+    RecvBuffer, RegionTable, RemoteAddr, Rights, SharedReceives, Stag, Status, TaggedOffset, Time,
+    WrId,
 };
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -336,4 +341,212 @@ fn visitors_without_a_word() {
     }
     let _ends = world.establish();
     assert!(world.server.poll_event().is_none());
+}
+
+/// Waits until something is so.
+fn until(what: &str, is_so: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !is_so() {
+        assert!(start.elapsed() < PATIENCE, "{what}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// I16: strangers who wait for a listener and have nothing to say are turned away one behind the other, not one inside the
+/// other: the stack does not grow with their number. A listener with more of them than it takes at once goes on by itself.
+#[test]
+fn strangers_cost_no_stack() {
+    const STRANGERS: usize = 100;
+    let channel = EventChannel::new().unwrap();
+    let domain = Context::new([1; 32]).allocate_domain();
+    let completions = CompletionQueue::new();
+    let places = Arc::new(Mutex::new(Vec::new()));
+    let (make, queue, seen) = (domain.clone(), completions.clone(), Arc::clone(&places));
+    let listener = channel.listen("127.0.0.1:0".parse().unwrap(), 1, move || {
+        let here = 0_u8;
+        let place = std::ptr::from_ref(std::hint::black_box(&here)).addr();
+        seen.lock().unwrap().push(place);
+        make.queue_pair(Config::default(), &queue)
+    });
+    let listener = listener.unwrap();
+    // Has the only place until all the others are there.
+    let silent = TcpStream::connect(listener.address()).unwrap();
+    until("the first is taken", || places.lock().unwrap().len() == 1);
+    let strangers: Vec<TcpStream> = (0..STRANGERS)
+        .map(|_| {
+            let mut stranger = TcpStream::connect(listener.address()).unwrap();
+            stranger.write_all(b"x").unwrap();
+            stranger
+        })
+        .collect();
+    drop(silent);
+    until("each has been taken", || {
+        places.lock().unwrap().len() > STRANGERS
+    });
+    let places = std::mem::take(&mut *places.lock().unwrap());
+    let (low, high) = (places.iter().min().unwrap(), places.iter().max().unwrap());
+    assert!(high - low < 64 << 10, "{} bytes of stack", high - low);
+
+    let client = EventChannel::new().unwrap();
+    let queue_pair = domain.queue_pair(Config::default(), &completions);
+    let route = Route::from(listener.address());
+    client.connect(&route, queue_pair, b"").unwrap();
+    match channel.wait_event(PATIENCE) {
+        Some(Event::ConnectRequest(request)) => request.accept(b"").unwrap(),
+        other => panic!("{other:?}"),
+    }
+    established(&client);
+    drop(strangers);
+}
+
+/// A connection through the second address of a route is like any other: each message that is posted leaves, not only the
+/// first.
+#[test]
+fn the_second_address_hears_the_doorbell() {
+    let world = World::new(1, Config::default());
+    let closed = {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        listener.local_addr().unwrap()
+    };
+    let route = Route::from(closed).or(world.listener.address());
+    let connected = world.client.connect(&route, world.queue_pair(), b"");
+    connected.unwrap();
+    world.request().accept(b"").unwrap();
+    let (_, mut ours) = established(&world.client);
+    let _there = established(&world.server);
+    for number in 0..4 {
+        ours.post_send(SendMessage::inline([number])).unwrap();
+        let message = world.received.wait(PATIENCE).expect("it leaves").result;
+        assert_eq!(message.message, Some(vec![number]));
+    }
+}
+
+/// The limit of a shared receive queue is told by the channel of the connection that passed it, once for each time that it is
+/// armed, and its end as ever (M1).
+#[test]
+fn a_low_shared_queue_is_told() {
+    let shared = SharedReceives::new(8);
+    let post = || shared.post(WrId(0), RecvBuffer::Vec(64)).unwrap();
+    let server = EventChannel::new().unwrap();
+    let (received, sent) = (CompletionQueue::new(), CompletionQueue::new());
+    let domain = Context::new([1; 32]).allocate_domain();
+    let (make, queue) = (domain.clone(), received.clone());
+    let config = Config {
+        shared_receives: Some(Arc::clone(&shared)),
+        ..Config::default()
+    };
+    let listener = server
+        .listen("127.0.0.1:0".parse().unwrap(), 1, move || {
+            make.queue_pair(config.clone(), &queue)
+        })
+        .unwrap();
+    let client = EventChannel::new().unwrap();
+    let route = Route::from(listener.address());
+    let queue_pair = domain.queue_pair(Config::default(), &sent);
+    let ours = client.connect(&route, queue_pair, b"").unwrap();
+    match server.wait_event(PATIENCE) {
+        Some(Event::ConnectRequest(request)) => request.accept(b"").unwrap(),
+        other => panic!("{other:?}"),
+    }
+    let (_, mut queue_pair) = established(&client);
+    let (theirs, there) = established(&server);
+    let is_low = |event| matches!(event, Some(Event::SharedReceivesLow { id }) if id == theirs);
+    for _ in 0..2 {
+        (0..3).for_each(|_| post());
+        shared.arm(2);
+        for _ in 0..3 {
+            queue_pair.post_send(SendMessage::inline([1])).unwrap();
+            let done = received.wait(PATIENCE).expect("there is a buffer");
+            assert!(done.result.status.is_success());
+        }
+        assert!(is_low(server.wait_event(PATIENCE)));
+    }
+    client.disconnect(ours, queue_pair);
+    let ended = [(theirs, None), (theirs, Some(CloseReason::Graceful))];
+    assert_eq!(end(&server), ended);
+    drop(there);
+}
+
+/// A peer that accepts one connection and then does nothing more; its socket.
+fn idle_peer() -> (SocketAddr, JoinHandle<TcpStream>) {
+    let foreign = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = foreign.local_addr().unwrap();
+    let peer = std::thread::spawn(move || {
+        let (mut socket, _) = foreign.accept().unwrap();
+        let table = RegionTable::new([9; 32]);
+        let mut connection = Connection::responder(Config::default(), &table, Time(0));
+        let mut bytes = vec![0; 4096];
+        while !matches!(connection.poll_event(), Some(CoreEvent::ConnectRequest(_))) {
+            let count = std::io::Read::read(&mut socket, &mut bytes).unwrap();
+            connection.handle_bytes(Time(0), &mut NoPages, &bytes[..count]);
+        }
+        connection.accept(b"").unwrap();
+        let mut reply = Vec::new();
+        connection.poll_transmit(Time(0), &mut NoPages, &mut reply, usize::MAX);
+        socket.write_all(&reply).unwrap();
+        socket
+    });
+    (address, peer)
+}
+
+/// M1, I16: a connection that the program ends is over although its peer does not read what is left, and all that was posted on
+/// it completes (I18).
+#[test]
+fn a_peer_that_does_not_read_keeps_nobody() {
+    const MESSAGES: u64 = 64;
+    let world = World::new(1, Config::default());
+    let (address, peer) = idle_peer();
+    let config = Config {
+        close_timeout: Duration::from_millis(200),
+        ..Config::default()
+    };
+    let queue_pair = world.domain.queue_pair(config, &world.sent);
+    let route = Route::from(address);
+    world.client.connect(&route, queue_pair, b"").unwrap();
+    let (id, mut ours) = established(&world.client);
+    let _socket = peer.join().unwrap();
+    for number in 0..MESSAGES {
+        let message = SendMessage::new(vec![0; 1 << 20]).wr_id(number);
+        ours.post_send(message).unwrap();
+    }
+    world.client.disconnect(id, ours);
+    let ended = [(id, None), (id, Some(CloseReason::TimedOut))];
+    assert_eq!(end(&world.client), ended);
+    for number in 0..MESSAGES {
+        let done = world.sent.wait(PATIENCE).expect("each completes").result;
+        assert_eq!(done.wr_id, WrId(number));
+    }
+    assert!(world.sent.poll().is_none());
+}
+
+/// M1, I16: the same of a peer that reads, and does not answer.
+#[test]
+fn a_peer_that_does_not_answer_keeps_nobody() {
+    let world = World::new(1, Config::default());
+    let (address, peer) = idle_peer();
+    let config = Config {
+        close_timeout: Duration::from_millis(200),
+        ..Config::default()
+    };
+    let queue_pair = world.domain.queue_pair(config, &world.sent);
+    let route = Route::from(address);
+    world.client.connect(&route, queue_pair, b"").unwrap();
+    let (id, mut ours) = established(&world.client);
+    let mut socket = peer.join().unwrap();
+    let sink = Buffer::zeroed(8);
+    let remote = RemoteAddr {
+        stag: Stag(0x100),
+        to: TaggedOffset(0),
+    };
+    let read = Read::new(LocalSlice::whole(&sink), remote);
+    ours.post_send(read.wr_id(7)).unwrap();
+    world.client.disconnect(id, ours);
+    let ended = [(id, None), (id, Some(CloseReason::TimedOut))];
+    assert_eq!(end(&world.client), ended);
+    let done = world.sent.wait(PATIENCE).expect("it completes").result;
+    assert_eq!((done.wr_id, done.status), (WrId(7), Status::Flushed));
+    // It was asked.
+    let mut asked = Vec::new();
+    std::io::Read::read_to_end(&mut socket, &mut asked).unwrap();
+    assert!(!asked.is_empty());
 }

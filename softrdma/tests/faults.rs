@@ -5,7 +5,7 @@ mod common;
 use std::sync::Arc;
 
 use common::raw::{self, Sent, terminate_code, transmit};
-use common::{Residency, TestPages, completions, connect, table};
+use common::{Residency, TestPages, completions, connect, storage_error, table};
 use softrdma::wire::rdmap::Opcode;
 use softrdma::wire::terminate::TerminateCode::{self, *};
 use softrdma::{
@@ -698,4 +698,72 @@ fn posting_is_bounded() {
         b.post_recv(WrId(6), RecvBuffer::Vec(1 << 32)),
         Err(PostError::TooLong)
     );
+}
+
+/// The end of a connection has a deadline while the driver cannot take its last words, as the peer that broke a rule does not
+/// read (I16): the peer's FIN does not make it longer, and words that are taken get their own time.
+#[test]
+fn last_words_that_nobody_takes() {
+    let config = Config::default();
+    let due = Time(5) + config.close_timeout;
+    let closed = |code| Some(Event::Closed(CloseReason::TerminateSent(code)));
+    for is_eof in [false, true] {
+        let mut target = target(Residency::Always);
+        target.deliver(&raw::write(Stag(1), 0, b"", true));
+        let mut bad = raw::send(1, 0, b"x", true);
+        *bad.last_mut().unwrap() ^= 1;
+        target
+            .connection
+            .handle_bytes(Time(5), &mut target.pages, &bad);
+        assert_eq!(target.connection.poll_timeout(), Some(due));
+        if is_eof {
+            target.connection.handle_eof(Time(6));
+        }
+        target.connection.handle_timeout(Time(due.0 - 1));
+        assert_eq!(target.connection.poll_event(), None);
+        assert_eq!(target.connection.poll_timeout(), Some(due));
+        target.connection.handle_timeout(due);
+        assert_eq!(target.connection.poll_event(), closed(MpaCrc));
+        assert_eq!(target.connection.socket_state(), SocketState::Close);
+        assert_eq!(target.connection.poll_timeout(), None);
+        assert_eq!(transmit(&mut target.connection, &mut target.pages), []);
+    }
+
+    let mut target = target(Residency::Always);
+    target.deliver(&raw::send(1, 0, b"no buffer", true));
+    let late = Time(due.0 - 1);
+    let mut out = Vec::new();
+    target
+        .connection
+        .poll_transmit(late, &mut target.pages, &mut out, usize::MAX);
+    assert!(!out.is_empty());
+    let due = late + config.close_timeout;
+    assert_eq!(target.connection.poll_timeout(), Some(due));
+    target.connection.handle_timeout(due);
+    assert_eq!(target.connection.poll_event(), closed(UntaggedNoBuffer));
+}
+
+/// A store that fails long after the connection was told the time last leaves the peer its words: their time begins when the
+/// connection hears of the time again.
+#[test]
+fn a_late_failure_is_still_told() {
+    let mut target = target(Residency::Never);
+    target.deliver(&raw::write(target.region.stag, 0, &[1; 8], true));
+    let [waiting] = target.pages.waiting[..] else {
+        panic!("one page")
+    };
+    let error = storage_error();
+    target
+        .connection
+        .handle_page(&mut target.pages, waiting.ticket, Err(error));
+    let later = Time(0) + 100 * Config::default().close_timeout;
+    assert!(
+        target
+            .connection
+            .poll_timeout()
+            .is_some_and(|at| at <= later)
+    );
+    target.connection.handle_timeout(later);
+    assert_eq!(target.connection.poll_event(), None);
+    assert_eq!(target.code(), OperationCatastrophicStream);
 }

@@ -7,7 +7,7 @@ use rand::{Rng, SeedableRng};
 use softrdma::offload::{
     Broken, Carrier, Check, Count, DESCRIPTOR_BYTES, Destination, Engine, EngineConfig,
     EngineEvent, Format, Keep, LinkId, LinkSpec, Mask, Move, Opcode, Post, Program, ProgramError,
-    QueueSpec, ReceiveSpec, Refusal, Template, field,
+    QueueSpec, RECEIVES, ReceiveSpec, Refusal, Template, field,
 };
 use softrdma::{
     Buffer, CloseReason, Completion, CompletionOpcode, Config, Connection, MemoryRegion, NoPages,
@@ -545,6 +545,27 @@ fn hostile_messages_stay_inside() {
     }
     world.assert_confined();
     assert!(done > 2000 && refused > 2000, "{done} {refused}");
+}
+
+/// Immediate data are no messages and cost no buffers: a link that has sent more of them than it has receives is served as
+/// before (I16).
+#[test]
+fn immediate_data_use_nothing_up() {
+    let mut world = World::new(4);
+    for _ in 0..2 * RECEIVES {
+        world.peer.post(Operation::Immediate {
+            immediate: 7.into(),
+            solicited: false,
+        });
+        world.run();
+        assert!(world.peer.connection.poll_completion().is_some());
+    }
+    assert_eq!(seen(), []);
+    assert!(world.engine.wants_input(world.peer.link));
+    world.send(&copy(8, 512, 16));
+    world.run();
+    assert_eq!(seen(), []);
+    assert_eq!((world.engine.operations(), world.answers()), ((1, 1), 1));
 }
 
 /// A region that is withdrawn is not touched, and after `stop` nothing is (I11, O6).

@@ -383,6 +383,71 @@ fn ready_to_receive_by_read() {
     assert_eq!(buffer.to_vec(0, 4), b"data");
 }
 
+/// RFC 6581: whichever of the kinds in its Reply the initiator takes, the responder takes it too; for a READ it has a place
+/// although it wants none, unless the WRITE does as well.
+#[test]
+fn ready_to_receive_as_answered() {
+    let all = [false, true];
+    let offers = all.map(|send| all.map(|write| all.map(|read| RtrKinds { send, write, read })));
+    for (offered, ird_max) in offers
+        .into_iter()
+        .flatten()
+        .flatten()
+        .flat_map(|offered| [(offered, 0), (offered, 4)])
+    {
+        let asked = Config {
+            rtr: offered,
+            hello: false,
+            ..Config::default()
+        };
+        let (_, request) = initiator(asked);
+        let answer = || {
+            let config = Config {
+                ird_max,
+                ..Config::default()
+            };
+            let mut connection = Connection::<NoPages>::responder(config, &table(1), Time(0));
+            connection.handle_bytes(Time(0), &mut NoPages, &request);
+            connection.poll_event();
+            connection.accept(b"").unwrap();
+            let mut reply = Vec::new();
+            connection.poll_transmit(Time(0), &mut NoPages, &mut reply, usize::MAX);
+            let Ok(NextStart::Frame(frame, _)) = StartFrame::parse(StartKind::Reply, &reply) else {
+                panic!("a Reply")
+            };
+            (connection, frame.enhanced.unwrap())
+        };
+        let (_, block) = answer();
+        let kinds = block.peer_to_peer.unwrap();
+        assert_eq!(block.ord, 64);
+        assert_eq!(kinds.read && ird_max == 0, block.ird > ird_max, "{kinds:?}");
+        assert!(!(kinds.read && kinds.write && ird_max == 0));
+        let none = RtrKinds::default();
+        assert!(kinds != none, "{offered:?}");
+        let read = raw::read(1, Stag(0), 0, 0);
+        let frames = [
+            (kinds.send, raw::send(1, 0, b"", true), vec![]),
+            (kinds.write, raw::write(Stag(1), 0, b"", true), vec![]),
+            (
+                kinds.read,
+                read,
+                vec![Sent::Response(Stag(0x5151_5100), 0x1000, vec![], true)],
+            ),
+        ];
+        for (is_taken, frame, answered) in frames {
+            if !is_taken {
+                continue;
+            }
+            let (mut connection, _) = answer();
+            connection.handle_bytes(Time(0), &mut NoPages, &frame);
+            let established = connection.poll_event();
+            assert!(matches!(established, Some(Event::Established(_))));
+            assert_eq!(raw::transmit(&mut connection, &mut NoPages), answered);
+            assert_eq!(connection.poll_event(), None);
+        }
+    }
+}
+
 /// RFC 5044 §7.1.2: a responder keeps its sends until the initiator's first FPDU; with the peer-to-peer model the program
 /// hears of the connection only then.
 #[test]
@@ -508,6 +573,8 @@ fn time_outs() {
     waiting.poll_event();
     assert_eq!(waiting.poll_timeout(), None, "the program may think");
     waiting.accept(b"").unwrap();
+    raw::reply(&mut waiting, &mut NoPages);
+    assert_eq!(waiting.poll_timeout(), Some(late));
     waiting.handle_timeout(late);
     assert_eq!(waiting.poll_event(), ended);
 
@@ -532,6 +599,37 @@ fn time_outs() {
         .connection
         .handle_timeout(Time(7) + config.close_timeout);
     assert_eq!(pair.a.connection.poll_event(), ended);
+}
+
+/// The time for the first frame begins with the Reply, not with the Request: a program may think for longer than that. Whether
+/// the driver sends first or looks at its clock first does not matter.
+#[test]
+fn a_program_that_thinks_long_loses_nothing() {
+    let config = Config::default();
+    let (_, request) = initiator(config.clone());
+    let later = Time(0) + 100 * config.start_timeout;
+    for is_sent_first in [false, true] {
+        let mut thinking = Connection::<NoPages>::responder(config.clone(), &table(1), Time(0));
+        thinking.handle_bytes(Time(0), &mut NoPages, &request);
+        assert!(thinking.poll_event().is_some());
+        thinking.accept(b"").unwrap();
+        assert!(thinking.poll_timeout().is_some_and(|at| at <= later));
+        let mut reply = Vec::new();
+        if is_sent_first {
+            thinking.poll_transmit(later, &mut NoPages, &mut reply, usize::MAX);
+        }
+        thinking.handle_timeout(later);
+        thinking.poll_transmit(later, &mut NoPages, &mut reply, usize::MAX);
+        assert!(reply.starts_with(b"MPA ID Rep Frame"));
+        assert_eq!(thinking.poll_event(), None);
+        let end = later + config.start_timeout;
+        assert_eq!(thinking.poll_timeout(), Some(end));
+        thinking.handle_timeout(Time(end.0 - 1));
+        assert_eq!(thinking.poll_event(), None);
+        thinking.handle_timeout(end);
+        let ended = Event::Closed(CloseReason::TimedOut);
+        assert_eq!(thinking.poll_event(), Some(ended));
+    }
 }
 
 /// The Write of zero bytes that a foreign responder is nudged with.

@@ -17,7 +17,7 @@ use softrdma::{
     Rights, SocketState, Source, Stag, Status, Time, WorkRequest, WrId,
 };
 
-const TIMEOUT: Duration = Duration::from_secs(10);
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 fn private() -> Config {
     Config {

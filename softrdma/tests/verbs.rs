@@ -149,6 +149,40 @@ fn a_dropped_queue_pair_completes_its_work() {
     );
 }
 
+/// Owners end what they own: with the last handles of a connection and its completion queue goes all that they kept, the
+/// registered memory too, whether or not the completions were taken.
+#[test]
+fn nothing_outlives_its_handles() {
+    for is_taken in [false, true] {
+        let world = World::new();
+        let (mut client, server, mut cable) = world.connect(Config::default());
+        let memory = Buffer::zeroed(4096);
+        let kept = Arc::downgrade(&memory);
+        let region = world.theirs.register(&memory, rights()).unwrap();
+        let buffer = Buffer::zeroed(8);
+        let sink_kept = Arc::downgrade(&buffer);
+        let sink = LocalSlice::whole(&buffer);
+        client
+            .post_send(Read::new(sink.clone(), region.remote(0)).wr_id(1))
+            .unwrap();
+        cable.run();
+        client
+            .post_send(Read::new(sink, region.remote(0)).wr_id(2))
+            .unwrap();
+        drop((client, server, cable, region, memory, buffer));
+        if is_taken {
+            let done = [(1, Status::Success), (2, Status::Flushed)];
+            assert_eq!(statuses(&world.completions), done);
+        }
+        drop(world);
+        assert!(kept.upgrade().is_none(), "memory of the region, {is_taken}");
+        assert!(
+            sink_kept.upgrade().is_none(),
+            "memory of the READ, {is_taken}"
+        );
+    }
+}
+
 /// I16: a program that takes no completions is refused work at the depth of the queue, and goes on when it takes them. All
 /// queue pairs of a completion queue get their turn.
 #[test]

@@ -27,6 +27,13 @@ impl Route {
     pub fn addresses(&self) -> &[SocketAddr] {
         &self.addresses
     }
+
+    /// The same, with `address` tried behind the others.
+    #[must_use]
+    pub fn or(mut self, address: SocketAddr) -> Self {
+        self.addresses.push(address);
+        self
+    }
 }
 
 impl From<SocketAddr> for Route {
@@ -179,7 +186,8 @@ impl EventChannel {
         })
     }
 
-    /// `rdma_disconnect`: what was posted goes out first. `TimewaitExit` follows.
+    /// `rdma_disconnect`: what was posted goes out first, however long it takes, unless the peer takes none of it for
+    /// [`close_timeout`](crate::Config::close_timeout). `TimewaitExit` follows.
     pub fn disconnect(&self, id: Id, queue_pair: QueuePair<Rts>) {
         self.inner
             .send(Command::Leaving(id, queue_pair.disconnect()));

@@ -16,7 +16,7 @@ use crate::wqe::{PostError, RecvBuffer};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Id(pub(super) u64);
 
-/// What `rdma_get_cm_event` tells.
+/// What `rdma_get_cm_event` tells, and what `ibv_get_async_event` tells of a connection.
 #[derive(Debug)]
 pub enum Event {
     /// A peer of a listener wants in.
@@ -51,6 +51,11 @@ pub enum Event {
     },
     /// The peer will send no more: [`disconnect`](super::EventChannel::disconnect) too, or drop the queue pair.
     Disconnected {
+        /// Which connection.
+        id: Id,
+    },
+    /// A message of this connection took the shared receive queue below the limit that was armed; once for each time.
+    SharedReceivesLow {
         /// Which connection.
         id: Id,
     },

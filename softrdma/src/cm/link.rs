@@ -57,6 +57,9 @@ pub(super) struct Link {
     pub(super) linger: Option<Time>,
     /// The thread has been told that there is work.
     pub(super) rung: Arc<AtomicBool>,
+    /// While it leaves, and the socket does not take what there is, or nothing is left to send but answers of the peer are to come:
+    /// when something moved last, or was first waited for.
+    stalled: Option<Time>,
     out: Vec<u8>,
     sent: usize,
     eof: bool,
@@ -64,7 +67,13 @@ pub(super) struct Link {
 }
 
 impl Link {
-    pub(super) fn new(socket: TcpStream, transport: Transport, stage: Stage, base: Time) -> Self {
+    pub(super) fn new(
+        socket: TcpStream,
+        transport: Transport,
+        stage: Stage,
+        base: Time,
+        rung: Arc<AtomicBool>,
+    ) -> Self {
         Self {
             socket,
             transport,
@@ -73,7 +82,8 @@ impl Link {
             base,
             timer: None,
             linger: None,
-            rung: Arc::default(),
+            rung,
+            stalled: None,
             out: Vec::new(),
             sent: 0,
             eof: false,
@@ -83,12 +93,13 @@ impl Link {
 
     /// Moves bytes both ways as far as the socket goes. True if there may be more to receive.
     pub(super) fn pump(&mut self, now: Time, input: &mut [u8]) -> bool {
-        let more = self.receive(now, input);
-        self.transmit(now);
+        let (more, heard) = self.receive(now, input);
+        self.transmit(now, heard);
         more
     }
 
-    fn receive(&mut self, now: Time, input: &mut [u8]) -> bool {
+    /// Whether there may be more, and whether there was anything.
+    fn receive(&mut self, now: Time, input: &mut [u8]) -> (bool, bool) {
         let mut total = 0;
         while !self.eof && total < RECV_BYTES {
             match self.socket.read(input) {
@@ -102,14 +113,17 @@ impl Link {
                     let _ = self.transport.handle_bytes(now, &input[..count]);
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return false,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    return (false, total > 0);
+                }
                 Err(_) => self.fail(),
             }
         }
-        !self.eof
+        (!self.eof, total > 0)
     }
 
-    fn transmit(&mut self, now: Time) {
+    fn transmit(&mut self, now: Time, heard: bool) {
+        let mut moved = heard;
         loop {
             if self.sent == self.out.len() {
                 self.out.clear();
@@ -123,14 +137,24 @@ impl Link {
                 }
             }
             match self.socket.write(&self.out[self.sent..]) {
-                Ok(count) => self.sent += count,
+                Ok(count) => {
+                    self.sent += count;
+                    moved |= count > 0;
+                }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.wait_for_peer(now, moved);
+                    return;
+                }
                 Err(_) => {
                     self.fail();
                     return;
                 }
             }
+        }
+        match self.transport.awaits_answers() {
+            true => self.wait_for_peer(now, moved),
+            false => self.stalled = None,
         }
         if self.transport.socket_state() == SocketState::ShutdownWrite {
             self.write_shut = true;
@@ -139,12 +163,34 @@ impl Link {
         }
     }
 
+    /// The socket is full, or the peer has to answer. Of one that leaves nobody waits for more than a byte at a time: the program has
+    /// given it away and could not end it, and a peer that does not read, or does not answer, would keep it for ever.
+    fn wait_for_peer(&mut self, now: Time, moved: bool) {
+        if !matches!(self.stage, Stage::Leaving { .. }) {
+            return;
+        }
+        if moved {
+            self.stalled = Some(now);
+        }
+        let since = *self.stalled.get_or_insert(now);
+        if since + self.transport.close_timeout() <= now {
+            self.cut();
+            self.transport.handle_stall();
+        }
+    }
+
     fn fail(&mut self) {
+        self.cut();
+        self.transport.handle_transport_error();
+    }
+
+    /// Nothing is received or sent any more.
+    fn cut(&mut self) {
         self.eof = true;
         self.write_shut = true;
+        self.stalled = None;
         self.out.clear();
         self.sent = 0;
-        self.transport.handle_transport_error();
     }
 
     /// The connection's time.
@@ -154,7 +200,9 @@ impl Link {
 
     /// When it is to be looked at without anything happening.
     pub(super) fn due(&self) -> Option<Time> {
-        let due = self.transport.poll_timeout();
+        let stalled = self.stalled.map(|at| at + self.transport.close_timeout());
+        let due = [self.transport.poll_timeout(), stalled];
+        let due = due.into_iter().flatten().min();
         let due = due.map(|at| Time(self.base.0.saturating_add(at.0)));
         [due, self.linger].into_iter().flatten().min()
     }
@@ -167,5 +215,91 @@ impl Link {
     /// Nothing is left to send.
     pub(super) fn is_drained(&self) -> bool {
         self.sent == self.out.len()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::config::Config;
+    use crate::event::{CloseReason, Event};
+    use crate::verbs::request::SendMessage;
+    use crate::verbs::{Cable, CompletionQueue, Context, Step};
+
+    /// More than sockets hold.
+    const MESSAGES: usize = 64;
+    const MESSAGE_BYTES: usize = 1 << 20;
+    /// Of a test that would hang.
+    const PATIENCE: Duration = Duration::from_secs(60);
+
+    /// A connection that has much to send and leaves, and the socket of its peer.
+    fn leaving() -> (Link, std::net::TcpStream) {
+        let domain = Context::new([1; 32]).allocate_domain();
+        let completions = CompletionQueue::new();
+        let pair = || domain.queue_pair(Config::default(), &completions);
+        let (ours, theirs) = (pair().connect(b"").unwrap(), pair().listen());
+        let mut cable = Cable::new(ours.transport(), theirs.transport());
+        cable.run();
+        let Step::Ready(request) = theirs.poll() else {
+            panic!("a request")
+        };
+        let _theirs = request.accept(b"").unwrap();
+        cable.run();
+        let Step::Ready(mut ours) = ours.poll() else {
+            panic!("established")
+        };
+        for _ in 0..MESSAGES {
+            let message = SendMessage::new(vec![0; MESSAGE_BYTES]);
+            ours.post_send(message).unwrap();
+        }
+        let transport = ours.transport();
+        let stage = Stage::Leaving {
+            _queue_pair: ours.disconnect(),
+            established: true,
+            told: false,
+        };
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let socket = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (peer, _) = listener.accept().unwrap();
+        peer.set_read_timeout(Some(PATIENCE)).unwrap();
+        socket.set_nonblocking(true).unwrap();
+        let socket = TcpStream::from_std(socket);
+        let link = Link::new(socket, transport, stage, Time(0), Arc::default());
+        (link, peer)
+    }
+
+    /// A connection that leaves is waited for as long as its socket takes bytes, all in all for much longer than
+    /// `close_timeout`; once it takes none for that long, it is over (I16).
+    #[test]
+    fn an_end_that_moves_is_waited_for() {
+        let timeout = Config::default().close_timeout;
+        let (mut link, mut peer) = leaving();
+        let mut input = vec![0; 4096];
+        let mut bytes = vec![0; 256 << 10];
+        let mut now = Time(0);
+        link.pump(now, &mut input);
+        for _ in 0..5 {
+            let due = now + timeout;
+            assert_eq!(link.due(), Some(due));
+            now = Time(due.0 - 1);
+            link.pump(now, &mut input);
+            assert!(!link.is_closed());
+            while link.due() != Some(now + timeout) {
+                peer.read_exact(&mut bytes).unwrap();
+                link.pump(now, &mut input);
+            }
+        }
+        assert_eq!(link.transport.poll_event(), None);
+        // What the kernel still makes room for counts, but it has an end.
+        while !link.is_closed() {
+            now = link.due().expect("a deadline");
+            link.pump(now, &mut input);
+        }
+        let ended = Event::Closed(CloseReason::TimedOut);
+        assert_eq!(link.transport.poll_event(), Some(ended));
+        assert!(link.is_drained());
+        assert_eq!(link.due(), None);
     }
 }

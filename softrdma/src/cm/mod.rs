@@ -14,6 +14,7 @@
 //! | `rdma_get_cm_event` | [`EventChannel::wait_event`] |
 //! | `rdma_disconnect` | [`EventChannel::disconnect`] |
 //! | `CONNECT_REQUEST`, `ESTABLISHED`, `REJECTED`, `UNREACHABLE`, `CONNECT_ERROR`, `DISCONNECTED`, `TIMEWAIT_EXIT` | [`Event`] |
+//! | `IBV_EVENT_SRQ_LIMIT_REACHED` of `ibv_get_async_event` | [`Event::SharedReceivesLow`] |
 //!
 //! # Example
 //!
@@ -90,7 +91,8 @@
 //! - M1. Each connection is reported to have begun once at most, and to have ended exactly once: by `Rejected`, `Unreachable`
 //!   or `ConnectError` if it was not established, else by `TimewaitExit`, before which there is one `Disconnected` (I18).
 //! - M2. A listener has at most as many connections without an answer as it was told; others wait in the kernel. A channel has
-//!   at most [`LINKS_MAX`] connections, and six events waiting for each (I16).
+//!   at most [`LINKS_MAX`] connections, and six events waiting for each, beside one for each time that the program arms the
+//!   limit of a shared receive queue (I16).
 //! - M3. A request that is dropped is rejected.
 //!
 //! One thread serves all connections of a channel, with `epoll`: for tens of thousands of them or the last microsecond

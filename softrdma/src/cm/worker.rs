@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::io;
 use std::net::{self, SocketAddr};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use mio::net::{TcpListener, TcpStream};
@@ -24,7 +24,9 @@ pub const LINKS_MAX: usize = 16_384;
 const INPUT_BYTES: usize = 256 << 10;
 /// How long the last bytes of an ended connection may take to leave.
 const LINGER: Duration = Duration::from_secs(5);
-/// Pause of a listener to which the system gives no more sockets.
+/// Connections that a listener takes before others get their turn.
+const ACCEPTS_MAX: usize = 64;
+/// Pause of a listener to which the system gives no more sockets, or for which there is no room.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 pub(super) type Make = Box<dyn FnMut() -> QueuePair<Reset> + Send>;
@@ -62,8 +64,11 @@ pub(super) struct Worker {
     input: Vec<u8>,
     /// Links that have more to receive than their turn allowed.
     again: Vec<Id>,
-    /// A listener was refused a socket by the system.
+    /// A listener was refused a socket by the system, or the channel is full.
     starved: bool,
+    /// Listeners that may take another connection. They get their turn in the loop and not where that is found out: what
+    /// comes of a connection, its end included, is found out while it is accepted, and strangers say how many wait.
+    relieved: BTreeSet<Id>,
 }
 
 impl Worker {
@@ -80,6 +85,7 @@ impl Worker {
             input: vec![0; INPUT_BYTES],
             again: Vec::new(),
             starved: false,
+            relieved: BTreeSet::new(),
         }
     }
 
@@ -118,6 +124,9 @@ impl Worker {
                 self.obey(command);
             }
             self.fire_timers();
+            for id in std::mem::take(&mut self.relieved) {
+                self.accept(id);
+            }
             if std::mem::take(&mut self.starved) {
                 let all: Vec<Id> = self.listeners.keys().copied().collect();
                 all.into_iter().for_each(|id| self.accept(id));
@@ -126,7 +135,7 @@ impl Worker {
     }
 
     fn patience(&self) -> Option<Duration> {
-        if !self.again.is_empty() {
+        if !self.again.is_empty() || !self.relieved.is_empty() {
             return Some(Duration::ZERO);
         }
         let now = self.now();
@@ -143,7 +152,7 @@ impl Worker {
             Command::Connect(id, addresses, queue_pair) => {
                 let cause = io::ErrorKind::AddrNotAvailable.into();
                 let base = self.now();
-                self.dial(id, addresses, queue_pair, base, cause);
+                self.dial(id, addresses, queue_pair, base, Arc::default(), cause);
             }
             Command::Listen(id, socket, backlog, make) => {
                 let mut socket = TcpListener::from_std(socket);
@@ -190,13 +199,15 @@ impl Worker {
         }
     }
 
-    /// Tries the next address; `cause` is why the last one failed.
+    /// Tries the next address; `cause` is why the last one failed. All addresses of a connection share what its doorbell
+    /// rings, `rung`: the queue pair keeps the doorbell of the first.
     fn dial(
         &mut self,
         id: Id,
         mut addresses: VecDeque<SocketAddr>,
         queue_pair: QueuePair<Connecting>,
         base: Time,
+        rung: Arc<AtomicBool>,
         mut cause: io::Error,
     ) {
         while let Some(address) = addresses.pop_front() {
@@ -208,7 +219,7 @@ impl Worker {
                 Ok(socket) => {
                     let transport = queue_pair.transport();
                     let stage = Stage::Dialling(addresses, queue_pair);
-                    self.add(id, Link::new(socket, transport, stage, base));
+                    self.add(id, Link::new(socket, transport, stage, base, rung));
                     return;
                 }
                 Err(error) => cause = error,
@@ -223,7 +234,7 @@ impl Worker {
         let registered = registry.register(&mut link.socket, Token(id.0 as usize), interest);
         registered.expect("epoll takes a TCP socket");
         let (channel, rung) = (Arc::downgrade(&self.inner), Arc::clone(&link.rung));
-        // Of a second address it is there already, and says the same.
+        // Of a second address it is there already, and rings the same.
         link.transport.set_doorbell(move || {
             if !rung.swap(true, Ordering::AcqRel)
                 && let Some(channel) = channel.upgrade()
@@ -237,8 +248,15 @@ impl Worker {
 
     fn accept(&mut self, listener: Id) {
         let now = self.now();
-        while let Some(listening) = self.listeners.get_mut(&listener) {
-            if listening.waiting >= listening.backlog || self.links.len() >= LINKS_MAX {
+        for _ in 0..ACCEPTS_MAX {
+            let Some(listening) = self.listeners.get_mut(&listener) else {
+                return;
+            };
+            if listening.waiting >= listening.backlog {
+                return;
+            }
+            if self.links.len() >= LINKS_MAX {
+                self.starved = true;
                 return;
             }
             let (socket, peer) = match listening.socket.accept() {
@@ -265,11 +283,12 @@ impl Worker {
             let transport = queue_pair.transport();
             let id = self.inner.next_id();
             let stage = Stage::Listening(queue_pair, peer);
-            let mut link = Link::new(socket, transport, stage, now);
+            let mut link = Link::new(socket, transport, stage, now, Arc::default());
             link.waits_for = Some(listener);
             self.add(id, link);
             self.look(id);
         }
+        self.relieved.insert(listener);
     }
 
     /// The link counts for the backlog of its listener no more.
@@ -286,7 +305,7 @@ impl Worker {
             && let Some(listening) = self.listeners.get_mut(&listener)
         {
             listening.waiting -= 1;
-            self.accept(listener);
+            self.relieved.insert(listener);
         }
     }
 
@@ -364,7 +383,7 @@ impl Worker {
         let link = self.links.remove(&id).expect("it is there");
         link.timer.map(|at| self.timers.remove(&(at, id)));
         if let Stage::Dialling(addresses, queue_pair) = link.stage {
-            self.dial(id, addresses, queue_pair, link.base, cause);
+            self.dial(id, addresses, queue_pair, link.base, link.rung, cause);
         }
         false
     }
@@ -466,6 +485,11 @@ fn advance(inner: &Arc<Inner>, id: Id, link: &mut Link, event: core::Event) {
         ) => {
             over(inner, id, told, reason);
             Stage::Gone
+        }
+        // Whoever has the queue pair meanwhile.
+        (stage, core::Event::SharedReceivesLow) => {
+            inner.tell(Event::SharedReceivesLow { id });
+            stage
         }
         // A request that its peer has taken back: whoever answers it hears of that.
         (stage, _) => stage,

@@ -22,6 +22,7 @@ mod transmit;
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::addr::{Msn, ProtectionDomain, Stag, StreamId, Time, WrId};
 use crate::config::{Config, PRIVATE_DATA_MAX, ULPDU_FLOOR, ULPDU_LIMIT};
@@ -270,6 +271,7 @@ impl<S: PageStore> Connection<S> {
             self.nudge.note_heard();
         }
         let taken = self.feed(pages, bytes);
+        self.start_clock();
         // Pages of new READs are asked for at once, not only when there is room to send.
         if matches!(self.phase, Phase::Rts { .. }) {
             self.responses.fill_window(pages, &mut self.tickets);
@@ -293,7 +295,7 @@ impl<S: PageStore> Connection<S> {
                 ..
             } => *finish = Finish::PendingAfterFin,
             Phase::Finishing {
-                finish: Finish::Sent { .. },
+                finish: Finish::Sent,
                 ..
             } => self.close_finishing(),
             Phase::Finishing { .. } | Phase::Closed => {}
@@ -316,6 +318,41 @@ impl<S: PageStore> Connection<S> {
         } else {
             self.close(CloseReason::Lost);
         }
+    }
+
+    /// The socket has taken none of the bytes that it was given for [`close_timeout`](Self::close_timeout), although the program
+    /// wants the connection to end; or the peer has sent none, although it [has to answer](Self::awaits_answers). While the work
+    /// still goes on, only the driver sees whether it moves.
+    pub fn handle_stall(&mut self) {
+        if matches!(self.phase, Phase::Finishing { .. }) {
+            self.close_finishing();
+        } else {
+            self.close(CloseReason::TimedOut);
+        }
+    }
+
+    /// Does an orderly end that was asked for wait for work that goes out first? Until that is over it has no deadline of its own.
+    #[must_use]
+    pub fn is_draining(&self) -> bool {
+        matches!(
+            self.phase,
+            Phase::Rts {
+                local: Local::Draining,
+                ..
+            }
+        )
+    }
+
+    /// Does an orderly end wait for the peer to answer what has gone out?
+    #[must_use]
+    pub fn awaits_answers(&self) -> bool {
+        self.is_draining() && self.requests.has_unanswered()
+    }
+
+    /// How long an end waits for the peer ([`Config::close_timeout`]).
+    #[must_use]
+    pub fn close_timeout(&self) -> Duration {
+        self.config.close_timeout
     }
 
     /// Next event.
@@ -344,6 +381,7 @@ impl<S: PageStore> Connection<S> {
     /// Time passed; does nothing when no deadline did.
     pub fn handle_timeout(&mut self, now: Time) {
         self.now = now;
+        self.start_clock();
         if self.nudge.is_due(now) {
             let idle = !self.requests.is_mid_message() && !self.responses.is_mid_message();
             if idle
@@ -425,7 +463,8 @@ impl<S: PageStore> Connection<S> {
         }
     }
 
-    /// Ends in order: posted work goes out, then FIN. Before the connection is established, it just ends.
+    /// Ends in order: posted work goes out, then FIN. Before the connection is established, it just ends. How long the work may
+    /// take is the driver's to say ([`handle_stall`](Self::handle_stall)), as much of it may rightly take long.
     pub fn disconnect(&mut self) {
         match &mut self.phase {
             Phase::Rts {
@@ -504,7 +543,11 @@ impl<S: PageStore> Connection<S> {
         } else {
             Finish::Pending
         };
-        self.phase = Phase::Finishing { reason, finish };
+        self.phase = Phase::Finishing {
+            reason,
+            finish,
+            deadline: None,
+        };
     }
 
     fn close_finishing(&mut self) {

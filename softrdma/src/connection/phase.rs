@@ -24,13 +24,21 @@ pub(super) enum Phase {
     AwaitReply { deadline: Time },
     /// Responder: replied; nothing may be sent before the first FPDU of the peer (RFC 5044 §7.1.2).
     AwaitFirst {
+        /// None until its time begins ([`Connection::start_clock`](super::Connection::start_clock)).
         deadline: Option<Time>,
+        /// Told with the first FPDU, which has a deadline then; none if the program has heard of it.
         established: Option<Established>,
     },
     /// Work goes both ways.
     Rts { local: Local, remote: Remote },
     /// Last words go out, received bytes are discarded.
-    Finishing { reason: CloseReason, finish: Finish },
+    Finishing {
+        reason: CloseReason,
+        finish: Finish,
+        /// For the driver to take them; for the peer's FIN once it has. None until that time begins
+        /// ([`Connection::start_clock`](super::Connection::start_clock)).
+        deadline: Option<Time>,
+    },
     /// The end.
     Closed,
 }
@@ -69,10 +77,10 @@ pub(super) enum Remote {
 /// How far the last words are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Finish {
-    /// Not handed to the driver yet.
+    /// Not handed to the driver yet; it may not come to take them, as a peer that does not read holds it up.
     Pending,
     /// Handed over; the peer's FIN is awaited.
-    Sent { deadline: Time },
+    Sent,
     /// Not handed over yet, and the peer's FIN is here.
     PendingAfterFin,
 }

@@ -3,7 +3,7 @@
 use crate::addr::{Stag, TaggedOffset, Time};
 use crate::config::{Config, READS_LIMIT, Revision, ULPDU_FLOOR, ULPDU_LIMIT};
 use crate::connection::nudge::Nudge;
-use crate::connection::phase::{Finish, Phase};
+use crate::connection::phase::Phase;
 use crate::connection::{AnswerError, Connection, PrivateDataTooLong, private_data_max};
 use crate::event::{CloseReason, ConnectRequest, Established, Event, SetupError};
 use crate::page::PageStore;
@@ -125,7 +125,7 @@ impl<S: PageStore> Connection<S> {
         let enhanced = asked.enhanced.map(|block| Enhanced {
             ird: known(block.ord).map_or(NOT_NEGOTIATED, |_| ird),
             ord: known(block.ird).map_or(NOT_NEGOTIATED, |_| ord),
-            peer_to_peer: block.peer_to_peer.map(rtr_answer),
+            peer_to_peer: block.peer_to_peer.map(|kinds| self.rtr_answer(kinds)),
         });
         self.emit_reply(asked, enhanced, false, private_data);
         let established = self.established(Vec::new());
@@ -136,7 +136,7 @@ impl<S: PageStore> Connection<S> {
         // With the peer-to-peer model the program hears of it when the ready-to-receive frame arrived.
         self.phase = if peer_to_peer {
             Phase::AwaitFirst {
-                deadline: Some(self.now + self.config.start_timeout),
+                deadline: None,
                 established: Some(established),
             }
         } else {
@@ -202,15 +202,28 @@ impl<S: PageStore> Connection<S> {
     fn agree_as_responder(&self, block: Enhanced) -> (u16, u16) {
         let ord = known(block.ird).map_or(self.config.ord_max, |ird| ird.min(self.config.ord_max));
         let mut ird = self.config.ird_max.min(READS_LIMIT);
-        // A ready-to-receive READ needs a place even when the peer will send no others. We prefer the WRITE.
+        // A ready-to-receive READ needs a place even when the peer will send no others.
         if block
             .peer_to_peer
-            .map(rtr_answer)
-            .is_some_and(|kinds| kinds.read && !kinds.write)
+            .is_some_and(|kinds| self.rtr_answer(kinds).read)
         {
             ird = ird.max(1);
         }
         (ird, ord)
+    }
+
+    /// What we answer to the kinds offered: those offered, but the zero-length Send only if it is alone, and the READ, for
+    /// which we may have no place, then too. Whether the Send uses up a message number is not spelled out in RFC 6581; we say
+    /// it does. If none is offered, what we would take.
+    fn rtr_answer(&self, offered: RtrKinds) -> RtrKinds {
+        let none = !(offered.send || offered.write || offered.read);
+        let write = offered.write || none;
+        let has_place = self.config.ird_max > 0 || !write;
+        RtrKinds {
+            send: offered.send && !offered.write && !offered.read,
+            write,
+            read: (offered.read || none) && has_place,
+        }
     }
 
     /// First bytes at the initiator.
@@ -320,27 +333,32 @@ impl<S: PageStore> Connection<S> {
         }
     }
 
-    /// Deadline of the set-up, if it is still going on.
+    /// Begins the time of what a program or a page set off. They do not say when that was, and may have taken longer than the
+    /// whole time: what counts is the first moment that we are told of afterwards.
+    pub(super) fn start_clock(&mut self) {
+        match &mut self.phase {
+            Phase::AwaitFirst {
+                deadline: deadline @ None,
+                established: Some(_),
+            } => *deadline = Some(self.now + self.config.start_timeout),
+            Phase::Finishing {
+                deadline: deadline @ None,
+                ..
+            } => *deadline = Some(self.now + self.config.close_timeout),
+            _ => {}
+        }
+    }
+
+    /// Deadline of the set-up, if it is still going on. The time is wanted at once where one has not begun yet.
     pub(super) fn setup_deadline(&self) -> Option<Time> {
         match &self.phase {
             Phase::AwaitRequest { deadline } | Phase::AwaitReply { deadline } => Some(*deadline),
-            Phase::AwaitFirst { deadline, .. } => *deadline,
-            Phase::Finishing {
-                finish: Finish::Sent { deadline },
-                ..
-            } => Some(*deadline),
+            Phase::AwaitFirst {
+                deadline,
+                established: Some(_),
+            } => Some(deadline.unwrap_or(self.now)),
+            Phase::Finishing { deadline, .. } => Some(deadline.unwrap_or(self.now)),
             _ => None,
         }
-    }
-}
-
-/// What we answer to the kinds offered: those offered, but the zero-length Send only if it is alone. Whether that uses up
-/// a message number is not spelled out in RFC 6581; we say it does. If none is offered, what we would take.
-const fn rtr_answer(offered: RtrKinds) -> RtrKinds {
-    let preferred = offered.write || offered.read;
-    RtrKinds {
-        send: offered.send && !preferred,
-        write: offered.write || !(offered.send || preferred),
-        read: offered.read || !(offered.send || preferred),
     }
 }

@@ -42,6 +42,7 @@ impl<S: PageStore> Connection<S> {
             // A READ whose source failed has left a Terminate.
             self.emit_control(out);
         }
+        self.start_clock();
         self.advance_close();
         self.responses.tell_done(pages);
         out.len() - start
@@ -104,8 +105,9 @@ impl<S: PageStore> Connection<S> {
         match &mut self.phase {
             Phase::Finishing {
                 finish: finish @ Finish::Pending,
+                deadline: until,
                 ..
-            } => *finish = Finish::Sent { deadline },
+            } => (*finish, *until) = (Finish::Sent, Some(deadline)),
             Phase::Finishing {
                 finish: Finish::PendingAfterFin,
                 ..
@@ -139,7 +141,7 @@ impl<S: PageStore> Connection<S> {
                 ..
             }
             | Phase::Finishing {
-                finish: Finish::Sent { .. },
+                finish: Finish::Sent,
                 ..
             } => SocketState::ShutdownWrite,
             _ => SocketState::Open,

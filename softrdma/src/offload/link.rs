@@ -142,9 +142,12 @@ impl<S: PageStore> Link<S> {
         self.inbox.push_back((slot, bytes));
     }
 
-    /// A receive was used up by something that is no message.
-    pub(super) fn lost_receive(&mut self) {
+    /// A receive was used up by something that is no message: its buffer is posted again. A peer that could use up all of
+    /// them would not be looked at any more, and so not even be refused.
+    pub(super) fn not_received(&mut self, slot: usize) {
         self.posted = self.posted.saturating_sub(1);
+        // Fails only if the connection has ended, which is reported elsewhere.
+        let _ = self.post(slot);
     }
 
     /// The oldest message, into `to`; its buffer is posted again.

@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use super::shared::Shared;
@@ -74,9 +74,9 @@ impl CompletionQueue {
         }
     }
 
-    pub(super) fn note(&self, shared: Arc<Shared>) {
-        self.ready().push_back(shared);
-        self.inner.more.notify_one();
+    pub(super) fn downgrade(&self) -> QueueOfPair {
+        let inner = Arc::downgrade(&self.inner);
+        QueueOfPair { inner }
     }
 
     fn ready(&self) -> MutexGuard<'_, VecDeque<Arc<Shared>>> {
@@ -84,5 +84,23 @@ impl CompletionQueue {
             .ready
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The queue as its queue pairs know it. It keeps those that have completions; if they kept it as well, nothing of either
+/// would ever go, nor the memory that their requests are about.
+#[derive(Debug)]
+pub(super) struct QueueOfPair {
+    inner: Weak<Inner>,
+}
+
+impl QueueOfPair {
+    /// `shared` may have completions; nothing happens if nobody is left who could take them.
+    pub(super) fn note(&self, shared: Arc<Shared>) {
+        if let Some(inner) = self.inner.upgrade() {
+            let queue = CompletionQueue { inner };
+            queue.ready().push_back(shared);
+            queue.inner.more.notify_one();
+        }
     }
 }

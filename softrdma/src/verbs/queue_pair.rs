@@ -150,7 +150,7 @@ impl QueuePair<Reset> {
             let posted = connection.post_recv(wr_id, buffer);
             posted.expect("checked when it was queued, and nothing has been received");
         }
-        Owner(Shared::new(connection, self.state.completions))
+        Owner(Shared::new(connection, &self.state.completions))
     }
 }
 

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use super::completion_queue::CompletionQueue;
+use super::completion_queue::{CompletionQueue, QueueOfPair};
 use crate::addr::StreamId;
 use crate::connection::Connection;
 use crate::page::NoPages;
@@ -15,7 +15,7 @@ type Doorbell = Box<dyn Fn() + Send + Sync>;
 pub(super) struct Shared {
     number: StreamId,
     connection: Mutex<Connection<NoPages>>,
-    completions: CompletionQueue,
+    completions: QueueOfPair,
     doorbell: OnceLock<Doorbell>,
     /// The completion queue knows that there may be completions.
     pub(super) queued: AtomicBool,
@@ -28,11 +28,11 @@ impl fmt::Debug for Shared {
 }
 
 impl Shared {
-    pub(super) fn new(connection: Connection<NoPages>, completions: CompletionQueue) -> Arc<Self> {
+    pub(super) fn new(connection: Connection<NoPages>, completions: &CompletionQueue) -> Arc<Self> {
         Arc::new(Self {
             number: connection.stream(),
             connection: Mutex::new(connection),
-            completions,
+            completions: completions.downgrade(),
             doorbell: OnceLock::new(),
             queued: AtomicBool::new(false),
         })

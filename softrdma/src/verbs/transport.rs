@@ -1,6 +1,7 @@
 //! The other side of a queue pair: where its bytes come from and go to.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::shared::Shared;
 use crate::addr::{StreamId, Time};
@@ -46,6 +47,25 @@ impl Transport {
     pub fn handle_transport_error(&self) {
         self.shared.connection().handle_transport_error();
         self.shared.note_completions();
+    }
+
+    /// Does an orderly end wait for the peer to answer what has gone out?
+    #[must_use]
+    pub fn awaits_answers(&self) -> bool {
+        self.shared.connection().awaits_answers()
+    }
+
+    /// The socket has taken nothing for [`close_timeout`](Self::close_timeout), although the program wants the connection to end;
+    /// or the peer has sent nothing, although it [has to answer](Self::awaits_answers).
+    pub fn handle_stall(&self) {
+        self.shared.connection().handle_stall();
+        self.shared.note_completions();
+    }
+
+    /// How long an end waits for the peer.
+    #[must_use]
+    pub fn close_timeout(&self) -> Duration {
+        self.shared.connection().close_timeout()
     }
 
     /// Time passed.

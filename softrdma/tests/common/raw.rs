@@ -221,10 +221,15 @@ pub fn responder<S: PageStore>(
         connection.poll_event(),
         Some(Event::Established(_))
     ));
+    reply(&mut connection, pages);
+    connection
+}
+
+/// Takes the Reply, which is all that a responder sends at first.
+pub fn reply<S: PageStore>(connection: &mut Connection<S>, pages: &mut S) {
     let mut reply = Vec::new();
     connection.poll_transmit(Time(0), pages, &mut reply, usize::MAX);
     assert_eq!(reply[..16], *b"MPA ID Rep Frame");
-    connection
 }
 
 /// What a connection wants to send, frame by frame.

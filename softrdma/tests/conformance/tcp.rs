@@ -17,7 +17,7 @@ use super::terminate::{IRD, enclosed, register, rows};
 use crate::common::raw::{self, Sent};
 use crate::common::{Residency, TestPages};
 
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Serves one connection until it has ended.
 fn serve(mut socket: TcpStream, responder: Responder) {

@@ -579,11 +579,12 @@ fn accessor<S: PageStore>(local: &LocalQueuePair<S>, config: &EngineConfig) -> A
 fn note_completion<S: PageStore>(link: &mut Link<S>, rings: &mut [Ring], completion: &Completion) {
     let number = completion.wr_id.0;
     if number & RECEIVE_BIT != 0 {
+        let slot = (number & !RECEIVE_BIT) as usize;
         if completion.status.is_success() && completion.immediate.is_none() {
-            link.received((number & !RECEIVE_BIT) as usize, completion.bytes);
+            link.received(slot, completion.bytes);
         } else {
-            // Immediate data are for clients; a message that is none uses up its buffer.
-            link.lost_receive();
+            // Immediate data are for clients.
+            link.not_received(slot);
         }
         return;
     }
