@@ -42,6 +42,21 @@ pub(crate) struct DirPlan {
     added: Vec<(Box<[u8]>, Slot)>,
 }
 
+/// Grains of a directory of this size.
+///
+/// # Errors
+/// No directory is that large: its record is damaged, and numbers of units would not fit their type.
+pub(crate) fn directory_grains(ino: InodeNo, size: u64) -> Result<u64, Corruption> {
+    let grains = size.div_ceil(GRAIN_BYTES as u64);
+    if grains > UNITS_LIMIT / GRAIN_UNITS as u64 {
+        return Err(Corruption::Inode {
+            ino,
+            what: "directory larger than a directory may be",
+        });
+    }
+    Ok(grains)
+}
+
 impl DirIndex {
     /// Reads a directory; `size` is how many bytes of its range are in use.
     pub(crate) fn load(
@@ -50,14 +65,7 @@ impl DirIndex {
         range: Range,
         size: u64,
     ) -> Result<Self, FsError> {
-        let grains = size.div_ceil(GRAIN_BYTES as u64);
-        if grains * GRAIN_UNITS as u64 > UNITS_LIMIT {
-            return Err(Corruption::Inode {
-                ino,
-                what: "directory larger than a directory may be",
-            }
-            .into());
-        }
+        let grains = directory_grains(ino, size)?;
         let mut index = Self {
             ino,
             range,

@@ -25,6 +25,7 @@
 //! kernel (lookup, create, ...) is counted in [`Fs`](crate::Fs) and kept from reuse until the kernel has forgotten it.
 
 mod adapter;
+mod appends;
 mod attr;
 mod cache;
 mod caller;

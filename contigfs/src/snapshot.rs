@@ -77,6 +77,14 @@ impl<S: BlockStore> BlockStore for SnapshotView<S> {
         next.filter(|_| self.check().is_ok())
     }
 
+    fn mapped_count(&self, range: LbaRange) -> u64 {
+        let host = self.fs.store().snapshot_host();
+        let table = self.fs.snapshot_table();
+        // As above.
+        let count = host.and_then(|host| table.mapped_count(host, self.slot, range).ok());
+        count.filter(|_| self.check().is_ok()).unwrap_or(0)
+    }
+
     fn space(&self) -> Space {
         self.fs.store().space()
     }

@@ -79,6 +79,13 @@ impl Table {
         self.take(grain, bit);
     }
 
+    /// Whether the record of this number exists, or is being created.
+    pub(crate) fn has(&self, ino: InodeNo) -> bool {
+        let (grain, bit) = place(ino);
+        let grain = self.grains.get(&grain);
+        grain.is_some_and(|grain| grain.live & 1 << bit != 0)
+    }
+
     /// The grain, which from now on is in memory.
     fn touch(&mut self, grain: u64) -> &mut Grain {
         self.grains.entry(grain).or_default();
@@ -211,7 +218,9 @@ mod tests {
             assert_eq!(table.allocate(), Some(InodeNo(expected)));
         }
         free(&mut table, InodeNo(17));
+        assert!(!table.has(InodeNo(17)) && table.has(InodeNo(18)));
         assert_eq!(table.allocate(), Some(InodeNo(17)));
+        assert!(table.has(InodeNo(17)) && !table.has(InodeNo(300)) && !table.has(InodeNo(1000)));
         assert_eq!(table.inodes(), 299);
     }
 

@@ -53,6 +53,33 @@ fn a_whole_file_is_cloned_and_durable() {
     assert_clean(&store);
 }
 
+/// What is cloned inside of a file of which the media do not know yet how long it is is durable as well, with the size that
+/// it takes.
+#[test]
+fn a_clone_below_an_end_that_is_not_durable() {
+    const GRAIN: usize = 4096;
+    let (store, fs) = fresh(1000);
+    let bytes = [7; 4 * GRAIN];
+    let (from, to) = (file(&fs, "from", &bytes), file(&fs, "to", b""));
+    fs.write(to, 0, &[1; 20 * GRAIN], WriteOptions::default())
+        .unwrap();
+    let copy = CopyRange {
+        to_offset: 8 * GRAIN as u64,
+        len: bytes.len() as u64,
+        ..whole(from, to)
+    };
+    assert_eq!(fs.copy_range(&copy), Ok(bytes.len() as u64));
+    assert_eq!(fs.attr(to).unwrap().size, 20 * GRAIN as u64);
+    let cut = Fs::mount(Arc::new(store.after_power_cut(|_| 0))).unwrap();
+    let found = content(&cut, to).unwrap();
+    assert_eq!(found.len(), 12 * GRAIN);
+    assert!(found[8 * GRAIN..] == bytes && found[..8 * GRAIN] == [0; 8 * GRAIN]);
+    assert_clean(cut.store());
+    fs.fsync(to, contigfs::SyncScope::All).unwrap();
+    let cut = Fs::mount(Arc::new(store.after_power_cut(|_| 0))).unwrap();
+    assert_eq!(cut.attr(to).unwrap().size, 20 * GRAIN as u64);
+}
+
 /// A copy into the middle replaces just its bytes, holes stay holes, and what lies behind the end of the source is not
 /// dragged along.
 #[test]

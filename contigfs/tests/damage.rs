@@ -11,11 +11,10 @@ use contigfs::{
 };
 use ftl::{Lba, LbaRange};
 use support::oracle::DEFAULT;
+use support::records::{TABLES, craft_record};
 use support::{Dice, acl, fresh, fresh_with, name, names, tight};
 
 const ROOT: InodeNo = InodeNo::ROOT;
-/// First grain of the inode table's hot and of its cold records.
-const TABLES: [Lba; 2] = [Lba(1 << 26), Lba(1 << 28)];
 /// Where extended attributes lie: from here to the end.
 const XATTRS: Lba = Lba((1 << 52) - (1 << 39));
 
@@ -239,17 +238,6 @@ fn the_root_record_has_a_copy() {
     let store = Arc::new(MemStore::new(100));
     assert!(Fs::mount(Arc::clone(&store)).is_err());
     assert!(!check(&store).is_clean());
-}
-
-/// Changes a hot record, and its checksum with it.
-fn craft_record(store: &MemStore, ino: InodeNo, change: impl FnOnce(&mut [u8])) {
-    let at = ByteAddr::new(TABLES[0], ino.0 * 32);
-    let mut record = [0; 32];
-    store.read(at, &mut record).unwrap();
-    change(&mut record[..28]);
-    let crc = crc32fast::hash(&[&ino.0.to_le_bytes(), &record[..28]].concat());
-    record[28..].copy_from_slice(&crc.to_le_bytes());
-    store.write(at, &record).unwrap();
 }
 
 /// Without a record for it, the number of the root directory is not free: it has a place, and a record that is made up.

@@ -365,3 +365,24 @@ fn fstrim_finds_nothing_to_do() {
     assert!(said.contains("0 B (0 bytes) trimmed"), "{said}");
     mount.unmount();
 }
+
+/// The kernel tells a FUSE file system nothing of `sync` and `syncfs`. Should this fail, it does now: then both are to be
+/// answered, and the notes in `docs/layout.md` and `docs/operating.md` are to be changed.
+#[test]
+fn sync_stops_in_the_kernel() {
+    let Some(mut mount) = Mount::new(GRAINS) else {
+        return;
+    };
+    let path = mount.path().join("f");
+    fs::write(&path, b"not durable").unwrap();
+    let file = open(&path);
+    let calls = mount.store.calls();
+    // SAFETY: no memory is passed, and the descriptor is open.
+    let synced = unsafe { libc::syncfs(file.as_raw_fd()) };
+    assert_eq!(answer(synced.into()), Ok(0));
+    assert_eq!(mount.store.calls(), calls, "the store has heard of it");
+    file.sync_all().unwrap();
+    assert!(mount.store.calls() > calls);
+    drop(file);
+    mount.unmount();
+}

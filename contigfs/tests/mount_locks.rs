@@ -6,7 +6,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::path::Path;
-use std::sync::mpsc;
+use std::sync::{Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::Duration;
 
 use support::mounted::Mount;
@@ -18,7 +18,7 @@ const WRITE: i32 = libc::F_WRLCK;
 const UNLOCK: i32 = libc::F_UNLCK;
 /// Long enough to tell that somebody waits.
 const WAITS: Duration = Duration::from_millis(200);
-const SOON: Duration = Duration::from_secs(20);
+const SOON: Duration = Duration::from_secs(60);
 
 fn open(path: &Path) -> File {
     let mut options = OpenOptions::new();
@@ -58,6 +58,13 @@ fn flock(file: &File, operation: i32) -> i32 {
     }))
 }
 
+/// One test at a time: a child has what all of them have open, and as long as it lives neither a lock ends with its file nor a
+/// mount is free to go.
+fn turn() -> MutexGuard<'static, ()> {
+    static TURN: Mutex<()> = Mutex::new(());
+    TURN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// The answer of `act` in a process of its own: record locks belong to processes.
 fn in_child(act: impl FnOnce() -> i32) -> i32 {
     // SAFETY: the child makes system calls only, and ends without a return to the test.
@@ -81,6 +88,7 @@ fn in_child(act: impl FnOnce() -> i32) -> i32 {
 /// the file in the holder gives all up.
 #[test]
 fn record_locks() {
+    let _turn = turn();
     let Some(mut mount) = Mount::new(GRAINS) else {
         return;
     };
@@ -113,6 +121,7 @@ fn record_locks() {
 /// close ends them, and who waits gets his turn.
 #[test]
 fn open_file_description_locks() {
+    let _turn = turn();
     let Some(mut mount) = Mount::new(GRAINS) else {
         return;
     };
@@ -155,6 +164,7 @@ fn open_file_description_locks() {
 /// flock(2): shared and exclusive, by open file, apart from record locks; kept when the file is renamed or removed.
 #[test]
 fn whole_file_locks() {
+    let _turn = turn();
     let Some(mut mount) = Mount::new(GRAINS) else {
         return;
     };

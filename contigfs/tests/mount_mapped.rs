@@ -4,6 +4,7 @@
 mod support;
 
 use std::fs::{File, OpenOptions};
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -97,7 +98,7 @@ impl Beside {
         self.cache.recall(ino, 0..PAGE, move |window| {
             sender.send(window).unwrap();
         });
-        windows.recv_timeout(Duration::from_secs(10)).unwrap()
+        windows.recv_timeout(Duration::from_secs(60)).unwrap()
     }
 
     fn read(&self, ino: InodeNo, at: u64) -> u64 {
@@ -145,7 +146,7 @@ fn a_store_beside_the_mount() {
     let stale = window.stored(8..16).expect("the page was looked at");
     let (sender, told) = channel();
     stale.recall(move || sender.send(()).unwrap());
-    told.recv_timeout(Duration::from_secs(10)).unwrap();
+    told.recv_timeout(Duration::from_secs(60)).unwrap();
     assert_eq!((get(0), get(8)), (3, 5));
     assert_eq!((beside.read(ino, 0), beside.read(ino, 8)), (3, 5));
 
@@ -158,10 +159,32 @@ fn a_store_beside_the_mount() {
     drop((map, file));
     let start = Instant::now();
     while heard() != [("cached", ino), ("uncached", ino)] {
-        assert!(start.elapsed() < Duration::from_secs(10), "{:?}", heard());
+        assert!(start.elapsed() < Duration::from_secs(60), "{:?}", heard());
         thread::sleep(Duration::from_millis(1));
     }
     beside.mounted.unmount().unwrap();
     // Without a mount there is nobody to ask.
     assert!(beside.recall(ino).stored(0..8).is_none());
+}
+
+/// lseek(2): a hole is where nothing reads as anything but zeros, whoever stored it.
+#[test]
+fn stores_of_mappings_are_data() {
+    let Some(beside) = Beside::new() else {
+        return;
+    };
+    let file = open(&beside.dir.path().join("f"));
+    file.set_len(1 << 20).unwrap();
+    let seek = |from: i64, whence: i32| {
+        // SAFETY: an open file.
+        unsafe { libc::lseek(file.as_raw_fd(), from, whence) }
+    };
+    assert_eq!(seek(0, libc::SEEK_DATA), -1);
+    let mapped = map(&file);
+    store(&mapped, 1 << 19, 7);
+    let data = seek(0, libc::SEEK_DATA);
+    assert!((0..=1 << 19).contains(&data), "{data}");
+    assert!(seek(1 << 19, libc::SEEK_HOLE) > 1 << 19);
+    assert_eq!(seek(1 << 20, libc::SEEK_DATA), -1);
+    mapped.flush().unwrap();
 }

@@ -7,15 +7,25 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, symlink};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use support::mounted::Mount;
-use support::syscalls::{answer, c_path, errno, mknod, rename, set_xattr};
+use support::syscalls::{answer, c_path, errno, handle, mknod, open_handle, rename, set_xattr};
 
 const GRAINS: u64 = 10_000;
+
+/// What the kernel says by itself takes its time.
+fn until(what: &str, is: impl Fn() -> bool) {
+    let patience = Instant::now() + Duration::from_secs(60);
+    while !is() {
+        assert!(Instant::now() < patience, "{what}: not in time");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
 
 fn ino(path: &Path) -> u64 {
     fs::symlink_metadata(path).unwrap().ino()
@@ -409,5 +419,153 @@ fn statfs_tells_the_truth() {
     fs::remove_dir_all(root.join("d")).unwrap();
     fs::remove_file(root.join("f")).unwrap();
     assert_eq!(stat(), (1, 4));
+    mount.unmount();
+}
+
+/// rename(2): a name that is replaced leads somewhere at every moment, for who opens it and for who reads a link; and what was replaced
+/// is gone when nobody is led there any more.
+#[test]
+fn a_replaced_name_is_always_there() {
+    const REPLACED: usize = 1000;
+    let Some(mut mount) = Mount::new(GRAINS) else {
+        return;
+    };
+    let at = |name: &str| mount.path().join(name);
+    let free = || mount.fs().statfs().grains_free;
+    fs::write(at("file"), "x").unwrap();
+    symlink("file", at("link")).unwrap();
+    let before = free();
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let watch = |look: fn(&Path) -> std::io::Result<()>, path: &Path| {
+            let path = path.to_owned();
+            let stop = &stop;
+            scope.spawn(move || {
+                let (mut looks, mut failed) = (0, Vec::new());
+                while !stop.load(Ordering::Relaxed) {
+                    looks += 1;
+                    failed.extend(look(&path).err());
+                }
+                (looks, failed)
+            })
+        };
+        let (file, link) = (at("file"), at("link"));
+        let readers = [
+            watch(|path| File::open(path).map(drop), &file),
+            watch(|path| fs::read_link(path).map(drop), &link),
+        ];
+        for _ in 0..REPLACED {
+            fs::write(at("new"), "y").unwrap();
+            fs::rename(at("new"), &file).unwrap();
+            symlink("file", at("new")).unwrap();
+            fs::rename(at("new"), &link).unwrap();
+        }
+        stop.store(true, Ordering::Relaxed);
+        for reader in readers {
+            let (looks, failed) = reader.join().unwrap();
+            assert!(looks > 0);
+            assert!(
+                failed.is_empty(),
+                "{} of {looks}: {:?}",
+                failed.len(),
+                failed[0]
+            );
+        }
+    });
+    // The kernel tells what it has forgotten when it has nothing else to say.
+    until("replaced files are gone", || free() == before);
+    mount.unmount();
+}
+
+/// Who holds what was replaced, open or by its path only, has it until he lets go.
+#[test]
+fn what_was_replaced_is_kept_for_who_holds_it() {
+    let Some(mut mount) = Mount::new(GRAINS) else {
+        return;
+    };
+    let at = |name: &str| mount.path().join(name);
+    let free = || mount.fs().statfs().grains_free;
+    let replace = || {
+        fs::write(at("new"), "new").unwrap();
+        fs::rename(at("new"), at("file")).unwrap();
+    };
+    fs::write(at("file"), "new").unwrap();
+    let before = free();
+    fs::write(at("file"), "old").unwrap();
+    let place = OpenOptions::new()
+        .read(true)
+        .custom_flags(libc::O_PATH)
+        .open(at("file"))
+        .unwrap();
+    replace();
+    // open(2) of a descriptor of a path: the file without a name.
+    let proc = format!("/proc/self/fd/{}", place.as_raw_fd());
+    assert_eq!(fs::read(&proc).unwrap(), b"old");
+    assert_eq!(fs::read(at("file")).unwrap(), b"new");
+    assert_eq!(place.metadata().unwrap().nlink(), 0);
+    assert_eq!(free(), before - 1);
+    drop(place);
+    until("it is let go", || free() == before);
+    mount.unmount();
+}
+
+/// name_to_handle_at(2), open_by_handle_at(2): handles of files, links and directories last over mounts, and not beyond their end.
+#[test]
+fn handles() {
+    let Some(mut mount) = Mount::new_as_root(GRAINS) else {
+        return;
+    };
+    let at = |name: &str| mount.path().join(name);
+    fs::write(at("file"), "text").unwrap();
+    fs::create_dir(at("dir")).unwrap();
+    symlink("file", at("link")).unwrap();
+    let names = ["file", "dir", "link"];
+    let numbers = names.map(|name| ino(&at(name)));
+    let handles = names.map(|name| handle(&at(name)).unwrap());
+    mount.remount();
+    for (handle, number) in handles.iter().zip(numbers) {
+        let file = open_handle(mount.path(), handle, libc::O_PATH).unwrap();
+        assert_eq!(file.metadata().unwrap().ino(), number);
+    }
+    let mut text = String::new();
+    let mut file = open_handle(mount.path(), &handles[0], libc::O_RDONLY).unwrap();
+    file.read_to_string(&mut text).unwrap();
+    assert_eq!(text, "text");
+    drop(file);
+    fs::remove_file(mount.path().join("file")).unwrap();
+    mount.remount();
+    // Another file gets its number.
+    for name in ["a", "b", "c"] {
+        fs::write(mount.path().join(name), name).unwrap();
+    }
+    let gone = open_handle(mount.path(), &handles[0], libc::O_RDONLY);
+    assert_eq!(errno(gone), libc::ESTALE);
+    mount.unmount();
+}
+
+/// A directory has all its names, also of files of which nothing can be read: a copy of it must not be taken for whole.
+#[test]
+fn unreadable_files_are_listed() {
+    let Some(mut mount) = Mount::new(GRAINS) else {
+        return;
+    };
+    let at = |n: u64| mount.path().join(format!("f{n}"));
+    for n in 0..120 {
+        fs::write(at(n), "x").unwrap();
+    }
+    mount.remount();
+    // All that is beside names, sizes and places, of the 32 files around this one.
+    let number = ino(&mount.path().join("f60"));
+    let cold = contigfs::ByteAddr::new(ftl::Lba((1 << 28) + number / 32), number % 32 * 128 + 20);
+    mount.remount();
+    mount.store.poke(cold, |byte| byte ^ 0x55);
+    let listed = fs::read_dir(mount.path()).unwrap();
+    let mut listed: Vec<_> = listed.map(|entry| entry.unwrap().file_name()).collect();
+    listed.sort();
+    let mut expected: Vec<std::ffi::OsString> = (0..120).map(|n| format!("f{n}").into()).collect();
+    expected.sort();
+    assert_eq!(listed, expected);
+    assert_eq!(errno(fs::metadata(mount.path().join("f60"))), libc::EIO);
+    mount.store.poke(cold, |byte| byte ^ 0x55);
     mount.unmount();
 }

@@ -98,7 +98,10 @@ fn a_power_cut_leaves_what_some_operation_left() {
                 });
                 let left = Arc::new(left);
                 assert_clean(&left);
-                let found = picture_of(&Fs::mount(Arc::clone(&left)).unwrap()).unwrap();
+                let mounted = Fs::mount(Arc::clone(&left)).unwrap();
+                assert!(!mounted.is_damaged(), "seed {seed}, step {step}, cut {cut}");
+                let found = picture_of(&mounted).unwrap();
+                drop(mounted);
                 let at = pictures[synced..].iter().position(|p| *p == found);
                 assert!(
                     at.is_some(),

@@ -5,12 +5,13 @@ mod support;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use contigfs::{
     BlockStore, ByteAddr, FallocMode, FormatOptions, Fs, FsError, FsOptions, InodeNo, MemStore,
-    NewNode, SeekTo, SetAttr, WriteOptions,
+    NewNode, SeekTo, SetAttr, StoreError, WriteOptions,
 };
-use ftl::{Lba, MemDevice, OpenOptions, Volume};
+use ftl::{AtomicBatch, Lba, LbaRange, MemDevice, OpenOptions, Space, Volume};
 use support::{assert_clean, fresh_with, name, tight};
 
 const ROOT: InodeNo = InodeNo::ROOT;
@@ -27,7 +28,7 @@ fn resize<S: BlockStore>(fs: &Fs<S>, ino: InodeNo, size: u64) -> Result<(), FsEr
 /// Size, and what the mapped grains hold.
 type Picture = (u64, BTreeMap<u64, Vec<u8>>);
 
-fn picture(fs: &Fs<Arc<MemStore>>, ino: InodeNo) -> Picture {
+fn picture<S: BlockStore>(fs: &Fs<S>, ino: InodeNo) -> Picture {
     let size = fs.attr(ino).unwrap().size;
     let mut grains = BTreeMap::new();
     let mut at = 0;
@@ -100,6 +101,7 @@ fn survives_cuts(
             let done = store.calls() - first_cut.calls() <= second;
             let store = Arc::new(store.after_power_cut(|_| 0));
             let fs = open(&store);
+            assert!(!fs.is_damaged(), "cut {cut}, then {second}");
             let report = contigfs::check_with_data(&store);
             assert!(report.is_clean(), "cut {cut}: {:?}", report.problems);
             assert_eq!((report.relocating, report.ownerless_grains), (0, 0));
@@ -337,4 +339,114 @@ fn growing_a_gibibyte_writes_no_data() {
         assert!(found == chunk, "at {at}");
     }
     assert_eq!(fs.attr(ino).unwrap().grains, GIB / GRAIN + 1);
+}
+
+/// A store that refuses to move anything out of a range after some batches, as one does that has to keep for a snapshot what is
+/// moved. What moves back it takes.
+struct Full {
+    store: Arc<MemStore>,
+    range: LbaRange,
+    batches: AtomicU64,
+    refusal: StoreError,
+}
+
+impl BlockStore for Full {
+    fn read(&self, at: ByteAddr, buf: &mut [u8]) -> Result<(), StoreError> {
+        self.store.read(at, buf)
+    }
+
+    fn write(&self, at: ByteAddr, data: &[u8]) -> Result<(), StoreError> {
+        self.store.write(at, data)
+    }
+
+    fn commit(&self, batch: AtomicBatch) -> Result<(), StoreError> {
+        let goes = (batch.remaps.iter()).any(|remap| self.range.contains(remap.from));
+        if goes {
+            let left = self.batches.load(Relaxed).checked_sub(1);
+            self.batches.store(left.ok_or(self.refusal)?, Relaxed);
+        }
+        self.store.commit(batch)
+    }
+
+    fn sync(&self, range: LbaRange) -> Result<(), StoreError> {
+        self.store.sync(range)
+    }
+
+    fn next_mapped(&self, range: LbaRange) -> Option<Lba> {
+        self.store.next_mapped(range)
+    }
+
+    fn space(&self) -> Space {
+        self.store.space()
+    }
+}
+
+/// There is no space for the rest of a relocation: the file is where it was and as it was, now and after a power cut, and so is
+/// one that a mount finds half way (I9). Grains lie closely where one batch ends and the next would begin.
+#[test]
+fn without_space_a_file_goes_back() {
+    let source = scattered();
+    let fs = Fs::mount_with(Arc::clone(&source), &tight()).unwrap();
+    let ino = fs.lookup_path("/f").unwrap();
+    for n in 0..300 {
+        let at = 23 * APART + (2600 + n) * GRAIN;
+        let bytes = [n as u8; GRAIN as usize];
+        fs.write(ino, at, &bytes, WriteOptions::default()).unwrap();
+    }
+    fs.sync_all().unwrap();
+    let range = fs.file_extent(ino).unwrap().range;
+    let before = picture(&fs, ino);
+    drop(fs);
+    let full = |store: MemStore, batches, refusal| {
+        Arc::new(Full {
+            store: Arc::new(store),
+            range,
+            batches: AtomicU64::new(batches),
+            refusal,
+        })
+    };
+    let is_back = |store: &Arc<Full>, fs: &Fs<Arc<Full>>| {
+        assert_eq!(fs.file_extent(ino).unwrap().range, range);
+        assert!(picture(fs, ino) == before);
+        assert_clean(store);
+        let cut = Fs::mount(Arc::new(store.store.after_power_cut(|_| 0))).unwrap();
+        assert!(picture(&cut, ino) == before);
+    };
+    type Change = fn(&Fs<Arc<Full>>, InodeNo) -> Result<(), FsError>;
+    let changes: [Change; 3] = [
+        |fs, ino| resize(fs, ino, 5 * SCATTERED * APART),
+        |fs, ino| fs.fallocate(ino, 10 * APART, 5 * APART, FallocMode::CollapseRange),
+        |fs, ino| fs.fallocate(ino, 10 * APART, 7 * GRAIN, FallocMode::InsertRange),
+    ];
+    for change in changes {
+        let whole = full(source.duplicate(), u64::MAX, StoreError::Failed);
+        let fs = Fs::mount_with(Arc::clone(&whole), &tight()).unwrap();
+        change(&fs, ino).unwrap();
+        let after = picture(&fs, ino);
+        for batches in 1..3 {
+            let store = full(source.duplicate(), batches, StoreError::NoSpace);
+            let fs = Fs::mount_with(Arc::clone(&store), &tight()).unwrap();
+            assert_eq!(change(&fs, ino), Err(FsError::NoSpace));
+            is_back(&store, &fs);
+            // There is space again.
+            store.batches.store(u64::MAX, Relaxed);
+            change(&fs, ino).unwrap();
+            assert!(picture(&fs, ino) == after);
+            assert_clean(&store);
+
+            let store = full(source.duplicate(), batches, StoreError::Failed);
+            let fs = Fs::mount_with(Arc::clone(&store), &tight()).unwrap();
+            assert!(change(&fs, ino).is_err());
+            let cut = || store.store.after_power_cut(|_| 0);
+            let refusing = full(cut(), 0, StoreError::NoSpace);
+            let fs = Fs::mount_with(Arc::clone(&refusing), &tight()).unwrap();
+            is_back(&refusing, &fs);
+            fs.unlink(ROOT, name("f")).unwrap();
+            assert_clean(&refusing);
+            let fs = Fs::mount_with(Arc::new(cut()), &tight()).unwrap();
+            // Arrived; a size that was to follow has not.
+            assert_ne!(fs.file_extent(ino).unwrap().range, range);
+            assert!([&before, &after].contains(&&picture(&fs, ino)));
+        }
+    }
 }

@@ -7,13 +7,16 @@ use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use contigfs::fuse::{MountOptions, mount};
 use contigfs::{
-    FileKind, FormatOptions, Fs, FsError, InodeNo, NewNode, RenameMode, SetAttr, WriteOptions,
-    check_with_data, open_snapshot,
+    BlockStore, ByteAddr, FallocMode, FileKind, FormatOptions, Fs, FsError, FsOptions, InodeNo,
+    NewNode, RenameMode, SetAttr, StoreError, SyncScope, WriteOptions, check_with_data,
+    open_snapshot,
 };
-use ftl::{Device, MemDevice, OpenOptions, Volume};
+use ftl::snapshot::{Host, SnapshotChange, SnapshotError};
+use ftl::{AtomicBatch, Device, Ftl, Lba, LbaRange, MemDevice, OpenOptions, Space, Volume};
 use support::mounted::skip;
 use support::oracle::{Picture, picture_of};
 use support::{Dice, name};
@@ -318,4 +321,207 @@ fn mounted() {
     while files.sweep_snapshots().unwrap() {}
     let users = volume.mapped_count(ftl::LbaRange::ALL);
     assert!(volume.space().mapped <= users + 1);
+}
+
+/// I7: when the media have lost the grain that says which snapshots there are, the file system is mounted, repaired and used
+/// as ever, without them.
+#[test]
+fn without_their_table() {
+    let volume = Arc::new(open(formatted(16 << 20)));
+    let fs = Arc::new(Fs::mount(Arc::clone(&volume)).unwrap());
+    let file = fs.create(ROOT, name("file"), &NewNode::file()).unwrap().ino;
+    let options = WriteOptions::default();
+    fs.write(file, 0, &[1; 10_000], options).unwrap();
+    fs.make_snapshot(b"lost").unwrap();
+    fs.write(file, 0, &[2; 5_000], options).unwrap();
+    fs.sync_all().unwrap();
+    drop(fs);
+    volume.shutdown().unwrap();
+    let mut device = Arc::into_inner(volume).unwrap().into_device();
+    let report = ftl::check(&mut device).unwrap();
+    let Some(ftl::Checked::Data { pba, .. }) = report.map.get(&ftl::Lba(63 << 52)) else {
+        panic!("there is no table");
+    };
+    let at = pba.0 as usize * ftl::GRAIN_BYTES;
+    device.image_mut()[at..at + ftl::GRAIN_BYTES].fill(0);
+    for repairs in [false, true] {
+        let copy = MemDevice::from_image(device.image()).unwrap();
+        let volume = Arc::new(open(copy));
+        if repairs {
+            let report = contigfs::repair(&*volume, contigfs::Care::Full).unwrap();
+            assert!(report.after.is_clean(), "{report:?}");
+        }
+        let fs = Arc::new(Fs::mount(Arc::clone(&volume)).unwrap());
+        assert_eq!(fs.snapshots(), []);
+        let mut bytes = vec![0; 10_000];
+        assert_eq!(fs.read(file, 0, &mut bytes), Ok(10_000));
+        assert!(bytes[..5_000] == [2; 5_000] && bytes[5_000..] == [1; 5_000]);
+        while fs.sweep_snapshots().unwrap() {}
+        fs.make_snapshot(b"new").unwrap();
+        fs.write(file, 0, &[3; 10_000], options).unwrap();
+        let kept = shown(&fs, b"new");
+        fs.unlink(ROOT, name("file")).unwrap();
+        assert_eq!(shown(&fs, b"new"), kept);
+    }
+}
+
+/// A volume that counts how often its engine is asked something.
+struct Asked {
+    volume: Volume<MemDevice>,
+    times: AtomicU64,
+}
+
+impl BlockStore for Asked {
+    fn read(&self, at: ByteAddr, buf: &mut [u8]) -> Result<(), StoreError> {
+        BlockStore::read(&self.volume, at, buf)
+    }
+
+    fn write(&self, at: ByteAddr, data: &[u8]) -> Result<(), StoreError> {
+        BlockStore::write(&self.volume, at, data)
+    }
+
+    fn commit(&self, batch: AtomicBatch) -> Result<(), StoreError> {
+        BlockStore::commit(&self.volume, batch)
+    }
+
+    fn sync(&self, range: LbaRange) -> Result<(), StoreError> {
+        BlockStore::sync(&self.volume, range)
+    }
+
+    fn next_mapped(&self, range: LbaRange) -> Option<Lba> {
+        self.volume.next_mapped(range)
+    }
+
+    fn space(&self) -> Space {
+        self.volume.space()
+    }
+
+    fn snapshot_host(&self) -> Option<&dyn Host> {
+        Some(self)
+    }
+}
+
+impl Host for Asked {
+    fn engine(&self) -> &Ftl {
+        self.times.fetch_add(1, Relaxed);
+        Host::engine(&self.volume)
+    }
+
+    fn read_grains(&self, lbas: &[Lba], into: &mut [&mut [u8]]) -> Result<(), SnapshotError> {
+        self.volume.read_grains(lbas, into)
+    }
+
+    fn commit_images(
+        &self,
+        batch: AtomicBatch,
+        change: Option<SnapshotChange>,
+    ) -> Result<(), SnapshotError> {
+        self.volume.commit_images(batch, change)
+    }
+
+    fn admit_images(&self) -> Result<(), SnapshotError> {
+        Host::admit_images(&self.volume)
+    }
+
+    fn load_map(&self, range: LbaRange) -> Result<(), SnapshotError> {
+        self.volume.load_map(range)
+    }
+
+    fn sync_all(&self) -> Result<(), SnapshotError> {
+        Host::sync_all(&self.volume)
+    }
+}
+
+/// `stat` of a large file in a snapshot does not ask for each of its grains.
+#[test]
+fn a_large_file_is_counted_at_once() {
+    const GRAINS: u64 = 8192;
+    let store = Arc::new(Asked {
+        volume: open(formatted(128 << 20)),
+        times: AtomicU64::new(0),
+    });
+    let fs = Arc::new(Fs::mount(Arc::clone(&store)).unwrap());
+    let file = fs
+        .create(ROOT, name("large"), &NewNode::file())
+        .unwrap()
+        .ino;
+    let options = WriteOptions::default();
+    for at in (0..GRAINS).step_by(256) {
+        fs.write(file, at * 4096, &[1; 256 * 4096], options)
+            .unwrap();
+    }
+    let snapshot = fs.make_snapshot(b"s").unwrap();
+    for at in (0..GRAINS).step_by(128) {
+        fs.write(file, at * 4096, &[2; 4096], options).unwrap();
+    }
+    fs.write(file, GRAINS * 4096, &[2; 4096], options).unwrap();
+    fs.fallocate(file, 4096, 10 * 4096, FallocMode::PunchHole)
+        .unwrap();
+    let opened = open_snapshot(&fs, &snapshot).unwrap();
+    let before = store.times.load(Relaxed);
+    let attr = opened.attr(file).unwrap();
+    assert_eq!((attr.size, attr.grains), (GRAINS * 4096, GRAINS));
+    let times = store.times.load(Relaxed) - before;
+    assert!(times < 100, "asked {times} times");
+    assert_eq!(fs.attr(file).unwrap().grains, GRAINS + 1 - 10);
+}
+
+/// A sparse file outgrows its range, in several batches, while a snapshot holds it and there is no space left to keep what is
+/// moved: that is refused, and the file is as it was (I9), in this life and the next.
+#[test]
+fn a_relocation_without_space() {
+    const GRAINS: u64 = 200;
+    const APART: u64 = 3000 * 4096;
+    let options = FsOptions {
+        file_order: 20,
+        ..FsOptions::default()
+    };
+    let open_fs = |volume| Arc::new(Fs::mount_with(volume, &options).unwrap());
+    let volume = Arc::new(open(formatted(16 << 20)));
+    let fs = open_fs(Arc::clone(&volume));
+    let make = |label| fs.create(ROOT, name(label), &NewNode::file()).unwrap().ino;
+    let (file, _next, filler) = (make("file"), make("next"), make("filler"));
+    let how = WriteOptions::default();
+    for n in 0..GRAINS {
+        fs.write(file, n * APART, &[1 + n as u8; 4096], how)
+            .unwrap();
+    }
+    fs.fsync(file, SyncScope::All).unwrap();
+    let snapshot = fs.make_snapshot(b"s").unwrap();
+    let mut at = 0;
+    while let Ok(4096) = fs.write(filler, at, &[9; 4096], how) {
+        at += 4096;
+    }
+    fs.sync_all().unwrap();
+    let is_whole = |fs: &Fs<Store>| {
+        let mut bytes = [0; 4096];
+        for n in 0..GRAINS {
+            assert_eq!(fs.read(file, n * APART, &mut bytes), Ok(4096), "grain {n}");
+            assert!(bytes == [1 + n as u8; 4096], "grain {n}");
+        }
+        assert_eq!(fs.attr(file).unwrap().grains, GRAINS);
+    };
+    let behind = 4096 << 20;
+    let before = fs.file_extent(file).unwrap();
+    assert_eq!(
+        fs.write(file, behind, &[7; 4096], how),
+        Err(FsError::NoSpace)
+    );
+    assert_eq!(fs.file_extent(file), Ok(before));
+    is_whole(&fs);
+    let shown_before = shown(&fs, b"s");
+    drop(fs);
+    volume.shutdown().unwrap();
+    let volume = Arc::new(open(Arc::into_inner(volume).unwrap().into_device()));
+    let fs = open_fs(Arc::clone(&volume));
+    is_whole(&fs);
+    assert_eq!(shown(&fs, b"s"), shown_before);
+    let report = check_with_data(&*volume);
+    assert!(report.is_clean(), "{:#?}", report.problems);
+    // With space it grows.
+    fs.delete_snapshot(&snapshot.name).unwrap();
+    while fs.sweep_snapshots().unwrap() {}
+    fs.unlink(ROOT, name("filler")).unwrap();
+    assert_eq!(fs.write(file, behind, &[7; 4096], how), Ok(4096));
+    assert_ne!(fs.file_extent(file).unwrap().range, before.range);
 }

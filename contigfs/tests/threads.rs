@@ -7,8 +7,8 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 
 use contigfs::{
-    BlockStore, ByteAddr, CopyRange, FallocMode, FileKind, Fs, InodeNo, MemStore, NewNode,
-    RenameMode, SetAttr, StoreError, SyncScope, WriteOptions, XattrMode,
+    BlockStore, ByteAddr, CopyRange, FallocMode, FileKind, FormatOptions, Fs, InodeNo, MemStore,
+    NewNode, RenameMode, SetAttr, StoreError, SyncScope, WriteOptions, XattrMode,
 };
 use ftl::{AtomicBatch, Lba, LbaRange, Space};
 use support::oracle::{ACCESS, DEFAULT};
@@ -296,4 +296,81 @@ fn resize(fs: &Fs<impl BlockStore>, ino: InodeNo, size: u64) {
         ..SetAttr::default()
     };
     fs.set_attr(ino, &set).unwrap();
+}
+
+/// A store whose next batch waits in the middle.
+struct Gated {
+    inner: MemStore,
+    gate: Mutex<Option<(Sender<()>, Receiver<()>)>>,
+}
+
+impl BlockStore for Gated {
+    fn read(&self, at: ByteAddr, buf: &mut [u8]) -> Result<(), StoreError> {
+        self.inner.read(at, buf)
+    }
+
+    fn write(&self, at: ByteAddr, data: &[u8]) -> Result<(), StoreError> {
+        self.inner.write(at, data)
+    }
+
+    fn commit(&self, batch: AtomicBatch) -> Result<(), StoreError> {
+        let gate = self.gate.lock().unwrap().take();
+        if let Some((reached, go)) = gate {
+            reached.send(()).unwrap();
+            go.recv().unwrap();
+        }
+        self.inner.commit(batch)
+    }
+
+    fn sync(&self, range: LbaRange) -> Result<(), StoreError> {
+        self.inner.sync(range)
+    }
+
+    fn next_mapped(&self, range: LbaRange) -> Option<Lba> {
+        self.inner.next_mapped(range)
+    }
+
+    fn space(&self) -> Space {
+        self.inner.space()
+    }
+}
+
+/// I9: a file whose last close comes while its last name is on its way out is freed by whoever is last.
+#[test]
+fn closed_while_the_last_name_goes() {
+    let store = Gated {
+        inner: MemStore::new(10_000),
+        gate: Mutex::default(),
+    };
+    Fs::format(&store, &FormatOptions::default()).unwrap();
+    let fs = Fs::mount(&store).unwrap();
+    let held = || (fs.statfs().grains_free, fs.statfs().inodes);
+    let (file, other) = (name("file"), name("other"));
+    let by_unlink = || fs.unlink(ROOT, file);
+    let by_rename = || {
+        fs.rename(ROOT, other, ROOT, file, RenameMode::Replace)?;
+        fs.unlink(ROOT, file)
+    };
+    let before = held();
+    for goes in [&by_unlink as &(dyn Fn() -> _ + Sync), &by_rename] {
+        fs.create(ROOT, other, &NewNode::file()).unwrap();
+        let ino = fs.create(ROOT, file, &NewNode::file()).unwrap().ino;
+        fs.write(ino, 0, &[1; 400 * 4096], WriteOptions::default())
+            .unwrap();
+        fs.open(ino).unwrap();
+        let ((reached, at_gate), (open, go)) = (channel(), channel());
+        *store.gate.lock().unwrap() = Some((reached, go));
+        thread::scope(|scope| {
+            let gone = scope.spawn(goes);
+            at_gate.recv().unwrap();
+            fs.close(ino).unwrap();
+            open.send(()).unwrap();
+            gone.join().unwrap().unwrap();
+        });
+        if fs.lookup(ROOT, other).is_ok() {
+            fs.unlink(ROOT, other).unwrap();
+        }
+        assert_eq!(held(), before);
+    }
+    assert_clean(&store.inner);
 }

@@ -39,6 +39,11 @@ impl<S: BlockStore> Fs<S> {
         Ok(self.attr_of(&inode))
     }
 
+    /// Size of a file that somebody remembers. Unlike [`attr`](Self::attr) it does not count what is mapped.
+    pub(crate) fn size(&self, ino: InodeNo) -> Result<u64, FsError> {
+        Ok(self.inode(ino)?.state().size)
+    }
+
     /// Attributes with the number of mapped grains, counted anew after a change.
     pub(super) fn attr_of(&self, inode: &Arc<Inode>) -> Attr {
         let state = *inode.state();

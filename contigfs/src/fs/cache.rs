@@ -49,6 +49,8 @@ pub(crate) struct State {
     pub(crate) linkable: bool,
     /// How often the kernel was told the number: the number is not reused.
     pub(crate) lookups: u64,
+    /// Its last name was given to another by a rename: whoever looked the name up before still finds this one.
+    pub(crate) replaced: bool,
     /// Holders of the extent: the file does not move.
     pub(crate) holds: u64,
     /// The record is gone, or about to go.
@@ -100,6 +102,7 @@ impl Inode {
                 opens: 0,
                 linkable: false,
                 lookups: 0,
+                replaced: false,
                 holds: 0,
                 dead: false,
                 grains: None,
@@ -253,17 +256,18 @@ impl Cache {
 
     /// Every inode in memory that has something to write.
     pub(super) fn dirty(&self) -> Vec<Arc<Inode>> {
-        let mut dirty = Vec::new();
+        self.all(State::dirty)
+    }
+
+    /// Every inode in memory that is so.
+    pub(super) fn all(&self, is: impl Fn(&State) -> bool) -> Vec<Arc<Inode>> {
+        let mut found = Vec::new();
         for shard in &self.shards {
-            dirty.extend(
-                lock(shard)
-                    .inodes
-                    .values()
-                    .filter(|inode| inode.state().dirty())
-                    .cloned(),
-            );
+            let shard = lock(shard);
+            let inodes = shard.inodes.values();
+            found.extend(inodes.filter(|inode| is(&inode.state())).cloned());
         }
-        dirty
+        found
     }
 }
 

@@ -196,9 +196,8 @@ impl<S: BlockStore> Fs<S> {
         txn.edit(to, |record| {
             record.mtime = now;
             record.ctime = now;
-            if grows {
-                record.size = end;
-            }
+            // Also where the file is as long already, and the media do not know yet.
+            record.size = record.size.max(end);
         });
         {
             // A page that somebody holds for as long as he likes would hold up the batch, and all batches behind it.

@@ -3,6 +3,7 @@
 use std::ffi::OsStr;
 use std::sync::Arc;
 
+use super::cache::State;
 use super::create::lock_changes;
 use super::lookup::{find_old_name, index_of, index_of_mut};
 use super::{Fs, Inode, Txn, exclusive, shared};
@@ -12,6 +13,23 @@ use crate::inode::{FileKind, InodeNo};
 use crate::planted::Bug;
 use crate::store::BlockStore;
 use crate::time::Timestamp;
+
+/// How an inode loses a name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum NameGoes {
+    /// It leads nowhere any more.
+    Removed,
+    /// It leads to another. It has always led somewhere: who was led here before, and opens it only now, may.
+    Replaced,
+}
+
+impl State {
+    /// Whether nobody will miss an inode that has lost its last name.
+    pub(super) fn is_unused(&self) -> bool {
+        let found = self.replaced && self.lookups > 0;
+        self.record.orphan && !self.dead && self.opens == 0 && !found
+    }
+}
 
 impl<S: BlockStore> Fs<S> {
     /// Removes a name of anything but a directory. With its last name a file goes away, unless it is open: then with
@@ -33,7 +51,7 @@ impl<S: BlockStore> Fs<S> {
         index.plan_remove(&mut plan, name);
         let mut txn = Txn::default();
         txn.change_dir(&dir, index, &plan, now);
-        self.drop_name(&inode, txn, now)?;
+        self.drop_name(&inode, txn, now, NameGoes::Removed)?;
         index.apply(plan);
         Ok(())
     }
@@ -63,7 +81,7 @@ impl<S: BlockStore> Fs<S> {
         let mut txn = Txn::default();
         txn.change_dir(&dir, index, &plan, now);
         txn.edit(&dir, |record| record.nlink = record.nlink.saturating_sub(1));
-        self.drop_name(&inode, txn, now)?;
+        self.drop_name(&inode, txn, now, NameGoes::Removed)?;
         index.apply(plan);
         Ok(())
     }
@@ -74,17 +92,24 @@ impl<S: BlockStore> Fs<S> {
         inode: &Arc<Inode>,
         mut txn: Txn,
         now: Timestamp,
+        goes: NameGoes,
     ) -> Result<(), FsError> {
         let is_dir = inode.kind == FileKind::Directory;
-        let (last, open) = {
+        let (last, stays) = {
             let mut state = inode.state();
             let last = is_dir || state.record.nlink <= 1;
-            let open = state.opens > 0 && inode.kind == FileKind::File;
+            state.replaced = last && goes == NameGoes::Replaced;
+            let found = state.replaced && state.lookups > 0;
+            let stays = match inode.kind {
+                FileKind::File => state.opens > 0 || found,
+                FileKind::Symlink => found,
+                _ => false,
+            };
             // From here on nobody can open it.
-            state.dead = last && !open;
-            (last, open)
+            state.dead = last && !stays;
+            (last, stays)
         };
-        if !last || open {
+        if !last || stays {
             txn.edit(inode, |record| {
                 if !self.has_bug(Bug::LinkUncounted) || last {
                     record.nlink = record.nlink.saturating_sub(1);
@@ -92,7 +117,18 @@ impl<S: BlockStore> Fs<S> {
                 record.orphan = last && !self.has_bug(Bug::OrphanUnmarked);
                 record.ctime = now;
             });
-            return self.commit(txn);
+            self.commit(txn)?;
+            // Whoever closed or forgot it meanwhile saw no orphan.
+            let unused = {
+                let mut state = inode.state();
+                let unused = state.is_unused();
+                state.dead |= unused;
+                unused
+            };
+            if unused && let Err(error) = self.free_unused(inode) {
+                tracing::warn!(%error, ino = %inode.ino, "a file without names stays until the next mount");
+            }
+            return Ok(());
         }
         txn.edit(inode, |record| record.ctime = now);
         let result = self.free_with_data(inode, txn);
@@ -122,11 +158,8 @@ impl<S: BlockStore> Fs<S> {
             let mut state = inode.state();
             assert!(state.opens > 0, "{ino:?} was closed more often than opened");
             state.opens -= 1;
-            let last = state.opens == 0;
-            (
-                last && state.record.orphan && !state.dead,
-                last && state.dead && state.lookups == 0,
-            )
+            let gone = state.opens == 0 && state.dead && state.lookups == 0;
+            (state.is_unused(), gone)
         };
         if reap {
             self.reap(&inode)?;

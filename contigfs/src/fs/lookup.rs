@@ -63,6 +63,19 @@ impl<S: BlockStore> Fs<S> {
         Ok(self.attr_of(&inode))
     }
 
+    /// Attributes of an inode that has a name, or is open, to be answered by [`forget`](Self::forget).
+    pub(crate) fn remember(&self, ino: InodeNo) -> Result<Attr, FsError> {
+        let inode = self.inode(ino)?;
+        {
+            let mut state = inode.state();
+            if state.dead || state.record.nlink == 0 && state.opens == 0 {
+                return Err(FsError::NotFound);
+            }
+            state.lookups += 1;
+        }
+        Ok(self.attr_of(&inode))
+    }
+
     /// The inode that a path leads to, from the root; symbolic links are followed.
     pub fn lookup_path(&self, path: impl AsRef<Path>) -> Result<InodeNo, FsError> {
         let mut links = 0;
@@ -148,9 +161,20 @@ impl<S: BlockStore> Fs<S> {
         let mut state = inode.state();
         state.lookups = state.lookups.saturating_sub(times);
         let gone = state.dead && state.lookups == 0 && state.opens == 0;
+        let unused = state.is_unused();
         drop(state);
         if gone {
             self.forget_number(&inode);
+        } else if unused && let Err(error) = self.reap(&inode) {
+            tracing::warn!(%error, %ino, "a file without names stays until the next mount");
+        }
+    }
+
+    /// The kernel has gone, and does not say what it has forgotten with that.
+    pub(crate) fn forget_replaced(&self) {
+        for inode in self.cache.all(|state| state.replaced && state.lookups > 0) {
+            let times = inode.state().lookups;
+            self.forget(inode.ino, times);
         }
     }
 

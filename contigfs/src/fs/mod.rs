@@ -36,6 +36,7 @@ mod format;
 mod links;
 mod lookup;
 mod metadata_sync;
+mod missed;
 mod mount;
 mod observer;
 mod privileges;
@@ -125,7 +126,7 @@ pub struct Fs<S> {
     alloc: Mutex<Alloc>,
     /// Inodes whose records make no sense.
     bad: HashSet<InodeNo>,
-    /// Some record could not be read, so there may be data whose range is unknown.
+    /// Some record could not be read or is missing, so there may be data whose range is unknown.
     degraded: bool,
     generation: AtomicU64,
     /// Inodes that became dirty since the last [`sync_all`](Self::sync_all), about.
@@ -180,7 +181,8 @@ impl<S: BlockStore> Fs<S> {
         now.max(previous + 1)
     }
 
-    /// Whether the mount has found records that are damaged: what they belong to answers `EIO`.
+    /// Whether the mount has found records that are damaged or missing: what they belong to answers `EIO`. Nothing was
+    /// trimmed, so a repair finds what it would have found before.
     pub fn is_damaged(&self) -> bool {
         self.degraded
     }

@@ -10,6 +10,7 @@ use ftl::{GRAIN_BYTES, LbaRange};
 use super::cache::Cache;
 use super::features::FeaturesInUse;
 use super::metadata_sync::MetadataSync;
+use super::missed::{Search, missed_inodes};
 use super::project::Charges;
 use super::range::FILE_ORDER;
 use super::txn::{cold_place, hot_place};
@@ -17,8 +18,9 @@ use super::{Alloc, Clock, Fs, Inode, Tail, Txn};
 use crate::buddy::{Buddy, Order};
 use crate::error::FsError;
 use crate::format::{
-    COLD_BYTES, Features, HOT_BYTES, HOT_PER_GRAIN, HOT_RANGE, HotRecord, InodeRecord,
-    METADATA_ORDER, ROOT_COPY_LBA, ROOT_DIR_RANGE, ROOT_LBA, RootRecord, TableRecord, XATTR_SPACE,
+    COLD_BYTES, COLD_PER_GRAIN, COLD_RANGE, Features, HOT_BYTES, HOT_PER_GRAIN, HOT_RANGE,
+    HotRecord, InodeRecord, METADATA_ORDER, ROOT_COPY_LBA, ROOT_DIR_RANGE, ROOT_LBA, Range,
+    RootRecord, TableRecord, XATTR_SPACE,
 };
 use crate::inode::{FileKind, InodeNo};
 use crate::planted::Bug;
@@ -32,6 +34,8 @@ struct Scan {
     grains: u64,
     has_xattr_space: bool,
     degraded: bool,
+    /// Grains are mapped that nobody owns.
+    has_leftovers: bool,
     bad: HashSet<InodeNo>,
     orphans: Vec<InodeNo>,
     /// Files on their way to another range.
@@ -127,7 +131,8 @@ impl<S: BlockStore> Fs<S> {
         }
         fs.begin_projects(&scan.projects);
         // A volume that can not be changed any more can still be read, so errors here are not the end.
-        if !fs.degraded
+        if scan.has_leftovers
+            && !fs.degraded
             && let Err(error) = fs.trim_what_nobody_owns()
         {
             tracing::warn!(%error, "leftovers of a crash stay until the next mount");
@@ -152,6 +157,10 @@ impl<S: BlockStore> Fs<S> {
     /// Reads the records of an inode.
     pub(super) fn load(&self, ino: InodeNo) -> Result<Inode, FsError> {
         if ino == InodeNo::TABLE || ino.0 >= crate::format::INODES_MAX {
+            return Err(FsError::NotFound);
+        }
+        // What the table does not have can not be freed, and its range may be somebody else's.
+        if !self.alloc().table.has(ino) {
             return Err(FsError::NotFound);
         }
         let record = match self.read_record(ino) {
@@ -184,15 +193,7 @@ impl<S: BlockStore> Fs<S> {
     /// A record for the root directory when its own is damaged: without it nothing else could be reached.
     fn make_up_root(&self, error: FsError) -> InodeRecord {
         tracing::error!(%error, "the root directory's record is damaged; its attributes are made up");
-        let all = ROOT_DIR_RANGE.lbas();
-        let mut grains = 0;
-        while grains < all.count {
-            let rest = LbaRange::new(all.start.offset(grains), all.count - grains);
-            let Some(lba) = self.store.next_mapped(rest) else {
-                break;
-            };
-            grains = lba.0 - all.start.0 + 1;
-        }
+        let grains = grains_used(&self.store, ROOT_DIR_RANGE, 0);
         let now = self.now();
         InodeRecord {
             kind: FileKind::Directory,
@@ -236,12 +237,18 @@ impl<S: BlockStore> Fs<S> {
         let _change = super::lock(&inode.change);
         {
             let mut state = inode.state();
-            if state.dead || state.opens > 0 || !state.record.orphan {
+            if !state.is_unused() {
                 return Ok(());
             }
             state.dead = true;
         }
-        let result = self.free_with_data(inode, Txn::default());
+        self.free_unused(inode)
+    }
+
+    /// Frees a file without names that was marked dead. The caller holds its `content` and `change`. Nobody waits until that is
+    /// durable: after a crash the next mount does it.
+    pub(super) fn free_unused(&self, inode: &std::sync::Arc<Inode>) -> Result<(), FsError> {
+        let result = self.free_with_data(inode, Txn::unhurried());
         if result.is_err() {
             inode.state().dead = false;
         }
@@ -259,39 +266,66 @@ pub(crate) fn read_root(store: &impl BlockStore) -> Result<RootRecord, FsError> 
     read(ROOT_LBA).or_else(|error| read(ROOT_COPY_LBA).map_err(|_| error))
 }
 
-/// Number of hot grains in use: what the table's record says, or the last mapped one if the record is damaged.
-pub(crate) fn table_grains(store: &impl BlockStore) -> (u64, Option<FsError>) {
+/// How long the inode table is.
+struct TableLength {
+    /// Hot grains in use.
+    grains: u64,
+    /// The table's record can be read, and says less.
+    is_more_than_recorded: bool,
+}
+
+/// All grains of the table up to what its record says, and to the last that is mapped: the record grows with the first
+/// inode that lies behind, in one batch, and never shrinks, so when it is too short it is wrong.
+fn table_length(store: &impl BlockStore) -> TableLength {
     let mut bytes = [0; HOT_BYTES];
     let (lba, offset) = hot_place(InodeNo::TABLE);
     let read = store.read(ByteAddr::new(lba, u64::from(offset)), &mut bytes);
-    let parsed = read
-        .map_err(FsError::from)
-        .and_then(|()| Ok(TableRecord::parse(&bytes)?));
-    let error = match parsed {
-        Ok(table) => return (table.grains, None),
-        Err(error) => error,
+    let recorded = match read.map(|()| TableRecord::parse(&bytes)) {
+        Ok(Ok(table)) => Some(table.grains),
+        _ => None,
     };
-    let all = HOT_RANGE.lbas();
-    let mut grains = 1;
-    while let Some(lba) =
-        store.next_mapped(LbaRange::new(all.start.offset(grains), all.count - grains))
-    {
-        grains = lba.0 - all.start.0 + 1;
-        if grains == all.count {
-            break;
-        }
+    let cold_per_hot = HOT_PER_GRAIN / COLD_PER_GRAIN;
+    // The record itself is in the first.
+    let first = recorded.unwrap_or(1);
+    let hot = grains_used(store, HOT_RANGE, first);
+    let cold = grains_used(store, COLD_RANGE, first * cold_per_hot).div_ceil(cold_per_hot);
+    let grains = hot.max(cold);
+    TableLength {
+        grains,
+        is_more_than_recorded: recorded.is_some_and(|recorded| recorded < grains),
     }
-    (grains, Some(error))
 }
 
-/// Reads all hot records. One that makes no sense marks its inode bad and the mount goes on.
+/// Number of grains of a range up to the last that is mapped, and no less than `grains`.
+fn grains_used(store: &impl BlockStore, range: Range, mut grains: u64) -> u64 {
+    let all = range.lbas();
+    while grains < all.count {
+        let rest = LbaRange::new(all.start.offset(grains), all.count - grains);
+        let Some(lba) = store.next_mapped(rest) else {
+            break;
+        };
+        grains = lba.0 - all.start.0 + 1;
+    }
+    grains
+}
+
+/// Reads all hot records. One that makes no sense, or is missing, marks its inode bad and the mount goes on.
 fn scan(
     store: &impl BlockStore,
     features: Features,
     planted: Option<Bug>,
 ) -> Result<Scan, FsError> {
     let forgetful = planted == Some(Bug::RangesForgotten);
-    let (grains, _) = table_grains(store);
+    let TableLength {
+        grains,
+        is_more_than_recorded,
+    } = table_length(store);
+    if is_more_than_recorded {
+        tracing::error!(
+            grains,
+            "there are inode records behind the end of the inode table"
+        );
+    }
     let mut table = Table::default();
     let mut buddy = Buddy::new();
     let mut bad = HashSet::new();
@@ -366,18 +400,30 @@ fn scan(
         }
     }
     bad.remove(&InodeNo::ROOT);
-    let degraded = !bad.is_empty() || !has_root;
-    let nothing_unknown = !degraded || store.next_mapped(XATTR_SPACE.lbas()).is_none();
-    let has_xattr_space = reserved_first || nothing_unknown && buddy.reserve(XATTR_SPACE);
     if !has_root {
         // Its place is known and its content speaks for itself.
         buddy.reserve(ROOT_DIR_RANGE);
     }
+    let mut free = buddy.free_blocks();
+    let has_leftovers = free.any(|block| store.next_mapped(block.lbas()).is_some());
+    drop(free);
+    let search = match has_leftovers {
+        true => Search::All,
+        false => Search::Deserted,
+    };
+    for ino in missed_inodes(store, &table, grains, search) {
+        table.note(ino);
+        bad.insert(ino);
+    }
+    let degraded = !bad.is_empty() || !has_root || is_more_than_recorded;
+    let nothing_unknown = !degraded || store.next_mapped(XATTR_SPACE.lbas()).is_none();
+    let has_xattr_space = reserved_first || nothing_unknown && buddy.reserve(XATTR_SPACE);
     Ok(Scan {
         alloc: Alloc { table, buddy },
         grains,
         has_xattr_space,
         degraded,
+        has_leftovers,
         bad,
         orphans,
         relocating,

@@ -19,12 +19,17 @@ pub(super) const FILE_BYTES_MAX: u64 = Order::FILE_MAX.grains() * GRAIN_BYTES as
 pub(super) const PIECE_MAX: u64 = 1 << 31;
 /// Most ranges that an operation adds to a batch for one file.
 const PIECES_MAX: usize = 24;
+/// Grains from which on mapped ones that are to be trimmed are counted, and that many are left to the next batch: a store takes a
+/// batch in one go, grain by grain, and everybody waits meanwhile.
+const TRIMMED_MAX: u64 = 1 << 18;
+/// Most grains of one trim where they are counted.
+const COUNTED_MAX: u64 = 1 << 16;
 
 /// Trims that free a range.
 #[derive(Debug)]
 pub(super) struct Trims {
     pub(super) ranges: Vec<LbaRange>,
-    /// There is more than fits a batch.
+    /// There is more than fits a batch, or than should be in one.
     pub(super) more: bool,
 }
 
@@ -54,7 +59,10 @@ impl<S: BlockStore> Fs<S> {
             ranges: Vec::new(),
             more: false,
         };
+        let is_long = range.count > TRIMMED_MAX;
+        let piece_max = if is_long { COUNTED_MAX } else { PIECE_MAX };
         let mut from = range.start;
+        let mut grains = 0;
         while from < range.end() {
             let Some(lba) = self
                 .store
@@ -62,13 +70,22 @@ impl<S: BlockStore> Fs<S> {
             else {
                 break;
             };
-            if trims.ranges.len() == PIECES_MAX {
+            if trims.ranges.len() == PIECES_MAX || grains >= TRIMMED_MAX {
                 trims.more = true;
                 break;
             }
-            let piece = LbaRange::new(lba, PIECE_MAX.min(range.end().0 - lba.0));
-            trims.ranges.push(piece);
+            let piece = LbaRange::new(lba, piece_max.min(range.end().0 - lba.0));
             from = piece.end();
+            if is_long {
+                grains += self.store.mapped_count(piece);
+            }
+            // Over what is not mapped, too.
+            match trims.ranges.last_mut() {
+                Some(last) if from.0 - last.start.0 <= PIECE_MAX => {
+                    last.count = from.0 - last.start.0;
+                }
+                _ => trims.ranges.push(piece),
+            }
         }
         trims
     }

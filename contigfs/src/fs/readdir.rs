@@ -3,9 +3,10 @@
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 
-use ftl::GRAIN_BYTES;
+use ftl::{GRAIN_BYTES, LbaRange};
 
 use super::{Fs, shared};
+use crate::dir::directory_grains;
 use crate::error::FsError;
 use crate::format::{GRAIN_UNITS, parse_grain};
 use crate::inode::{FileKind, InodeNo};
@@ -61,16 +62,20 @@ impl<S: BlockStore> Fs<S> {
             {
                 let content = shared(&dir.content);
                 let state = *dir.state();
-                let grain = unit / GRAIN_UNITS as u64;
-                if state.dead || grain >= state.size / GRAIN_BYTES as u64 {
+                let from = unit / GRAIN_UNITS as u64;
+                let grains = directory_grains(dir.ino, state.size)?;
+                if state.dead || from >= grains {
                     return Ok(());
                 }
                 let range = dir.range()?;
+                let rest = LbaRange::new(range.start.offset(from), grains - from);
+                let Some(lba) = self.store.next_mapped(rest) else {
+                    return Ok(());
+                };
                 let mut bytes = [0; GRAIN_BYTES];
-                self.store
-                    .read(ByteAddr::new(range.start.offset(grain), 0), &mut bytes)?;
+                self.store.read(ByteAddr::new(lba, 0), &mut bytes)?;
                 drop(content);
-                let first = grain * GRAIN_UNITS as u64;
+                let first = (lba.0 - range.start.0) * GRAIN_UNITS as u64;
                 parse_grain(ino, first as u32, &bytes, |in_grain, entry| {
                     let at = first + in_grain as u64;
                     if at >= unit {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use ftl::{AtomicBatch, LbaRange, Remap};
+use ftl::{AtomicBatch, Lba, LbaRange, Remap};
 
 use super::cache::Journey;
 use super::{Fs, Inode, Txn, lock};
@@ -54,11 +54,17 @@ impl<S: BlockStore> Fs<S> {
 
     /// Carries on a relocation that was cut off. The caller holds `content` exclusively.
     pub(super) fn carry_on(&self, inode: &Arc<Inode>) -> Result<(), FsError> {
-        let relocation = inode.state().record.relocation;
-        match relocation {
-            Some(relocation) => self.travel(inode, relocation, None::<fn(&mut InodeRecord)>),
-            None => Ok(()),
+        let Some(relocation) = inode.state().record.relocation else {
+            return Ok(());
+        };
+        let result = self.travel(inode, relocation, None::<fn(&mut InodeRecord)>);
+        if result.is_err() && inode.state().record.relocation.is_none() {
+            // It is where it was.
+            self.charge_nobody(inode, relocation.to.lbas());
+            self.alloc().buddy.release(relocation.to);
+            return Ok(());
         }
+        result
     }
 
     fn travel(
@@ -75,6 +81,12 @@ impl<S: BlockStore> Fs<S> {
             number
         };
         let result = self.legs(inode, relocation, change);
+        if result == Err(FsError::NoSpace)
+            && inode.state().record.relocation.is_some()
+            && let Err(error) = self.go_back(inode, relocation)
+        {
+            tracing::warn!(%error, ino = %inode.ino, "a file stays half relocated");
+        }
         // Whether it has arrived or not: who waits for the end of the journey looks at the record next.
         inode.state().journey = Journey::Settled(number + 1);
         result
@@ -91,9 +103,17 @@ impl<S: BlockStore> Fs<S> {
             (state.record.range.ok_or(FsError::Invalid)?, state.size)
         };
         let new_size = relocation.size_after(size).ok_or(FsError::Invalid)?;
-        let mut next = 0;
+        let ways: Vec<Remap> = relocation
+            .stretches(old)
+            .map(|stretch| Remap {
+                from: old.start.offset(stretch.from),
+                to: relocation.target(stretch.to),
+                count: stretch.count,
+            })
+            .collect();
+        let mut next = old.start;
         loop {
-            let leg = self.next_leg(old, relocation, &mut next);
+            let leg = self.next_leg(&ways, &mut next);
             if !leg.last {
                 self.use_feature(Features::RELOCATIONS)?;
             }
@@ -124,7 +144,7 @@ impl<S: BlockStore> Fs<S> {
                 break;
             }
         }
-        // Only what is removed from a file of many terabytes is more than the last batch trims; nobody owns it any more.
+        // What is removed may be more than the last batch trims; nobody owns it any more.
         // The file has arrived either way: should this fail, the next mount trims it.
         match self.trim_now(old.lbas()) {
             Ok(()) => {
@@ -136,22 +156,54 @@ impl<S: BlockStore> Fs<S> {
         Ok(())
     }
 
-    /// What to remap next; `next` is the first grain of the old range that was not looked at.
-    fn next_leg(&self, old: Range, relocation: Relocation, next: &mut u64) -> Leg {
+    /// Takes a file that can not arrive back to where it was. While there is a snapshot, what is moved has to be kept for it
+    /// first, which takes space; what has been moved is kept, so this takes none.
+    fn go_back(&self, inode: &Arc<Inode>, relocation: Relocation) -> Result<(), FsError> {
+        let old = inode.state().record.range.ok_or(FsError::Invalid)?;
+        let ways: Vec<Remap> = relocation
+            .stretches(old)
+            .map(|stretch| {
+                let from = LbaRange::new(old.start.offset(stretch.from), stretch.count);
+                // Grains go in ascending order: up to the first that is still there, all have gone.
+                let left = self.store.next_mapped(from);
+                Remap {
+                    from: relocation.target(stretch.to),
+                    to: from.start,
+                    count: left.map_or(from.count, |lba| lba.0 - from.start.0),
+                }
+            })
+            .collect();
+        let mut next = relocation.to.start;
+        loop {
+            let leg = self.next_leg(&ways, &mut next);
+            let _change = lock(&inode.change);
+            let mut txn = Txn::default();
+            txn.batch.remaps = leg.remaps;
+            if leg.last {
+                txn.edit(inode, |record| record.relocation = None);
+            }
+            self.commit(txn)?;
+            if leg.last {
+                return Ok(());
+            }
+        }
+    }
+
+    /// What to remap next of `ways`, which are ascending; `next` is the first grain of their sources that was not looked at.
+    fn next_leg(&self, ways: &[Remap], next: &mut Lba) -> Leg {
         let mut leg = Leg::default();
         let mut room = AtomicBatch::MOVED_MAX;
-        for stretch in relocation.stretches(old) {
-            let end = stretch.from + stretch.count;
-            *next = (*next).max(stretch.from);
+        for way in ways {
+            let end = way.source().end();
+            *next = (*next).max(way.from);
             while *next < end {
-                let rest = LbaRange::new(old.start.offset(*next), end - *next);
+                let rest = LbaRange::new(*next, end.0 - next.0);
                 let Some(from) = self.store.next_mapped(rest) else {
                     *next = end;
                     break;
                 };
-                let grain = from.0 - old.start.0;
-                let to = relocation.target(grain - stretch.from + stretch.to);
-                let count = WINDOW.min(end - grain).min(room);
+                let to = way.renamed(from);
+                let count = WINDOW.min(end.0 - from.0).min(room);
                 if room == 0 {
                     return leg;
                 }
@@ -164,7 +216,7 @@ impl<S: BlockStore> Fs<S> {
                     _ => leg.remaps.push(Remap { from, to, count }),
                 }
                 room -= count;
-                *next = grain + count;
+                *next = from.offset(count);
             }
         }
         leg.last = true;

@@ -4,6 +4,7 @@ use std::ffi::OsStr;
 use std::sync::Arc;
 
 use super::create::lock_changes;
+use super::links::NameGoes;
 use super::lookup::{check_new_name, find_old_name, index_of, index_of_mut};
 use super::{Fs, Inode, SyncScope, Txn, exclusive, shared};
 use crate::dir::{DirPlan, Slot};
@@ -135,7 +136,7 @@ impl<S: BlockStore> Fs<S> {
         if slot.kind == FileKind::Directory {
             txn.edit(&dir, |record| record.nlink = record.nlink.saturating_sub(1));
         }
-        self.drop_name(&new, txn, now)?;
+        self.drop_name(&new, txn, now, NameGoes::Replaced)?;
         index.apply(plan);
         Ok(())
     }
@@ -228,7 +229,7 @@ impl<S: BlockStore> Fs<S> {
                 if new.kind == FileKind::Directory {
                     txn.edit(&to, |record| record.nlink = record.nlink.saturating_sub(1));
                 }
-                self.drop_name(new, txn, now)?;
+                self.drop_name(new, txn, now, NameGoes::Replaced)?;
             }
             (None, _) => self.commit(txn)?,
         }

@@ -206,7 +206,9 @@ impl<S: BlockStore> Fs<S> {
             }
         }
         if let Some(whole) = parts.whole(range) {
-            txn.batch.trims = self.trims_of(whole).ranges;
+            if self.store.next_mapped(whole).is_some() {
+                txn.batch.trims = vec![whole];
+            }
             txn.batch.zero(whole);
         }
         let now = self.now();

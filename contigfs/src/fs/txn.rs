@@ -25,6 +25,8 @@ pub(super) struct Txn {
     edits: Vec<Edit>,
     /// Changed extended attributes; what changes on media is in `batch`.
     pub(super) xattrs: Vec<(Arc<Inode>, Arc<XattrSet>)>,
+    /// Whatever the mount says of its metadata, nobody waits until this is durable.
+    unhurried: bool,
 }
 
 #[derive(Debug)]
@@ -43,6 +45,14 @@ enum Fate {
 }
 
 impl Txn {
+    /// For what is made good after a crash.
+    pub(super) fn unhurried() -> Self {
+        Self {
+            unhurried: true,
+            ..Self::default()
+        }
+    }
+
     /// Changes the record of an inode; the caller holds its `change`.
     pub(super) fn edit(&mut self, inode: &Arc<Inode>, change: impl FnOnce(&mut InodeRecord)) {
         let at = self
@@ -127,7 +137,10 @@ const _: () = assert!(COLD_BYTES * COLD_PER_GRAIN as usize == GRAIN_BYTES);
 impl<S: BlockStore> Fs<S> {
     /// Carries out a transaction, and makes it visible in memory. When it fails, nothing was changed.
     pub(super) fn commit(&self, txn: Txn) -> Result<(), FsError> {
-        self.commit_by(txn, |batch| self.carry_out(batch))
+        match txn.unhurried {
+            false => self.commit_by(txn, |batch| self.carry_out(batch)),
+            true => self.commit_by(txn, |batch| self.store.commit_relaxed(batch)),
+        }
     }
 
     /// As [`commit`](Self::commit); it is durable on return, and so are all before it.

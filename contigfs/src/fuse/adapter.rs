@@ -11,6 +11,7 @@ pub(super) use snapshots::WithSnapshots;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
+use super::appends::Appends;
 use super::attr::ShownOwner;
 use super::cache::PageCache;
 use super::message::{Malformed, Message};
@@ -46,10 +47,13 @@ pub(super) struct Adapter<S: BlockStore> {
     /// Flags of an open file; depends on what the kernel can do.
     open_flags: u32,
     cache: Arc<PageCache>,
+    appends: Arc<Appends>,
     /// If pages are shared with mappings.
     passthrough: Option<Arc<Passthrough<S>>>,
     /// What [`TARGET_XATTR`](super::mount::TARGET_XATTR) says.
     target: Option<String>,
+    /// Mounted so that nothing can be changed.
+    read_only: bool,
 }
 
 /// A request is answered, now or later; or it was not what it should be, which its reply says when it is dropped.
@@ -64,6 +68,7 @@ impl<S: BlockStore + 'static> Adapter<S> {
         passthrough: Option<Arc<Passthrough<S>>>,
         features: u64,
         target: Option<SocketAddr>,
+        read_only: bool,
     ) -> Self {
         let open_flags = if features & feature::DIRECT_IO_ALLOW_MMAP != 0 {
             OPEN_DIRECT_IO | OPEN_PARALLEL_DIRECT_WRITES
@@ -77,14 +82,19 @@ impl<S: BlockStore + 'static> Adapter<S> {
             shown,
             open_flags,
             cache,
+            appends: Arc::default(),
             passthrough,
             target: target.map(|at| at.to_string()),
+            read_only,
         }
     }
 
     /// What the kernel is told of a file that was opened with `flags`.
     fn open_out(&self, ino: InodeNo, flags: u32) -> OpenOut {
         self.cache.opened(ino);
+        let appends = flags as i32 & libc::O_APPEND != 0;
+        self.appends
+            .opened(ino, self.fs.size(ino).unwrap_or(0), appends);
         let shared = self.passthrough.as_ref().map(|p| p.opened(ino, flags));
         let (more, backing_id) = match shared {
             None => (0, 0),
@@ -165,6 +175,7 @@ impl<S: BlockStore + 'static> Serve for Adapter<S> {
 
 impl<S: BlockStore> Drop for Adapter<S> {
     fn drop(&mut self) {
+        self.fs.forget_replaced();
         if let Err(error) = self.fs.sync_all() {
             tracing::error!(%error, "unmount could not write everything");
         }

@@ -149,6 +149,10 @@ pub enum UnmountError {
     /// Some process has a file open there, or its working directory.
     #[error("{0} is in use: a process has a file open there or works in it")]
     Busy(PathBuf),
+    /// Unmounted here, but not everywhere: another mount namespace, as containers have one, has a copy of the mount of its own. It
+    /// is served there until it goes, or the process ends.
+    #[error("{0} is unmounted, but still mounted in another mount namespace (of a container, say)")]
+    Elsewhere(PathBuf),
     /// Unmounted, but not everything could be written.
     #[error("unmounted, but not everything is on media: {0}")]
     Flush(FsError),
@@ -236,6 +240,7 @@ pub fn mount_with_cache<S: BlockStore + 'static>(
                 passthrough.clone(),
                 features,
                 options.target,
+                options.read_only,
             );
             let adapter = WithSnapshots::new(adapter, Arc::clone(&fs), shown, options.read_only);
             let session = attached.serve(Arc::new(adapter), options.threads.max(1))?;
@@ -355,6 +360,10 @@ impl Mounted {
                 _ => other(&self.path, error),
             });
         }
+        if !session.ends_within(ELSEWHERE) {
+            self.session = Some(session);
+            return Err(UnmountError::Elsewhere(self.path.clone()));
+        }
         let joined = session.join();
         self.recaller = None;
         self.looker = None;
@@ -372,6 +381,9 @@ impl Drop for Mounted {
     }
 }
 
+/// Nobody has a file open when a mount has been taken away, so there is little left to serve, and then the kernel says that there is
+/// nobody any more: at once, unless the mount is elsewhere as well.
+const ELSEWHERE: std::time::Duration = std::time::Duration::from_secs(5);
 /// A process that just closed its last file may still count for a moment.
 const BUSY_RETRIES: u32 = 20;
 const BUSY_PAUSE: std::time::Duration = std::time::Duration::from_millis(25);

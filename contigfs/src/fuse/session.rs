@@ -4,6 +4,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
+use std::time::{Duration, Instant};
 
 use zerocopy::IntoBytes;
 
@@ -167,6 +168,18 @@ impl Session {
     /// Whether the mount has gone.
     pub(super) fn is_finished(&self) -> bool {
         self.threads.iter().all(JoinHandle::is_finished)
+    }
+
+    /// Whether the mount goes within so long.
+    pub(super) fn ends_within(&self, patience: Duration) -> bool {
+        let start = Instant::now();
+        while !self.is_finished() {
+            if start.elapsed() > patience {
+                return false;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        true
     }
 
     /// Waits until the mount has gone.

@@ -470,6 +470,7 @@ impl Workload<'_> {
             report.problems
         );
         let fs = self.mount(&store);
+        assert!(!fs.is_damaged(), "{at}: taken for damaged");
         let report = contigfs::check_with_data(&store);
         assert!(report.is_clean(), "{at}: after mount {:?}", report.problems);
         let left = (report.orphans, report.relocating, report.ownerless_grains);

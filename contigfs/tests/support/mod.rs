@@ -4,6 +4,7 @@
 pub mod acl;
 pub mod mounted;
 pub mod oracle;
+pub mod records;
 pub mod syscalls;
 
 use std::ffi::OsStr;

@@ -1,7 +1,9 @@
 //! System calls that the standard library lacks, as safe functions; and acting as somebody else.
 
 use std::ffi::CString;
+use std::fs::File;
 use std::io;
+use std::os::fd::{AsRawFd, FromRawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
@@ -128,4 +130,52 @@ fn in_thread<T: Send>(prepare: impl FnOnce() + Send, act: impl FnOnce() -> T + S
     };
     std::thread::scope(|scope| scope.spawn(run).join())
         .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}
+
+/// A handle as name_to_handle_at(2) gives it, of a link itself.
+#[repr(C, align(8))]
+pub struct Handle {
+    bytes: u32,
+    kind: i32,
+    handle: [u8; 128],
+}
+
+pub fn handle(path: &Path) -> io::Result<Handle> {
+    let path = c_path(path);
+    let (mut mount, mut handle) = (
+        0,
+        Handle {
+            bytes: 128,
+            kind: 0,
+            handle: [0; 128],
+        },
+    );
+    // SAFETY: a path that ends, room for a handle of the size that it says, and for a number.
+    answer(unsafe {
+        libc::syscall(
+            libc::SYS_name_to_handle_at,
+            libc::AT_FDCWD,
+            path.as_ptr(),
+            &raw mut handle,
+            &raw mut mount,
+            0,
+        )
+    })?;
+    Ok(handle)
+}
+
+/// open_by_handle_at(2), on the file system of a path.
+pub fn open_handle(mount: &Path, handle: &Handle, flags: i32) -> io::Result<File> {
+    let mount = File::open(mount)?;
+    // SAFETY: a descriptor and a handle, which it only reads.
+    let fd = answer(unsafe {
+        libc::syscall(
+            libc::SYS_open_by_handle_at,
+            mount.as_raw_fd(),
+            &raw const *handle,
+            flags | libc::O_CLOEXEC,
+        )
+    })?;
+    // SAFETY: it was opened for this.
+    Ok(unsafe { File::from_raw_fd(fd as i32) })
 }

@@ -12,25 +12,38 @@ use super::super::wire::{
     Getxattr, SETXATTR_ACL_KILL_SGID, SetattrIn, SetxattrExt, SetxattrIn, StatfsOut,
 };
 use super::{Adapter, Served};
+use crate::error::FsError;
+use crate::inode::{Attr, InodeNo};
 use crate::store::BlockStore;
 use crate::xattr::XattrMode;
 
 impl<S: BlockStore + 'static> Adapter<S> {
     pub(super) fn getattr(&self, message: Message<'_>, reply: Reply) -> Served {
-        let attr = self.fs.attr(message.ino());
+        let attr = self.told(message.ino());
         reply.with(attr, |attr| self.shown.attr_reply(&attr));
         Ok(())
     }
 
     pub(super) fn statx(&self, message: Message<'_>, reply: Reply) -> Served {
-        let attr = self.fs.attr(message.ino());
+        let attr = self.told(message.ino());
         reply.with(attr, |attr| self.shown.statx_reply(&attr));
         Ok(())
     }
 
+    /// Attributes for the kernel.
+    fn told(&self, ino: InodeNo) -> Result<Attr, FsError> {
+        let attr = self.fs.attr(ino)?;
+        self.appends.told(ino, attr.size);
+        Ok(attr)
+    }
+
     pub(super) fn setattr(&self, mut message: Message<'_>, reply: Reply) -> Served {
         let wanted: SetattrIn = message.take()?;
-        let attr = self.fs.set_attr(message.ino(), &set_attr(&wanted));
+        let set = set_attr(&wanted);
+        let attr = self.fs.set_attr(message.ino(), &set);
+        if let (Ok(attr), Some(_)) = (&attr, set.size) {
+            self.appends.resized(attr.ino, attr.size);
+        }
         reply.with(attr, |attr| self.shown.attr_reply(&attr));
         Ok(())
     }

@@ -6,8 +6,9 @@ use zerocopy::IntoBytes;
 
 use super::super::message::Message;
 use super::super::reply::Reply;
-use super::super::wire::{Dirent, OpenOut, ReadIn};
+use super::super::wire::{Dirent, EntryOut, OpenOut, ReadIn};
 use super::{Adapter, Served};
+use crate::error::FsError;
 use crate::fs::{DirEntry, Remember};
 use crate::inode::InodeNo;
 use crate::store::BlockStore;
@@ -96,8 +97,11 @@ impl<S: BlockStore + 'static> Adapter<S> {
             // The kernel does not count `.` and `..` as lookups. A name that is gone meanwhile is left out.
             let dots = entry.name == "." || entry.name == "..";
             let remember = if dots { Remember::No } else { Remember::Yes };
-            let Ok(attr) = self.fs.lookup_remember(parent, &entry.name, remember) else {
-                return true;
+            let attr = match self.fs.lookup_remember(parent, &entry.name, remember) {
+                Ok(attr) => attr,
+                Err(FsError::NotFound) => return true,
+                // The name is there, whatever is wrong with what it leads to: without a number the kernel asks for that by itself.
+                Err(_) => return names.add(EntryOut::default().as_bytes(), &self.numbered(entry)),
             };
             let entry = self.numbered(DirEntry {
                 ino: attr.ino,

@@ -7,6 +7,7 @@ use std::thread::Builder;
 
 use zerocopy::IntoBytes;
 
+use super::super::appends::Placed;
 use super::super::cache::Window;
 use super::super::ioctl::{self, project, quota};
 use super::super::message::Message;
@@ -60,6 +61,7 @@ impl<S: BlockStore + 'static> Adapter<S> {
     pub(super) fn release(&self, mut message: Message<'_>, reply: Reply) -> Served {
         let what: ReleaseIn = message.take()?;
         self.cache.released(message.ino());
+        self.appends.released(message.ino());
         if let Some(passthrough) = &self.passthrough {
             passthrough.released(message.ino(), what.flags);
         }
@@ -112,20 +114,26 @@ impl<S: BlockStore + 'static> Adapter<S> {
             // pages, which cannot be recalled then, and need not be.
             let past_cache = self.open_flags & OPEN_DIRECT_IO != 0;
             let admits = || !(past_cache && self.cache.has_copies(ino));
-            let offset = match past_cache && what.flags as i32 & libc::O_APPEND != 0 {
-                true => match self.end_of(ino) {
-                    Ok(end) => end,
+            let placed = match past_cache && what.flags as i32 & libc::O_APPEND != 0 {
+                true => match self.place_append(ino, offset, data.len()) {
+                    Ok(placed) => Some(placed),
                     Err(error) => {
                         reply.error(error);
                         return Ok(());
                     }
                 },
-                false => offset,
+                false => None,
             };
+            let offset = placed.as_ref().map_or(offset, |placed| placed.offset);
             match self.fs.write_if(ino, offset, data, options, &admits) {
-                Ok(Some(n)) => Ok(n),
+                Ok(Some(n)) => {
+                    if placed.is_none() {
+                        self.appends.wrote(ino, offset + n as u64);
+                    }
+                    Ok(n)
+                }
                 Ok(None) => {
-                    self.write_past_copies(ino, offset, data, options, reply);
+                    self.write_past_copies(ino, (offset, placed), data, options, reply);
                     return Ok(());
                 }
                 Err(error) => Err(error),
@@ -135,11 +143,11 @@ impl<S: BlockStore + 'static> Adapter<S> {
         Ok(())
     }
 
-    /// Where an append goes. The kernel sends the end that it knows of, which a remote peer may have moved without it; and
-    /// it lets nobody else on the mount write until this is answered. (It appends also what a caller of `pwritev2` wants
-    /// elsewhere by `RWF_NOAPPEND`, because nothing tells the two apart.)
-    fn end_of(&self, ino: InodeNo) -> Result<u64, FsError> {
-        Ok(self.fs.attr(ino)?.size)
+    /// Gives an append its place. (It is one also when a caller of `pwritev2` wants it elsewhere by `RWF_NOAPPEND`, because
+    /// nothing tells the two apart.)
+    fn place_append(&self, ino: InodeNo, offset: u64, len: usize) -> Result<Placed, FsError> {
+        let end = || self.fs.size(ino);
+        self.appends.place(ino, offset, len as u64, end)
     }
 
     /// Pages of mappings that were stored to. What was stored past them meanwhile is left alone.
@@ -168,17 +176,22 @@ impl<S: BlockStore + 'static> Adapter<S> {
     fn write_past_copies(
         &self,
         ino: InodeNo,
-        offset: u64,
+        (offset, placed): (u64, Option<Placed>),
         data: &[u8],
         options: WriteOptions,
         reply: Reply,
     ) {
         let (fs, data) = (Arc::clone(&self.fs), data.to_vec());
+        let appends = Arc::clone(&self.appends);
         let bytes = offset..offset.saturating_add(data.len() as u64);
         self.cache.recall(ino, bytes, move |window| {
             let result = fs.write(ino, offset, &data, options);
             // Of a write that failed nothing need be kept, but what it did must be seen all the same.
             let n = *result.as_ref().unwrap_or(&0) as u64;
+            if placed.is_none() {
+                appends.wrote(ino, offset + n);
+            }
+            drop(placed);
             answer_change(window, offset..offset + n, move || {
                 reply.with(result, written)
             });
@@ -238,9 +251,24 @@ impl<S: BlockStore + 'static> Adapter<S> {
             reply.errno(libc::ENXIO);
             return Ok(());
         }
-        let found = self.fs.seek(message.ino(), what.offset, to);
+        let ino = message.ino();
+        let is_shared = || (self.passthrough.as_ref()).is_some_and(|p| p.is_shared(ino));
+        let found = match self.cache.has_copies(ino) || is_shared() {
+            false => self.fs.seek(ino, what.offset, to),
+            true => self.seek_under_copies(ino, what.offset, to),
+        };
         reply.with(found, |offset| LseekOut { offset });
         Ok(())
+    }
+
+    /// Mappings may have stored anywhere, and the kernel does not write that back before it asks: nothing is known to be a hole.
+    fn seek_under_copies(&self, ino: InodeNo, offset: u64, to: SeekTo) -> Result<u64, FsError> {
+        let size = self.fs.size(ino)?;
+        match to {
+            _ if offset >= size => Err(FsError::BehindEnd),
+            SeekTo::Data => Ok(offset),
+            SeekTo::Hole => Ok(size),
+        }
     }
 
     pub(super) fn copy_file_range(&self, mut message: Message<'_>, reply: Reply) -> Served {
@@ -277,7 +305,7 @@ impl<S: BlockStore + 'static> Adapter<S> {
     fn is_of_whole_pages(&self, copy: &CopyRange) -> bool {
         let is_border = |offset: u64| offset.is_multiple_of(ftl::GRAIN_BYTES as u64);
         let end = copy.to_offset.saturating_add(copy.len);
-        let is_behind = || self.fs.attr(copy.to).is_ok_and(|attr| end >= attr.size);
+        let is_behind = || self.fs.size(copy.to).is_ok_and(|size| end >= size);
         is_border(copy.to_offset) && (is_border(end) || is_behind())
     }
 
@@ -290,6 +318,10 @@ impl<S: BlockStore + 'static> Adapter<S> {
         );
         let answer = match what.cmd {
             ioctl::FITRIM => ioctl::trim(uid, bytes, argument).map(Vec::from),
+            // The kernel asks about a mount only those requests that it knows.
+            ioctl::QUOTA | ioctl::GROW if self.read_only && changes(what.cmd, argument) => {
+                Err(libc::EROFS)
+            }
             ioctl::QUOTA if quota::takes_long(argument) => {
                 self.change_quota(message.ino(), uid, argument, reply);
                 return Ok(());
@@ -324,6 +356,11 @@ fn answer_change(window: Window, bytes: Range<u64>, answer: impl FnOnce() + Send
         None => answer(),
         Some(stale) => stale.recall(answer),
     }
+}
+
+/// Whether a request of ours changes the volume.
+fn changes(command: u32, argument: &[u8]) -> bool {
+    command != ioctl::QUOTA || quota::takes_long(argument)
 }
 
 fn answer_ioctl(reply: Reply, answer: Result<Vec<u8>, i32>) {

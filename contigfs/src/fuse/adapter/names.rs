@@ -1,6 +1,7 @@
 //! Requests about names: finding, making, and removing them.
 
 use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 
 use super::super::message::Message;
 use super::super::reply::Reply;
@@ -23,7 +24,11 @@ impl<S: BlockStore + 'static> Adapter<S> {
 
     pub(super) fn lookup(&self, mut message: Message<'_>, reply: Reply) -> Served {
         let name = message.name()?;
-        let found = self.fs.lookup_remember(message.ino(), name, Remember::Yes);
+        let found = match name.as_bytes() {
+            // Of a file, too: somebody has its number from a handle.
+            b"." => self.fs.remember(message.ino()),
+            _ => self.fs.lookup_remember(message.ino(), name, Remember::Yes),
+        };
         self.entry(reply, found)
     }
 
@@ -148,6 +153,11 @@ impl<S: BlockStore + 'static> Adapter<S> {
         let node = node(&message, FileKind::File, (what.mode, what.umask), 0);
         let (parent, remember) = (message.ino(), Remember::Yes);
         let made = self.fs.create_remember(parent, name, &node, remember, true);
+        if made == Err(FsError::Exists) && what.flags & libc::O_EXCL as u32 == 0 {
+            // Somebody else, not through this mount, was faster: the kernel looks again, and who may open it.
+            reply.errno(libc::ESTALE);
+            return Ok(());
+        }
         self.opened(made, what.flags, reply);
         Ok(())
     }

@@ -96,7 +96,7 @@ impl<S: BlockStore + 'static> WithSnapshots<S> {
         };
         // Through the kernel's cache: what is in it never changes.
         let cache = PageCache::new(Box::new(Unheard));
-        let view = Arc::new(Adapter::new(opened, shown, cache, None, 0, None));
+        let view = Arc::new(Adapter::new(opened, shown, cache, None, 0, None, true));
         views.insert(snapshot.number, Arc::clone(&view));
         Ok(view)
     }

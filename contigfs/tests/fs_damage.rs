@@ -1,0 +1,317 @@
+//! I7, M5: damage that a mount must not make worse. What a repair would have saved is still there after a mount, and
+//! what is on the media ends no thread and no program that looks at it.
+
+mod support;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use contigfs::{
+    BlockStore, ByteAddr, Care, Fs, FsError, InodeNo, MemStore, NewNode, Problem, StoreError,
+    WriteOptions, check, repair,
+};
+use ftl::{AtomicBatch, Lba, LbaRange, Space};
+use support::records::{TABLES, craft_record, zero_record};
+use support::{content, fresh, name};
+
+const ROOT: InodeNo = InodeNo::ROOT;
+const EIO: i32 = 5;
+
+/// A store that counts calls.
+struct Counting {
+    store: Arc<MemStore>,
+    reads: AtomicU64,
+    /// Of them, those of cold records.
+    cold_reads: AtomicU64,
+    lookups: AtomicU64,
+}
+
+impl Counting {
+    fn new(store: &Arc<MemStore>) -> Self {
+        Self {
+            store: Arc::clone(store),
+            reads: AtomicU64::new(0),
+            cold_reads: AtomicU64::new(0),
+            lookups: AtomicU64::new(0),
+        }
+    }
+
+    /// Calls that only look, so far.
+    fn looks(&self) -> u64 {
+        self.reads.load(Relaxed) + self.lookups.load(Relaxed)
+    }
+}
+
+impl BlockStore for Counting {
+    fn read(&self, at: ByteAddr, buf: &mut [u8]) -> Result<(), StoreError> {
+        self.reads.fetch_add(1, Relaxed);
+        let cold = LbaRange::new(TABLES[1], 1 << 27);
+        self.cold_reads
+            .fetch_add(u64::from(cold.contains(at.lba())), Relaxed);
+        self.store.read(at, buf)
+    }
+
+    fn write(&self, at: ByteAddr, data: &[u8]) -> Result<(), StoreError> {
+        self.store.write(at, data)
+    }
+
+    fn commit(&self, batch: AtomicBatch) -> Result<(), StoreError> {
+        self.store.commit(batch)
+    }
+
+    fn sync(&self, range: LbaRange) -> Result<(), StoreError> {
+        self.store.sync(range)
+    }
+
+    fn next_mapped(&self, range: LbaRange) -> Option<Lba> {
+        self.lookups.fetch_add(1, Relaxed);
+        self.store.next_mapped(range)
+    }
+
+    fn space(&self) -> Space {
+        self.store.space()
+    }
+}
+
+/// Files `f0`, `f1`, ... in the root directory, each with its name as its content if it has `content`. Their numbers are 2,
+/// 3, ...
+fn with_files(count: u64, content: bool) -> Arc<MemStore> {
+    let (store, fs) = fresh(10_000);
+    for n in 0..count {
+        let label = format!("f{n}");
+        let new = fs.create(ROOT, name(&label), &NewNode::file()).unwrap();
+        assert_eq!(new.ino.0, n + 2);
+        if content {
+            fs.write(new.ino, 0, label.as_bytes(), WriteOptions::default())
+                .unwrap();
+        }
+    }
+    fs.sync_all().unwrap();
+    store
+}
+
+fn mount(store: &Arc<MemStore>) -> Fs<Arc<MemStore>> {
+    Fs::mount(Arc::clone(store)).unwrap()
+}
+
+/// Whatever is made now has no number that was given before, and nothing that is mapped in its range.
+fn make_some(fs: &Fs<Arc<MemStore>>, numbers: std::ops::Range<u64>) {
+    let mapped = fs.store().mapped();
+    for n in 0..3 {
+        let label = format!("new{n}");
+        let ino = fs.create(ROOT, name(&label), &NewNode::file()).unwrap().ino;
+        assert!(!numbers.contains(&ino.0), "{ino} is in use");
+        let range = fs.file_extent(ino).unwrap().range;
+        assert!(!mapped.iter().any(|&lba| range.contains(lba)), "{range:?}");
+        fs.write(ino, 0, b"new", WriteOptions::default()).unwrap();
+    }
+    fs.sync_all().unwrap();
+}
+
+/// Every file is there, with its content.
+fn assert_whole(store: &Arc<MemStore>, count: u64) {
+    let fs = mount(store);
+    assert!(!fs.is_damaged());
+    for n in 0..count {
+        let label = format!("f{n}");
+        let ino = fs.lookup(ROOT, name(&label)).unwrap().ino;
+        assert_eq!(content(&fs, ino).unwrap(), label.as_bytes());
+    }
+}
+
+/// A record of the inode table that says less than there is costs nothing: the records behind it count, a mount frees
+/// nothing of theirs and gives nobody their numbers, and they can be used and removed.
+#[test]
+fn a_table_that_says_less_than_there_is_hides_nothing() {
+    let store = with_files(200, true);
+    craft_record(&store, InodeNo::TABLE, |record| {
+        record[8..16].copy_from_slice(&4096u64.to_le_bytes());
+    });
+    let is_behind = |problem: &Problem| matches!(problem, Problem::BehindTable { .. });
+    assert!(check(&store).problems.iter().any(is_behind));
+    let mapped = store.mapped();
+    let fs = mount(&store);
+    assert!(fs.is_damaged());
+    assert_eq!(store.mapped(), mapped);
+    let ino = fs.lookup(ROOT, name("f180")).unwrap().ino;
+    assert_eq!(content(&fs, ino).unwrap(), b"f180");
+    make_some(&fs, 0..202);
+    fs.unlink(ROOT, name("f199")).unwrap();
+    drop(fs);
+    let report = repair(&store, Care::Safe).unwrap();
+    assert!(report.after.is_clean(), "{:?}", report.after.problems);
+    assert_whole(&store, 199);
+}
+
+/// The same without a record that can be read, and with grains of cold records alone behind the last hot one.
+#[test]
+fn a_lost_table_record_hides_nothing() {
+    let store = with_files(200, true);
+    store.poke(ByteAddr::new(TABLES[0], 3), |byte| byte ^ 1);
+    let hot = LbaRange::new(TABLES[0].offset(1), 1);
+    store.commit(trim(hot)).unwrap();
+    let mapped = store.mapped();
+    let fs = mount(&store);
+    assert!(fs.is_damaged());
+    assert_eq!(store.mapped(), mapped);
+    assert_eq!(errno_of(&fs, "f180"), EIO);
+    assert!(fs.lookup(ROOT, name("f100")).is_ok());
+    make_some(&fs, 0..202);
+}
+
+fn trim(range: LbaRange) -> AtomicBatch {
+    AtomicBatch {
+        trims: vec![range],
+        ..AtomicBatch::default()
+    }
+}
+
+fn errno_of(fs: &Fs<Arc<MemStore>>, label: &str) -> i32 {
+    fs.lookup(ROOT, name(label)).unwrap_err().errno()
+}
+
+/// A hot record that says "free" while the cold one is there costs its inode, and no more: a mount keeps its data and its
+/// number, and a repair after the mount finds what it would have found before.
+#[test]
+fn a_missing_record_frees_nothing() {
+    let store = with_files(100, true);
+    let victim = InodeNo(52);
+    zero_record(&store, victim);
+    let is_of_victim =
+        |problem: &Problem| matches!(problem, Problem::Record { ino, .. } if *ino == victim);
+    assert!(check(&store).problems.iter().any(is_of_victim));
+    let mapped = store.mapped();
+    let fs = mount(&store);
+    assert!(fs.is_damaged());
+    assert_eq!(store.mapped(), mapped);
+    assert_eq!(errno_of(&fs, "f50"), EIO);
+    assert_eq!(fs.unlink(ROOT, name("f50")).unwrap_err().errno(), EIO);
+    assert!(fs.lookup(ROOT, name("f51")).is_ok());
+    make_some(&fs, 0..102);
+    drop(fs);
+    let report = repair(&store, Care::Full).unwrap();
+    assert!(report.after.is_clean(), "{:?}", report.after.problems);
+    let fs = mount(&store);
+    let ino = fs.lookup(ROOT, name("f50")).unwrap().ino;
+    let found = content(&fs, ino).unwrap();
+    assert!(found.starts_with(b"f50"), "{found:?}");
+}
+
+/// A grain of hot records that is gone, with inodes that have no data: nothing is mapped that nobody owns, and still
+/// nobody gets their numbers.
+#[test]
+fn a_missing_grain_of_records_frees_no_number() {
+    let store = with_files(200, false);
+    let second = LbaRange::new(TABLES[0].offset(1), 1);
+    store.commit(trim(second)).unwrap();
+    let cold_before = cold_records(&store);
+    let fs = mount(&store);
+    assert!(fs.is_damaged());
+    assert_eq!(errno_of(&fs, "f180"), EIO);
+    make_some(&fs, 0..202);
+    drop(fs);
+    let cold = cold_records(&store);
+    assert_eq!(cold[2 * 128..202 * 128], cold_before[2 * 128..202 * 128]);
+}
+
+/// The cold records of the first 256 inodes.
+fn cold_records(store: &MemStore) -> Vec<u8> {
+    let mut bytes = vec![0; 256 * 128];
+    store.read(ByteAddr::new(TABLES[1], 0), &mut bytes).unwrap();
+    bytes
+}
+
+/// A volume that is whole is not taken for a damaged one: not with gaps where inodes were freed, not with a grain of zeros
+/// where a crash has come between the end of an inode and that of its grain, and not with grains that nobody owns, which
+/// go. And mounting it does not read the cold records, but for what says nothing else about itself.
+#[test]
+fn a_healthy_volume_is_not_damaged() {
+    let store = with_files(500, true);
+    let fs = mount(&store);
+    for n in (0..500).filter(|n| n % 3 == 0 || (100..400).contains(n)) {
+        fs.unlink(ROOT, name(&format!("f{n}"))).unwrap();
+    }
+    fs.sync_all().unwrap();
+    drop(fs);
+    // The second and the third grain of hot records are gone, and with them all cold grains of theirs.
+    let zeros = [0; 4096];
+    for lba in [TABLES[0].offset(2), TABLES[1].offset(8)] {
+        assert_eq!(store.next_mapped(LbaRange::new(lba, 1)), None);
+        store.write(ByteAddr::new(lba, 0), &zeros).unwrap();
+    }
+    let counting = Counting::new(&store);
+    let fs = Fs::mount(&counting).unwrap();
+    assert!(!fs.is_damaged());
+    assert_eq!(counting.cold_reads.load(Relaxed), 1);
+    drop(fs);
+    let nobodys = LbaRange::new(Lba(1 << 45), 1);
+    store
+        .write(ByteAddr::new(nobodys.start, 0), b"nobody's")
+        .unwrap();
+    let fs = mount(&store);
+    assert!(!fs.is_damaged());
+    assert_eq!(store.next_mapped(nobodys), None);
+    assert_eq!(fs.lookup_path("/f1").unwrap(), InodeNo(3));
+}
+
+/// Without a record for it, a number is nobody's, whatever was written behind the back of the mount.
+#[test]
+fn a_number_that_is_free_leads_nowhere() {
+    let store = with_files(3, true);
+    let fs = mount(&store);
+    fs.unlink(ROOT, name("f2")).unwrap();
+    assert_eq!(fs.attr(InodeNo(4)), Err(FsError::NotFound));
+    drop(fs);
+    let (other, free) = (with_files(3, true), InodeNo(4));
+    let fs = mount(&store);
+    for (lba, record) in [(TABLES[0], 32), (TABLES[1], 128)] {
+        let at = ByteAddr::new(lba, free.0 * record);
+        let mut bytes = vec![0; record as usize];
+        other.read(at, &mut bytes).unwrap();
+        store.write(at, &bytes).unwrap();
+    }
+    assert_eq!(fs.attr(free), Err(FsError::NotFound));
+}
+
+/// A directory whose record says that it is as large as a range can be is listed as fast as any: it is refused, and one that
+/// is as large as a directory may be costs what is mapped of it.
+#[test]
+fn a_huge_directory_is_listed_in_no_time() {
+    let (store, fs) = fresh(1000);
+    let make = |dir, label, node: &NewNode| fs.create(dir, name(label), node).unwrap().ino;
+    let dir = make(ROOT, "d", &NewNode::directory());
+    make(dir, "x", &NewNode::file());
+    fs.sync_all().unwrap();
+    drop(fs);
+    let list = |bytes: u64, order: u8| {
+        craft_record(&store, dir, |record| {
+            if order > 20 {
+                record[..8].copy_from_slice(&(1u64 << order).to_le_bytes());
+            }
+            record[8..16].copy_from_slice(&bytes.to_le_bytes());
+            record[26] = order;
+        });
+        let counting = Counting::new(&store);
+        let fs = Fs::mount(&counting).unwrap();
+        // Loads it, so that only the listing is counted.
+        let size = fs.attr(dir).unwrap().size;
+        assert_eq!(size, bytes);
+        let before = counting.looks();
+        let mut labels = Vec::new();
+        let listed = fs.readdir(dir, 0, |entry| {
+            labels.push(entry.name);
+            true
+        });
+        let looks = counting.looks() - before;
+        assert!(looks <= 8, "{looks} calls of the store");
+        assert_eq!(listed.is_err(), fs.lookup(dir, name("x")).is_err());
+        listed.map(|()| labels.len())
+    };
+    // All units that a directory may have, at the place where it is.
+    assert_eq!(list(1 << 32, 20), Ok(3));
+    for shift in [33, 36, 62] {
+        let refused = list(1 << shift, 50).unwrap_err();
+        assert_eq!(refused.errno(), EIO, "2^{shift} bytes");
+    }
+    assert_eq!(list((1 << 32) + 4096, 50).unwrap_err().errno(), EIO);
+}
