@@ -26,6 +26,8 @@ pub enum Bug {
     SealNotAwaited,
     /// A member looks at its log and reports that it has sealed before its engine has stopped.
     SealedBeforeClosed,
+    /// A member looks at its log and reports that it has sealed while it recovers for an earlier epoch.
+    WorkNotAwaited,
     /// An engine looks at its read lease before it waits for what comes, and not after it has taken bytes.
     LeaseLookedAtEarly,
     /// A dirty object is answered like a clean one.

@@ -4,12 +4,14 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use offload_chain::client::{Client, ClientError, ClientSettings};
-use offload_chain::config::{Event, Expect, FileStore, Request, Revision, Store};
+use offload_chain::config::{Event, Expect, FileStore, Reply, Request, Revision, Store, Ticket};
 use offload_chain::group::{Durability, Topology};
 use offload_chain::host::{Host, HostSettings, Timing};
 use offload_chain::lock::LockId;
 use offload_chain::log::{Entry, Preset};
-use offload_chain::membership::{Birth, CONFIG, Configuration, MemberId, SlowPolicy, encode};
+use offload_chain::membership::{
+    Birth, CONFIG, Configuration, MEMBER, MemberId, Report, SLOT, SlowPolicy, decode, encode,
+};
 use offload_chain::read::Object;
 use tempfile::TempDir;
 
@@ -22,18 +24,24 @@ struct Group {
 
 impl Group {
     fn create(members: u32, executes: bool) -> Self {
+        Self::born(
+            members,
+            Birth {
+                locks: 4,
+                ring_bytes: 16 << 10,
+                data_bytes: 64 << 10,
+                salt: 77,
+                token: [5; 16],
+                topology: Topology::Chain,
+                executes,
+                durable: true,
+            },
+        )
+    }
+
+    fn born(members: u32, birth: Birth) -> Self {
         let group = Self {
             dir: tempfile::tempdir().unwrap(),
-        };
-        let birth = Birth {
-            locks: 4,
-            ring_bytes: 16 << 10,
-            data_bytes: 64 << 10,
-            salt: 77,
-            token: [5; 16],
-            topology: Topology::Chain,
-            executes,
-            durable: true,
         };
         let mut store = group.store();
         store.submit(Request::Put {
@@ -72,9 +80,13 @@ impl Group {
     }
 
     fn client(&self, preset: Preset) -> Client {
+        self.client_of(preset, timing())
+    }
+
+    fn client_of(&self, preset: Preset, timing: Timing) -> Client {
         let settings = ClientSettings {
             preset,
-            timing: timing(),
+            timing,
             timeout: LONG,
             ..ClientSettings::default()
         };
@@ -88,6 +100,7 @@ fn timing() -> Timing {
         period: Duration::from_millis(100),
         misses: 20,
         patience: Duration::from_secs(1),
+        media_patience: Duration::from_secs(1),
         read_lease: Duration::from_secs(1),
     }
 }
@@ -311,5 +324,209 @@ fn records_are_read_beside_those_under_way() {
     client.wait_for(last).unwrap();
     assert_eq!(client.records().unwrap().len() as u64, last);
     client.unlock(LockId::LOG).unwrap();
+    client.leave();
+}
+
+/// K2: a lock that was not to be had in time is not had, whether the members had given it by then or not.
+#[test]
+fn a_lock_that_came_too_late_is_given_back() {
+    let group = Group::create(2, true);
+    let _hosts: Vec<Host> = (1..=2).map(|member| group.serve(member)).collect();
+    let (mut one, mut other) = (group.client(Preset::STRICT), group.client(Preset::STRICT));
+    let lock = LockId(2);
+    for _ in 0..10 {
+        match one.rd_lock(lock, 1, Duration::ZERO) {
+            Ok(_) => one.rd_unlock(lock).unwrap(),
+            Err(ClientError::TimedOut(_)) => {}
+            Err(error) => panic!("{error}"),
+        }
+        wait_for("nothing is left of it", || {
+            one.turn(Duration::from_millis(5)).unwrap();
+            one.rd_lock(lock, 1, LONG).is_ok()
+        });
+        one.rd_unlock(lock).unwrap();
+        other.lock(lock, LONG).unwrap();
+        other.unlock(lock).unwrap();
+    }
+    one.leave();
+    other.leave();
+}
+
+/// K1: who leaves leaves no lock behind: neither one that it has, nor one that it has asked for and not heard of.
+#[test]
+fn who_leaves_leaves_no_lock_behind() {
+    let group = Group::create(2, true);
+    let _hosts: Vec<Host> = (1..=2).map(|member| group.serve(member)).collect();
+    let mut other = group.client(Preset::STRICT);
+    let lock = LockId(2);
+    for _ in 0..5 {
+        let mut one = group.client(Preset::STRICT);
+        match one.lock(lock, Duration::ZERO) {
+            Ok(_) => one.unlock(lock).unwrap(),
+            Err(ClientError::TimedOut(_)) => {}
+            Err(error) => panic!("{error}"),
+        }
+        one.leave();
+        other.lock(lock, LONG).unwrap();
+        other.unlock(lock).unwrap();
+    }
+    let missed_soon = Timing {
+        misses: 5,
+        ..timing()
+    };
+    let mut one = group.client_of(Preset::STRICT, missed_soon);
+    one.rd_lock(lock, 1, LONG).unwrap();
+    one.leave();
+    other.lock(lock, LONG).unwrap();
+    other.unlock(lock).unwrap();
+    other.leave();
+}
+
+/// K1, I13: where a lock is free, all members have what was done under it.
+#[test]
+fn what_was_done_under_a_lock_is_done_when_it_is_free() {
+    let group = Group::create(3, true);
+    let _hosts: Vec<Host> = (1..=3).map(|member| group.serve(member)).collect();
+    let mut client = group.client(Preset::STRICT);
+    let lock = LockId(2);
+    client.lock(LockId::LOG, LONG).unwrap();
+    let data_at = client.layout().data_at();
+    let mut record = 0u64;
+    for _ in 0..3 {
+        client.lock(lock, LONG).unwrap();
+        for _ in 0..200 {
+            record += 1;
+            client.submit(entry(0, &record.to_le_bytes())).unwrap();
+        }
+        client.unlock(lock).unwrap();
+        for place in 0..3 {
+            let found = client.read_memory(place, data_at, 8).unwrap();
+            assert_eq!(found, record.to_le_bytes(), "member {place}");
+        }
+    }
+    client.unlock(LockId::LOG).unwrap();
+    client.leave();
+}
+
+/// I18: the longest record that the ring takes is appended, though no gWRITE is so long.
+#[test]
+fn the_longest_record_is_appended() {
+    let (ring, data) = (4 << 20, 3 << 20);
+    let birth = Birth {
+        locks: 2,
+        ring_bytes: ring,
+        data_bytes: data,
+        salt: 78,
+        token: [6; 16],
+        topology: Topology::Chain,
+        executes: true,
+        durable: true,
+    };
+    let group = Group::born(2, birth);
+    let _hosts: Vec<Host> = (1..=2).map(|member| group.serve(member)).collect();
+    let mut client = group.client(Preset::STRICT);
+    client.lock(LockId::LOG, LONG).unwrap();
+    let longest = (ring / 2) as usize - 64;
+    for byte in 1..=4u8 {
+        client.append(entry(3, &vec![byte; longest])).unwrap();
+        client.append(entry(2, &[byte; 2])).unwrap();
+    }
+    client.unlock(LockId::LOG).unwrap();
+    let data_at = client.layout().data_at();
+    for place in 0..2 {
+        let found = client.read_memory(place, data_at, longest + 4).unwrap();
+        assert_eq!(found[..2], [0; 2], "member {place}");
+        assert!(found[2..longest + 3].iter().all(|byte| *byte == 4));
+        assert_eq!(found[longest + 3], 0);
+    }
+    client.leave();
+}
+
+/// I18: a record that the members cannot make durable is refused.
+#[test]
+fn what_cannot_be_durable_is_refused() {
+    let birth = Birth {
+        locks: 2,
+        ring_bytes: 16 << 10,
+        data_bytes: 4096,
+        salt: 79,
+        token: [7; 16],
+        topology: Topology::Chain,
+        executes: true,
+        durable: false,
+    };
+    let group = Group::born(1, birth);
+    let _host = group.serve(1);
+    let mut client = group.client(Preset::STRICT);
+    client.lock(LockId::LOG, LONG).unwrap();
+    let refused = client.append(entry(0, b"x"));
+    assert!(matches!(refused, Err(ClientError::Group(_))), "{refused:?}");
+    client.unlock(LockId::LOG).unwrap();
+    client.leave();
+    let mut client = group.client(Preset::VOLATILE);
+    client.lock(LockId::LOG, LONG).unwrap();
+    client.append(entry(0, b"x")).unwrap();
+    client.unlock(LockId::LOG).unwrap();
+    client.leave();
+}
+
+/// A store that says of a member that it is where nobody is.
+struct Misled(FileStore, MemberId);
+
+impl Store for Misled {
+    fn submit(&mut self, request: Request) -> Ticket {
+        self.0.submit(request)
+    }
+
+    fn poll(&mut self) -> Option<Event> {
+        let mut event = self.0.poll()?;
+        if let Event::Answer(_, Ok(Reply::Items(items, _))) = &mut event {
+            for item in items.iter_mut().filter(|item| item.key.starts_with(MEMBER)) {
+                let mut report: Report = decode(item).unwrap();
+                if report.seat.id == self.1 {
+                    report.address = "127.0.0.1:1".to_owned();
+                    item.value = encode(&report);
+                }
+            }
+        }
+        Some(event)
+    }
+}
+
+/// I16: a client that cannot reach a member which everybody else reaches does not hold them up by one epoch after the other.
+#[test]
+fn a_client_that_is_cut_off_leaves_others_alone() {
+    let group = Group::create(2, true);
+    let _hosts: Vec<Host> = (1..=2).map(|member| group.serve(member)).collect();
+    let mut client = group.client(Preset::STRICT);
+    client.lock(LockId::LOG, LONG).unwrap();
+    let before = client.configuration().epoch.0;
+    let cut_off = std::thread::spawn({
+        let store = Misled(group.store(), MemberId(2));
+        let settings = ClientSettings {
+            timing: timing(),
+            timeout: Duration::from_secs(3),
+            ..ClientSettings::default()
+        };
+        move || Client::connect(Box::new(store), settings).map(drop)
+    });
+    let mut record = 0;
+    while !cut_off.is_finished() {
+        record += 1;
+        client.append(entry(0, &u64::to_le_bytes(record))).unwrap();
+    }
+    let error = cut_off.join().unwrap().unwrap_err();
+    assert!(matches!(error, ClientError::TimedOut(_)), "{error}");
+    // It has given back its slot: nobody has to miss and to fence it.
+    let mut store = group.store();
+    let prefix = SLOT.to_owned();
+    store.submit(Request::List { prefix });
+    let Some(Event::Answer(_, Ok(Reply::Items(slots, _)))) = store.poll() else {
+        panic!("a list is answered");
+    };
+    assert_eq!(slots.len(), 1, "{slots:?}");
+    client.unlock(LockId::LOG).unwrap();
+    let epochs = client.configuration().epoch.0 - before;
+    assert!(epochs <= 8, "{epochs} epochs in 3 s, {record} records");
     client.leave();
 }

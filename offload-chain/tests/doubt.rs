@@ -78,6 +78,7 @@ fn a_member_tells_until_it_is_heard() {
         misses: 3,
         read_lease: PERIOD,
         ready_chunks: 1,
+        media_patience: Duration::from_secs(1),
         planted: None,
     });
     member.doubt(&mut store, Epoch(4), Some(MemberId(7)));

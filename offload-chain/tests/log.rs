@@ -137,6 +137,39 @@ fn what_does_not_fit_is_refused() {
     assert!(matches!(refused, Err(AppendError::Group(_))));
 }
 
+/// I1: a record that is longer than a gWRITE can be goes in parts, as the group takes them, and is acknowledged with the last; nothing
+/// is appended in between.
+#[test]
+fn a_long_record_goes_in_parts() {
+    let mut group = Local::new(2, layout().size(), 3);
+    for member in &mut group.members {
+        format(member, &Header::first(layout(), SALT, true)).unwrap();
+    }
+    group.longest = 100;
+    let mut log = Log::open(find_header(&group.members[0]).unwrap(), Preset::STRICT);
+    let long = [entry(0, 1, 200), entry(200, 2, 56)];
+    assert_eq!(log.append(&mut group, 0, &long), Ok(1));
+    let short = [entry(100, 3, 1)];
+    let refused = log.append(&mut group, 0, &short);
+    assert_eq!(refused, Err(AppendError::Full));
+    group.run();
+    assert_eq!(events(&mut group, &mut log), [], "its end is not posted");
+    assert!(!log.is_quiet());
+    for member in &group.members {
+        assert_eq!(find(member, None).unwrap().sequence, 1);
+    }
+    assert_eq!(log.append(&mut group, 0, &short), Ok(2));
+    group.run();
+    let appended = [LogEvent::Appended(1), LogEvent::Appended(2)];
+    assert_eq!(events(&mut group, &mut log), appended);
+    for member in &mut group.members {
+        let found = recover(member, Epoch(1), None, None).unwrap();
+        assert_eq!(found.records.len(), 2);
+        let expected = [&[1; 100][..], &[3], &[1; 99], &[2; 56]].concat();
+        assert_eq!(data(member), expected);
+    }
+}
+
 /// Without log processing nothing is copied, and truncation is the caller's.
 #[test]
 fn the_replicated_preset_leaves_the_data_alone() {
@@ -160,10 +193,19 @@ fn the_replicated_preset_leaves_the_data_alone() {
     assert!(data(&group.members[1]).iter().all(|byte| *byte == 0));
 }
 
+/// In one of three lives records go in parts.
+fn longest_write(seed: u64) -> u64 {
+    match seed % 3 {
+        0 => 72,
+        _ => u64::MAX,
+    }
+}
+
 /// What went wrong in one life of a log that is not carried out.
 fn replicated_lives(seed: u64, bug: Option<Bug>) -> Result<(), String> {
     let mut rng = Rng::new(seed);
     let mut group = Local::new(2, layout().size(), 64);
+    group.longest = longest_write(seed);
     for member in &mut group.members {
         format(member, &Header::first(layout(), SALT, false)).unwrap();
     }
@@ -291,6 +333,7 @@ fn memory_of_nobody_is_not_recovered() {
 fn lives(seed: u64, bug: Option<Bug>) -> Result<(), String> {
     let mut rng = Rng::new(seed);
     let mut group = group(2);
+    group.longest = longest_write(seed);
     let mut epoch = Epoch(0);
     // Records by sequence number: what is known to be durable, and what was ever posted.
     let mut posted: BTreeMap<u64, Entry> = BTreeMap::new();

@@ -11,7 +11,7 @@ use offload_chain::naive::{NaiveMember, NaiveServer, NaiveTcpClient, Wait};
 use softrdma::{Buffer, Config};
 
 const SIZE: usize = 1 << 16;
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Runs `work` with a client of a chain of so many members, and with their memories.
 fn with_chain(members: usize, wait: Wait, work: impl FnOnce(NaiveTcpClient, &[Arc<Buffer>])) {

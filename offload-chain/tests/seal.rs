@@ -1,4 +1,4 @@
-//! A member seals in two steps: its engine stops, then it looks at its log and reports (E2, I1, I12).
+//! A member seals in two steps: its engine stops and what it does to its memory ends, then it looks at its log and reports (E2, I1, I12).
 
 mod support;
 
@@ -9,7 +9,7 @@ use offload_chain::config::{Expect, Reply, Request, Store};
 use offload_chain::log::{Header, format};
 use offload_chain::membership::{
     Action, Birth, Boot, CONFIG, Configuration, MEMBER, Member, MemberId, MemberSettings, Phase,
-    Report, Seat, decode, encode,
+    Report, Seat, Work, decode, encode,
 };
 use offload_chain::memory::Memory;
 use offload_chain::planted::Bug;
@@ -20,6 +20,7 @@ const SEAT: Seat = Seat {
     id: MemberId(0),
     boot: Boot(1),
 };
+const MEDIA_PATIENCE: Duration = Duration::from_secs(1);
 const BIRTH: Birth = Birth {
     locks: 1,
     ring_bytes: 512,
@@ -54,6 +55,7 @@ fn scene(planted: Option<Bug>) -> Scene {
         misses: 3,
         read_lease: Duration::from_millis(30),
         ready_chunks: 1,
+        media_patience: MEDIA_PATIENCE,
         planted,
     });
     let mut scene = Scene {
@@ -69,9 +71,14 @@ fn scene(planted: Option<Bug>) -> Scene {
 
 impl Scene {
     fn configure(&mut self, epoch: u64) {
+        self.configure_phase(epoch, Phase::Seal);
+    }
+
+    fn configure_phase(&mut self, epoch: u64, phase: Phase) {
         let value = encode(&Configuration {
             epoch: Epoch(epoch),
-            phase: Phase::Seal,
+            phase,
+            source: Some(SEAT.id),
             chain: vec![SEAT],
             vouching: vec![SEAT.id],
             active_epoch: Epoch(1),
@@ -114,15 +121,40 @@ impl Scene {
         self.memory.write(self.header.at(), &bytes).unwrap();
     }
 
+    /// Sealed, and asked to recover for epoch 2.
+    fn recovering(planted: Option<Bug>) -> (Self, Work) {
+        let mut scene = scene(planted);
+        scene.run();
+        scene.closed(2);
+        scene.configure_phase(2, Phase::Sync);
+        scene.run();
+        scene.configure_phase(2, Phase::Recover);
+        let mut actions = scene.run();
+        let Some(Action::Work(work)) = actions.pop() else {
+            panic!("there is nothing to be done");
+        };
+        (scene, work)
+    }
+
+    fn work(&mut self, work: &Work) {
+        let result = work.run(&mut self.memory);
+        let (store, memory) = (&mut self.store, &mut self.memory);
+        self.member.done(self.now, store, memory, result);
+    }
+
     /// What the store has of it: what it has sealed, and the end of its log.
     fn reported(&mut self) -> (Epoch, Option<(Epoch, u64)>) {
+        let report = self.report();
+        (report.sealed, report.log)
+    }
+
+    fn report(&mut self) -> Report {
         let prefix = MEMBER.to_owned();
         let list = Request::List { prefix };
         let Ok(Reply::Items(items, _)) = self.store.ledger.apply(Duration::ZERO, &list) else {
             panic!("a list is answered");
         };
-        let report: Report = decode(&items[0]).unwrap();
-        (report.sealed, report.log)
+        decode(&items[0]).unwrap()
     }
 }
 
@@ -152,6 +184,53 @@ fn the_last_epoch_counts() {
     scene.engine_goes_on();
     scene.closed(3);
     assert_eq!(scene.reported(), (Epoch(3), Some((Epoch(1), 2))));
+}
+
+/// A member whose media take long says that it lives, and gets on; not for ever.
+#[test]
+fn slow_media_are_progress() {
+    let (mut scene, work) = Scene::recovering(None);
+    let mut told = scene.report().progress;
+    for _ in 0..20 {
+        assert_eq!(scene.run(), []);
+        let progress = scene.report().progress;
+        assert!(progress > told, "{progress} after {told}");
+        told = progress;
+    }
+    scene.now += MEDIA_PATIENCE;
+    scene.run();
+    told = scene.report().progress;
+    scene.run();
+    assert_eq!(scene.report().progress, told);
+    // Late is better than never.
+    scene.work(&work);
+    let opens: Vec<Action> = scene.run();
+    assert_eq!(opens, [Action::Open(Epoch(2), vec![SEAT])]);
+    assert_eq!(scene.report().recovered, Epoch(2));
+}
+
+/// What a member does to its memory for one epoch is over before it looks at its log for another.
+#[test]
+fn the_log_is_looked_at_when_recovery_has_ended() {
+    let (mut scene, work) = Scene::recovering(None);
+    scene.configure(3);
+    assert_eq!(scene.run(), [Action::Close(Epoch(3))]);
+    scene.closed(3);
+    assert_eq!(scene.reported(), (Epoch(2), Some((Epoch(1), 1))));
+    scene.work(&work);
+    // It does not open what is over.
+    assert_eq!(scene.run(), []);
+    assert_eq!(scene.reported(), (Epoch(3), Some((Epoch(2), 1))));
+}
+
+/// M12: a member that looks while it recovers would be noticed.
+#[test]
+fn looking_while_it_recovers_is_noticed() {
+    let (mut scene, _) = Scene::recovering(Some(Bug::WorkNotAwaited));
+    scene.configure(3);
+    scene.run();
+    scene.closed(3);
+    assert_eq!(scene.reported(), (Epoch(3), Some((Epoch(1), 1))));
 }
 
 /// M12: a member that looks too early would be noticed.

@@ -17,8 +17,10 @@ use crate::host::{link_config, shape_of};
 use crate::lock::{LockId, Word};
 use crate::log::{Found, HEADER_BYTES, HEADER_SLOT_BYTES, HEADER_SLOTS, Header, Layout, Log, find};
 
-/// Between attempts to connect.
+/// Between attempts to connect, as long as there were [`SOON`] at most; then it is a period.
 const RETRY: Duration = Duration::from_millis(2);
+/// Members take longer than that only if something is wrong.
+const SOON: u32 = 32;
 
 /// The group of the present epoch.
 #[derive(Debug)]
@@ -34,7 +36,6 @@ pub(super) struct Attempt {
     addresses: Vec<SocketAddr>,
     /// A number is used once in an epoch.
     number: u16,
-    tries: u32,
     next: Instant,
 }
 
@@ -43,7 +44,6 @@ impl Attempt {
         Self {
             addresses,
             number,
-            tries: 0,
             next: Instant::now(),
         }
     }
@@ -75,7 +75,8 @@ impl Client {
     }
 
     /// Tries to connect, if it is time. Members open an epoch when they hear of it, maybe later than this client. When some of them can
-    /// not be reached for long, the epoch is doubted, but seldom: maybe only this client is cut off.
+    /// not be reached for long, the epoch is doubted, but more and more seldom, in the next epochs too: maybe only this client is cut
+    /// off, and each epoch that it asks for interrupts all others.
     pub(super) fn try_attempt(&mut self) {
         let due = self.next_attempt().is_some_and(|due| due.is_zero());
         let Some(mut attempt) = self.attempt.take_if(|_| due) else {
@@ -84,6 +85,7 @@ impl Client {
         let why = match self.establish(&attempt) {
             Ok(()) => {
                 self.epochs += 1;
+                self.tries = 0;
                 return;
             }
             Err(why) => why,
@@ -94,20 +96,27 @@ impl Client {
         let next = match why {
             Failed::Number(next) => next,
             Failed::Broken => {
-                attempt.tries += 1;
-                if attempt.tries.is_power_of_two() && attempt.tries > 1 {
+                self.tries = self.tries.saturating_add(1);
+                if self.tries.is_power_of_two() && self.tries > 1 {
                     self.doubt(self.config.epoch);
                 }
                 u32::from(attempt.number) + lanes
             }
         };
-        if let Ok(number) = u16::try_from(next)
-            && self.ended.is_none()
-        {
-            attempt.number = number;
-            attempt.next = Instant::now() + RETRY;
-            self.attempt = Some(attempt);
+        if self.ended.is_some() {
+            return;
         }
+        let Ok(number) = u16::try_from(next) else {
+            // The next epoch has numbers again.
+            return self.doubt(self.config.epoch);
+        };
+        let pause = match self.tries {
+            ..=SOON => RETRY,
+            _ => self.settings.timing.period,
+        };
+        attempt.number = number;
+        attempt.next = Instant::now() + pause;
+        self.attempt = Some(attempt);
     }
 
     fn lanes(&self) -> u16 {

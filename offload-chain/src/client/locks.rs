@@ -113,7 +113,8 @@ impl Client {
         }
     }
 
-    /// Gives a lock free. With the log's, everything appended is carried out first.
+    /// Gives a lock free. Who has the log's lock, too, has everything appended carried out first: it may have been under this
+    /// lock, and where this is free others take the bytes for those that all members have.
     ///
     /// # Errors
     /// If it was lost, or this client is no more.
@@ -121,7 +122,7 @@ impl Client {
         if !self.held.contains(&lock) {
             return Err(ClientError::Lost(lock));
         }
-        if lock == LockId::LOG {
+        if self.held.contains(&LockId::LOG) {
             self.drain()?;
         }
         let deadline = Instant::now() + self.settings.timeout;
@@ -238,10 +239,24 @@ impl Client {
                 return Ok(Some(event));
             }
             self.turn(self.settings.timing.period)?;
-            if Instant::now() >= deadline {
+            // Nobody would give back what has just come.
+            let came = !self.lock_events.is_empty();
+            if !came && Instant::now() >= deadline {
                 return Err(ClientError::TimedOut("a lock"));
             }
         }
         Ok(None)
+    }
+
+    /// Waits for what is under way of locks that nobody asks for any more, so that it is given back; not for long. Whether this client has
+    /// nothing of any lock then: what its slot had would be nobody's who is missed, and never free.
+    pub(super) fn settle_locks(&mut self) -> bool {
+        let deadline = Instant::now() + self.settings.timing.silence();
+        while self.held.is_empty() && self.locks.is_busy() && self.group.is_some() {
+            if Instant::now() >= deadline || self.turn(self.settings.timing.period).is_err() {
+                break;
+            }
+        }
+        self.held.is_empty() && self.locks.is_idle()
     }
 }

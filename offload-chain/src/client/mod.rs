@@ -95,6 +95,8 @@ pub struct Client {
     group: Option<Group>,
     /// To be connected in, when there is no group.
     attempt: Option<Attempt>,
+    /// Attempts that came to nothing since it was connected last, in whichever epochs.
+    tries: u32,
     locks: Locks,
     /// What it believes to have.
     held: BTreeSet<LockId>,
@@ -140,6 +142,7 @@ impl Client {
                         config: *config.clone(),
                         group: None,
                         attempt: None,
+                        tries: 0,
                         locks: Locks::new(layout, slot),
                         held: BTreeSet::new(),
                         wanted: None,
@@ -153,8 +156,13 @@ impl Client {
                         ended: None,
                     };
                     client.heard(News::Connect(config, addresses));
-                    client.wait_for_group(deadline)?;
-                    return Ok(client);
+                    return match client.wait_for_group(deadline) {
+                        Ok(()) => Ok(client),
+                        Err(error) => {
+                            client.leave();
+                            Err(error)
+                        }
+                    };
                 }
                 // Somebody has the slot, or it is not yet taken from somebody who is gone.
                 Some(News::Taken | News::Fenced) => {
@@ -281,9 +289,10 @@ impl Client {
 
     /// Gives the slot back. What is locked is free after the next change of epochs.
     pub fn leave(mut self) {
+        let leaves_nothing = self.settle_locks() && self.pending.is_empty();
         self.group = None;
         if let Some(session) = self.session.take() {
-            match self.held.is_empty() && self.pending.is_empty() && self.ended.is_none() {
+            match leaves_nothing && self.ended.is_none() {
                 true => drop(session.leave()),
                 // As if it had died: whoever frees its locks has to fence it.
                 false => drop(session),

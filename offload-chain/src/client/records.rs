@@ -4,6 +4,7 @@ use std::time::Instant;
 
 use super::epoch::Broken;
 use super::{Client, ClientError, Submitted};
+use crate::group::{Durability, PrimitiveError};
 use crate::lock::LockId;
 use crate::log::{Entry, Log};
 
@@ -35,6 +36,10 @@ impl Client {
             return Err(ClientError::Lost(LockId::LOG));
         }
         Log::check(&self.layout, &entries).map_err(ClientError::Append)?;
+        if self.settings.preset.durability == Durability::Durable && !self.config.birth.durable {
+            let why = "the members do not persist: records can only be made visible";
+            return Err(ClientError::Group(PrimitiveError::Invalid(why)));
+        }
         self.pending.push_back(Pending {
             entries,
             sequence: None,

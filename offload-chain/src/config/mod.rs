@@ -34,7 +34,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 pub use ask::{AskError, ask, list};
-pub use etcd::{EtcdOpenError, EtcdStore};
+pub use etcd::{EtcdOpenError, EtcdStore, EtcdTls, EtcdTlsError};
 pub use file::{FileStore, FileStoreError};
 pub use ledger::Ledger;
 pub use open::{OpenError, open};

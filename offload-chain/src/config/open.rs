@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::{EtcdOpenError, EtcdStore, FileStore, FileStoreError, Store};
+use super::{EtcdOpenError, EtcdStore, EtcdTls, FileStore, FileStoreError, Store};
 
 /// Why there is no store at a URL.
 #[derive(Debug, thiserror::Error)]
@@ -15,11 +15,19 @@ pub enum OpenError {
     Etcd(#[from] EtcdOpenError),
     /// It is no such URL.
     #[error(
-        "{scheme}: names no kind of store; give file:/path, a path, or etcd://host:port[,host:port...]/prefix"
+        "{scheme}: names no kind of store; give file:/path, a path, or etcd://host:port[,host:port...]/prefix (etcds: with TLS)"
     )]
     Scheme {
         /// What it starts with.
         scheme: String,
+    },
+    /// What is behind the question mark.
+    #[error(
+        "{option}: no option of a store in etcd; give etcds://host:port/prefix?cacert=FILE&cert=FILE&key=FILE, cert and key together"
+    )]
+    Option {
+        /// What it is.
+        option: String,
     },
 }
 
@@ -29,6 +37,7 @@ pub enum OpenError {
 /// |---|---|
 /// | `file:/path`, or only a path | [`FileStore`] |
 /// | `etcd://host:port[,host:port...]/prefix`, also with `user:password@` before the hosts | [`EtcdStore`] with keys below `prefix/` |
+/// | `etcds://host:port.../prefix?cacert=FILE&cert=FILE&key=FILE` | the same with TLS, see [`EtcdTls`]; each option may be left out, cert and key both |
 ///
 /// A path with a colon before its first slash is written `file:` or `./`, so that nothing misspelt becomes a file.
 ///
@@ -44,9 +53,19 @@ pub fn open(url: &str) -> Result<Box<dyn Store + Send>, OpenError> {
             let path = path.strip_prefix("//").unwrap_or(path);
             Ok(Box::new(FileStore::open(Path::new(path))?))
         }
-        Some(("etcd", rest)) => {
-            let (endpoints, prefix) = etcd(rest.strip_prefix("//").unwrap_or(rest));
-            Ok(Box::new(EtcdStore::open(&endpoints, &prefix)?))
+        Some((scheme @ ("etcd" | "etcds"), rest)) => {
+            let rest = rest.strip_prefix("//").unwrap_or(rest);
+            let (http, options) = match scheme {
+                // A password may have any character.
+                "etcds" => ("https", rest.rfind('@').unwrap_or(0)),
+                _ => ("http", rest.len()),
+            };
+            let (rest, tls) = match rest[options..].find('?') {
+                Some(at) => (&rest[..options + at], tls(&rest[options + at + 1..])?),
+                None => (rest, EtcdTls::default()),
+            };
+            let (endpoints, prefix) = etcd(http, rest);
+            Ok(Box::new(EtcdStore::open(&endpoints, &prefix, &tls)?))
         }
         Some((scheme, _)) => Err(OpenError::Scheme {
             scheme: scheme.to_owned(),
@@ -54,8 +73,32 @@ pub fn open(url: &str) -> Result<Box<dyn Store + Send>, OpenError> {
     }
 }
 
+/// What is behind the question mark. No path has an ampersand or an at sign.
+fn tls(options: &str) -> Result<EtcdTls, OpenError> {
+    let wrong = |option: &str| OpenError::Option {
+        option: option.to_owned(),
+    };
+    let (mut cacert, mut cert, mut key) = (None, None, None);
+    for option in options.split('&') {
+        let (name, path) = option.split_once('=').ok_or_else(|| wrong(option))?;
+        let place = match name {
+            "cacert" => &mut cacert,
+            "cert" => &mut cert,
+            "key" => &mut key,
+            _ => return Err(wrong(option)),
+        };
+        *place = Some(path.into());
+    }
+    let own = match (cert, key) {
+        (Some(cert), Some(key)) => Some((cert, key)),
+        (None, None) => None,
+        _ => return Err(wrong(options)),
+    };
+    Ok(EtcdTls { cacert, own })
+}
+
 /// Endpoints, and the prefix of keys.
-fn etcd(rest: &str) -> (Vec<String>, String) {
+fn etcd(http: &str, rest: &str) -> (Vec<String>, String) {
     // A password may have slashes; a host has none.
     let (user, rest) = match rest.rsplit_once('@') {
         Some((user, rest)) => (format!("{user}@"), rest),
@@ -63,7 +106,7 @@ fn etcd(rest: &str) -> (Vec<String>, String) {
     };
     let (hosts, path) = rest.split_once('/').unwrap_or((rest, ""));
     let endpoints = (hosts.split(',').filter(|host| !host.is_empty()))
-        .map(|host| format!("http://{user}{host}"))
+        .map(|host| format!("{http}://{user}{host}"))
         .collect();
     let prefix = path.trim_matches('/');
     let end = if prefix.is_empty() { "" } else { "/" };
@@ -88,10 +131,18 @@ mod tests {
             ),
             ("", &[], ""),
         ] {
-            let (found, at) = etcd(rest);
+            let (found, at) = etcd("http", rest);
             assert_eq!(found, endpoints, "{rest}");
             assert_eq!(at, prefix, "{rest}");
         }
+    }
+
+    #[test]
+    fn options_are_files() {
+        let found = tls("cacert=/ca&key=k&cert=a=b").unwrap();
+        let own = Some(("a=b".into(), "k".into()));
+        let cacert = Some("/ca".into());
+        assert_eq!(found, EtcdTls { cacert, own });
     }
 
     #[test]
@@ -102,6 +153,9 @@ mod tests {
             "etcd://",
             "etcd://a/g",
             "etcd://,/g",
+            "etcds://a:1/g?ca=/f",
+            "etcds://a:1/g?cert=/f",
+            "etcds://a:1/g?cacert",
         ] {
             let Err(error) = open(url) else {
                 panic!("{url}")

@@ -48,6 +48,8 @@ pub struct FilePages {
     asked: Option<Sender<Ticket>>,
     answers: Receiver<(Ticket, Result<(), PageError>)>,
     own: VecDeque<Answer<FilePage>>,
+    /// Requests for durability that were not answered.
+    unanswered: usize,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -76,6 +78,7 @@ impl FilePages {
             asked: Some(asked),
             answers,
             own: VecDeque::new(),
+            unanswered: 0,
             thread: Some(thread),
         })
     }
@@ -132,7 +135,9 @@ impl PageStore for FilePages {
 
     fn sync(&mut self, _: &[PageRange], ticket: Ticket) {
         let asked = self.asked.as_ref().filter(|_| !self.file.has_failed());
-        if asked.is_none_or(|asked| asked.send(ticket).is_err()) {
+        if asked.is_some_and(|asked| asked.send(ticket).is_ok()) {
+            self.unanswered += 1;
+        } else {
             self.own
                 .push_back(Answer::Durable(ticket, Err(PageError::Media)));
         }
@@ -143,6 +148,7 @@ impl Store for FilePages {
     fn poll_answer(&mut self) -> Option<Answer<FilePage>> {
         self.own.pop_front().or_else(|| {
             let (ticket, result) = self.answers.try_recv().ok()?;
+            self.unanswered -= 1;
             Some(Answer::Durable(ticket, result))
         })
     }
@@ -151,8 +157,9 @@ impl Store for FilePages {
 impl Drop for FilePages {
     fn drop(&mut self) {
         self.asked = None;
-        if let Some(thread) = self.thread.take() {
-            // It ends by itself; a panic in it was reported where it happened.
+        // It ends by itself: nobody waits for a flush whose answer nobody wants.
+        if let (0, Some(thread)) = (self.unanswered, self.thread.take()) {
+            // A panic in it was reported where it happened.
             let _ = thread.join();
         }
     }

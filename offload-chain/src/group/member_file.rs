@@ -1,7 +1,8 @@
 //! The file that has the memory of a member, and which of its chunks changed when.
 //!
-//! Two threads use it in turns: the engine's while an epoch is open ([`FilePages`](super::file::FilePages)), the agent's while it is
-//! closed ([`FileMemory`]); the agent also reads while the engine writes, to let a joiner catch up.
+//! Threads change it in turns: the engine's while an epoch is open ([`FilePages`](super::file::FilePages)), those of the agent while it is
+//! closed ([`FileMemory`]); the agent also reads while the engine writes, to let a joiner catch up, and a flush that the engine asked for may
+//! still be under way when it is closed.
 //!
 //! # Invariants
 //! - A change is stamped after its bytes are in the file and before the generation says so. So who reads the generation,
@@ -15,8 +16,8 @@ use std::fs::{File, OpenOptions, TryLockError};
 use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use softrdma::PAGE_BYTES;
@@ -38,6 +39,7 @@ pub struct MemberFile {
     /// Generation of the last change of each chunk; 0: none in this life.
     stamps: Vec<AtomicU64>,
     failed: AtomicBool,
+    flushing: Mutex<()>,
 }
 
 impl MemberFile {
@@ -87,6 +89,7 @@ impl MemberFile {
             generation: AtomicU64::new(1),
             stamps: (0..chunks).map(|_| AtomicU64::new(0)).collect(),
             failed: AtomicBool::new(false),
+            flushing: Mutex::new(()),
         }))
     }
 
@@ -127,6 +130,8 @@ impl MemberFile {
     }
 
     pub(super) fn flush(&self) -> io::Result<()> {
+        // The system tells of a failure once: two at a time, and one would be told that all is well.
+        let _alone = (self.flushing.lock()).unwrap_or_else(PoisonError::into_inner);
         self.check()?;
         let flushed = self.file.sync_data();
         self.note(flushed.is_err());

@@ -166,6 +166,9 @@ pub trait Primitives {
     /// Bytes of memory each member has for the group.
     fn size(&self) -> u64;
 
+    /// Most bytes of a gWRITE; not 0.
+    fn longest_write(&self) -> u64;
+
     /// Hands over a primitive.
     fn post(&mut self, primitive: Primitive) -> Result<Flight, PrimitiveError>;
 

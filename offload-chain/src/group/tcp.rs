@@ -571,6 +571,10 @@ impl<C: Joins> Primitives for OverTcp<C> {
         self.inner.node.size()
     }
 
+    fn longest_write(&self) -> u64 {
+        self.inner.node.longest_write()
+    }
+
     fn post(&mut self, primitive: Primitive) -> Result<Flight, PrimitiveError> {
         self.inner.node.post(primitive)
     }

@@ -1,6 +1,7 @@
 //! The agent's thread: carries out what membership decides.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::net::ToSocketAddrs;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex};
@@ -10,6 +11,7 @@ use crate::clock::since_boot;
 use crate::config::{Event, Reply, Request, Store};
 use crate::epoch::Epoch;
 use crate::group::{FileMemory, MemberFile, ReadLease};
+use crate::log::RecoverError;
 use crate::membership::{
     Action, Boot, Configuration, Controller, ControllerSettings, MEMBER, Member, MemberId,
     MemberSettings, Note, Phase, Report, Seat, SlowPolicy, decode,
@@ -17,6 +19,7 @@ use crate::membership::{
 
 use super::engine::{Engine, EngineNews, Opening};
 use super::lag::Lag;
+use super::media::Media;
 use super::message::Said;
 use super::mux::{Mux, Owner};
 use super::peers::Peers;
@@ -42,6 +45,8 @@ const AGAIN: Duration = Duration::from_secs(10);
 pub(super) enum Inbox {
     Peer(MemberId, Said),
     Engine(EngineNews),
+    /// What the member wanted done with its memory has ended.
+    Worked(Result<(), RecoverError>),
     /// The store may have something to say.
     Store,
     Stop,
@@ -66,6 +71,7 @@ pub(super) struct Agent {
     controller: Controller,
     store: Mux,
     memory: FileMemory,
+    media: Media,
     engine: Engine,
     lag: Lag,
     reads: Arc<ReadLease>,
@@ -99,7 +105,7 @@ impl Agent {
         engine: Engine,
         state: Arc<Mutex<HostState>>,
         inbox: Sender<Inbox>,
-    ) -> Self {
+    ) -> io::Result<Self> {
         let seat = Seat {
             id: place.member,
             boot: place.boot,
@@ -112,6 +118,7 @@ impl Agent {
             misses: timing.misses,
             read_lease: timing.read_lease,
             ready_chunks: READY_CHUNKS,
+            media_patience: timing.media_patience,
             planted: None,
         });
         let controller = Controller::new(ControllerSettings {
@@ -121,10 +128,11 @@ impl Agent {
             slow: place.slow,
             planted: None,
         });
-        Self {
+        Ok(Self {
             seat,
             member,
             controller,
+            media: Media::start(Arc::clone(&file), inbox.clone())?,
             store: Mux::new(store, inbox),
             memory: FileMemory(file),
             engine,
@@ -145,7 +153,7 @@ impl Agent {
             state,
             ended: None,
             place,
-        }
+        })
     }
 
     /// Runs until told to stop. Why it has ended, if not for that.
@@ -234,6 +242,10 @@ impl Agent {
                 let via = &mut self.store.via(Owner::Member);
                 self.member.doubt(via, epoch, suspect);
             }
+            Inbox::Worked(result) => {
+                let via = &mut self.store.via(Owner::Member);
+                self.member.done(now, via, &mut self.memory, result);
+            }
             Inbox::Engine(EngineNews::Failed(why)) => {
                 tracing::error!(%why, "the member can not serve");
                 self.ended = Some(why);
@@ -292,6 +304,7 @@ impl Agent {
                         self.early_lease = Some((epoch, until));
                     }
                 }
+                Action::Work(work) => self.media.begin(work),
                 Action::Send(to, message) => self.say(to, Said::Agent(message)),
                 Action::Warn(why) => self.warn(why),
             }

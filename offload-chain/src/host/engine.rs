@@ -268,11 +268,9 @@ impl Worker {
                 }
             }
             Command::Close(done) => {
-                let pages = self.end(server);
+                self.end(server);
                 // Nobody waits any more if it fails.
                 let _ = done.send(());
-                // A flush that is under way may take long, and changes nothing.
-                drop(pages);
             }
             Command::Call(stream) => match server {
                 Some((_, server)) => server.admit(stream),
@@ -322,12 +320,15 @@ impl Worker {
         Ok(server)
     }
 
-    fn end(&self, server: &mut Option<Server>) -> Option<FilePages> {
-        let (_, mut running) = server.take()?;
+    /// A flush that is under way goes on, and changes nothing.
+    fn end(&self, server: &mut Option<Server>) {
+        let Some((_, mut running)) = server.take() else {
+            return;
+        };
         self.waits.tell(Duration::ZERO, None);
         running.last_words();
         self.bell.set(None);
-        Some(running.stop())
+        drop(running.stop());
     }
 
     fn tell(&self, news: EngineNews) {

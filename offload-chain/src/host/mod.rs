@@ -4,7 +4,8 @@
 //! |---|---|---|
 //! | `door` | accepts on the member's one address: groups' connections (MPA) go to the engine, members' to the agent | |
 //! | `engine` | runs the group of the open epoch ([`crate::group::tcp::MemberServer`]); stands for the NIC | real-time |
-//! | `agent` | [`crate::membership::Member`] and [`crate::membership::Controller`]: leases, epochs, catching up, recovery | |
+//! | `agent` | [`crate::membership::Member`] and [`crate::membership::Controller`]: leases, epochs, catching up | |
+//! | `media` | what takes as long as media take: recovery, flushes | |
 //! | `peer` | one for each member that is talked to, one for each that talks | |
 //!
 //! What the agent decides is in `docs/membership.md`; here it is carried out. The order that all hangs on: an epoch's engine has
@@ -23,6 +24,7 @@ mod agent;
 mod door;
 mod engine;
 mod lag;
+mod media;
 mod message;
 mod mux;
 mod peers;
@@ -57,6 +59,8 @@ pub struct Timing {
     pub misses: u32,
     /// How long members may take for a step of a change of epochs.
     pub patience: Duration,
+    /// How long the others wait for the media of a member that lives.
+    pub media_patience: Duration,
     /// How long a member may answer READs without having heard from the store. The same on all members.
     pub read_lease: Duration,
 }
@@ -67,6 +71,7 @@ impl Default for Timing {
             period: Duration::from_millis(50),
             misses: 6,
             patience: Duration::from_millis(200),
+            media_patience: Duration::from_secs(1),
             read_lease: Duration::from_millis(300),
         }
     }
@@ -114,7 +119,7 @@ impl std::fmt::Debug for HostSettings {
 #[derive(Debug, thiserror::Error)]
 pub enum HostError {
     /// The address.
-    #[error("cannot listen on {address}: {source}")]
+    #[error("cannot listen on {address}")]
     Listen {
         /// Where.
         address: SocketAddr,
@@ -122,7 +127,7 @@ pub enum HostError {
         source: io::Error,
     },
     /// The file.
-    #[error("cannot use {path} as the memory of the member: {source}")]
+    #[error("cannot use {path} as the memory of the member")]
     Memory {
         /// Which.
         path: PathBuf,
@@ -229,7 +234,7 @@ impl Host {
             engine,
             Arc::clone(&state),
             inbox.clone(),
-        );
+        )?;
         let tell = Arc::clone(&ended);
         let agent = std::thread::Builder::new()
             .name("chain-agent".into())

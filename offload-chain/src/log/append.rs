@@ -58,8 +58,20 @@ pub struct Log {
     place: u64,
     flights: VecDeque<(Flight, Posted)>,
     kept: VecDeque<Kept>,
+    rest: Option<Rest>,
     broken: bool,
     planted: Option<Bug>,
+}
+
+/// The record appended last, of which not all is posted: it is longer than a gWRITE can be. Nothing is appended before it is.
+#[derive(Debug)]
+struct Rest {
+    sequence: u64,
+    /// Where its first byte goes.
+    at: u64,
+    bytes: Vec<u8>,
+    /// So many of them are posted.
+    posted: usize,
 }
 
 /// A record that may be needed still.
@@ -86,6 +98,9 @@ enum State {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Posted {
     Skip,
+    /// The beginning of a record, or its middle.
+    Part,
+    /// The end of a record, or all of it.
     Append(u64),
     Copy(u64),
     Mark(Header),
@@ -130,6 +145,7 @@ impl Log {
             place: header.place,
             flights: VecDeque::new(),
             kept: VecDeque::new(),
+            rest: None,
             broken: false,
             planted: None,
         }
@@ -165,7 +181,7 @@ impl Log {
     /// Is nothing under way?
     #[must_use]
     pub fn is_quiet(&self) -> bool {
-        self.flights.is_empty()
+        self.flights.is_empty() && self.rest.is_none()
     }
 
     #[doc(hidden)]
@@ -188,7 +204,7 @@ impl Log {
     /// Is nothing under way, and nothing left to carry out?
     #[must_use]
     pub fn is_idle(&self) -> bool {
-        self.kept.is_empty() && self.flights.is_empty()
+        self.kept.is_empty() && self.is_quiet()
     }
 
     /// Whether such a record can ever be appended: the bytes it takes in the ring.
@@ -214,7 +230,9 @@ impl Log {
         }
     }
 
-    /// Appends a record; `token` is the generation of the log's lock. [`LogEvent::Appended`] acknowledges it.
+    /// Appends a record; `token` is the generation of the log's lock. [`LogEvent::Appended`] acknowledges it. One that is longer than
+    /// a gWRITE can be is posted in parts, by this call and by those that follow, also of
+    /// [`execute_and_advance`](Self::execute_and_advance).
     ///
     /// # Errors
     /// If there is no room, it can never be appended, or the group is no more.
@@ -228,6 +246,7 @@ impl Log {
             let why = "the log was open in an epoch that is over".into();
             return Err(AppendError::Group(PrimitiveError::Broken(why)));
         }
+        self.post_rest(group)?;
         let layout = self.header.layout;
         let bytes = Self::check(&layout, entries)?;
         let ring = layout.ring_bytes();
@@ -238,11 +257,9 @@ impl Log {
         }
         if skipped > 0 {
             let what = (Kind::Skip, self.sequence, self.header.term, token);
-            self.write(
-                group,
-                record::emit(self.header.salt, what, &[]),
-                Posted::Skip,
-            )?;
+            let skip = record::emit(self.header.salt, what, &[]);
+            let at = layout.ring_at() + self.place % ring;
+            self.write(group, at, skip, Posted::Skip)?;
             self.place += skipped;
         }
         let sequence = self.sequence;
@@ -251,7 +268,19 @@ impl Log {
         let parsed = record::parse(self.header.salt, &emitted, layout.data_bytes());
         let record = parsed.expect("what was just emitted is a record");
         let at = layout.ring_at() + self.place % ring;
-        self.write(group, emitted, Posted::Append(sequence))?;
+        debug_assert!((emitted.len() as u64).is_multiple_of(RECORD_ALIGN));
+        let longest = longest_part(group);
+        if emitted.len() <= longest {
+            self.write(group, at, emitted, Posted::Append(sequence))?;
+        } else {
+            self.write(group, at, emitted[..longest].to_vec(), Posted::Part)?;
+            self.rest = Some(Rest {
+                sequence,
+                at,
+                bytes: emitted,
+                posted: longest,
+            });
+        }
         self.sequence += 1;
         self.place += bytes;
         self.kept.push_back(Kept {
@@ -260,19 +289,40 @@ impl Log {
             record,
             state: State::Appending,
         });
+        // It has been taken; what there is no room for yet follows.
+        let _ = self.post_rest(group);
         Ok(sequence)
+    }
+
+    /// Posts what is left of the record appended last.
+    fn post_rest(&mut self, group: &mut impl Primitives) -> Result<(), AppendError> {
+        let longest = longest_part(group);
+        while let Some(mut rest) = self.rest.take() {
+            let end = rest.bytes.len().min(rest.posted + longest);
+            let part = rest.bytes[rest.posted..end].to_vec();
+            let posted = match end == rest.bytes.len() {
+                true => Posted::Append(rest.sequence),
+                false => Posted::Part,
+            };
+            let written = self.write(group, rest.at + rest.posted as u64, part, posted);
+            if written.is_ok() {
+                rest.posted = end;
+            }
+            self.rest = Some(rest).filter(|rest| rest.posted < rest.bytes.len());
+            written?;
+        }
+        Ok(())
     }
 
     fn write(
         &mut self,
         group: &mut impl Primitives,
+        offset: u64,
         bytes: Vec<u8>,
         posted: Posted,
     ) -> Result<(), AppendError> {
-        debug_assert!((bytes.len() as u64).is_multiple_of(RECORD_ALIGN));
-        let layout = self.header.layout;
         let write = Primitive::Write {
-            offset: layout.ring_at() + self.place % layout.ring_bytes(),
+            offset,
             bytes,
             durability: self.durability,
         };
@@ -292,6 +342,8 @@ impl Log {
         if self.broken {
             return;
         }
+        // If the group takes no more of it now, it does when outcomes came.
+        let _ = self.post_rest(group);
         if self.header.executes {
             self.copy(group);
             self.advance(group);
@@ -382,7 +434,7 @@ impl Log {
             return Some(LogEvent::Broken);
         }
         match posted {
-            Posted::Skip => None,
+            Posted::Skip | Posted::Part => None,
             Posted::Append(sequence) => {
                 self.kept(sequence)?.state = State::Acknowledged;
                 Some(LogEvent::Appended(sequence))
@@ -424,4 +476,10 @@ impl Log {
         let at = usize::try_from(sequence.checked_sub(first)?).ok()?;
         self.kept.get_mut(at)
     }
+}
+
+/// Most bytes of a record in one gWRITE. A skip is one in any case.
+fn longest_part(group: &impl Primitives) -> usize {
+    let longest = group.longest_write().max(RECORD_ALIGN);
+    usize::try_from(longest).unwrap_or(usize::MAX)
 }

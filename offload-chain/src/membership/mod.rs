@@ -29,6 +29,6 @@ pub use configuration::{
 };
 pub use controller::{Controller, ControllerSettings, Note, View};
 pub use copy::{Ask, BATCH_CHUNKS, Give, Message};
-pub use member::{Action, Member, MemberSettings};
+pub use member::{Action, Member, MemberSettings, Work};
 pub use session::{Session, SessionEvent, SessionSettings};
 pub use slow::SlowPolicy;

@@ -152,6 +152,10 @@ impl Primitives for NaiveClient {
         self.size
     }
 
+    fn longest_write(&self) -> u64 {
+        WRITE_MAX as u64
+    }
+
     fn post(&mut self, primitive: Primitive) -> Result<Flight, PrimitiveError> {
         if !self.is_ready() {
             return Err(PrimitiveError::Broken(

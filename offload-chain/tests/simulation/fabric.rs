@@ -83,6 +83,10 @@ impl Primitives for Handle {
         self.size
     }
 
+    fn longest_write(&self) -> u64 {
+        u64::MAX
+    }
+
     fn post(&mut self, primitive: Primitive) -> Result<Flight, PrimitiveError> {
         if self.broken {
             return Err(PrimitiveError::Broken("a connection of it is gone".into()));

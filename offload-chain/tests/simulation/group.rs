@@ -105,6 +105,13 @@ impl Primitives for Group {
         }
     }
 
+    fn longest_write(&self) -> u64 {
+        match self {
+            Self::Model(handle) => handle.longest_write(),
+            Self::Engine(joined) => joined.client.longest_write(),
+        }
+    }
+
     fn post(&mut self, primitive: Primitive) -> Result<Flight, PrimitiveError> {
         match self {
             Self::Model(handle) => handle.post(primitive),

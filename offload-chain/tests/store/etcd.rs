@@ -1,12 +1,13 @@
 //! Over a real etcd, which each test starts for itself.
 
-use offload_chain::config::{self, EtcdStore};
+use offload_chain::config::{self, EtcdStore, EtcdTls};
 
-use super::etcd_process::{Etcd, Timing};
+use super::etcd_process::{Etcd, Timing, Tls};
 use super::*;
 
 fn open(etcd: &Etcd, prefix: &str) -> EtcdStore {
-    EtcdStore::open(&[format!("http://{}", etcd.place())], prefix).unwrap()
+    let place = format!("http://{}", etcd.place());
+    EtcdStore::open(&[place], prefix, &EtcdTls::default()).unwrap()
 }
 
 fn bench(stores: [Box<dyn Store>; 2]) -> Bench {
@@ -164,5 +165,97 @@ fn etcd_may_want_to_know_who_asks() {
             Err(StoreError::Unavailable(why)) => assert!(!why.contains("token"), "{why}"),
             other => panic!("{other:?}"),
         }
+    }
+}
+
+/// A CA, and who it vouches for.
+struct Authority(rcgen::Issuer<'static, rcgen::KeyPair>, String);
+
+impl Authority {
+    fn new() -> Self {
+        let key = rcgen::KeyPair::generate().unwrap();
+        let mut params = rcgen::CertificateParams::default();
+        params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+        let pem = params.self_signed(&key).unwrap().pem();
+        Self(rcgen::Issuer::new(params, key), pem)
+    }
+
+    /// Certificate and key of who is found there.
+    fn vouches(&self, place: &str) -> [String; 2] {
+        let key = rcgen::KeyPair::generate().unwrap();
+        let params = rcgen::CertificateParams::new([place.to_owned()]).unwrap();
+        let certificate = params.signed_by(&key, &self.0).unwrap();
+        [certificate.pem(), key.serialize_pem()]
+    }
+}
+
+/// Whom etcd does not trust gets nothing from it, and an etcd that is not to be trusted is told nothing.
+#[test]
+fn etcd_may_speak_tls() {
+    let host = Etcd::host();
+    let (authority, other) = (Authority::new(), Authority::new());
+    let directory = tempfile::tempdir().unwrap();
+    let file = |name: &str, pem: &str| {
+        let path = directory.path().join(name);
+        std::fs::write(&path, pem).unwrap();
+        path
+    };
+    let ca = file("ca", &authority.1);
+    let wrong_ca = file("other-ca", &other.1);
+    let [certificate, key] = authority.vouches(&host.to_string());
+    let [certificate, key] = [file("etcd", &certificate), file("etcd.key", &key)];
+    let [own, own_key] = authority.vouches("member");
+    let [own, own_key] = [file("own", &own), file("own.key", &own_key)];
+    let server = Tls {
+        certificate,
+        key: key.clone(),
+        authority: ca.clone(),
+    };
+    let Some(etcd) = Etcd::start_tls(host, server) else {
+        return;
+    };
+    let url = |ca: &Path, more: String| {
+        format!("etcds://{}/g?cacert={}{more}", etcd.place(), ca.display())
+    };
+    let pair = |own: &Path, key: &Path| format!("&cert={}&key={}", own.display(), key.display());
+    let [mut store, mut watcher] =
+        [0, 1].map(|_| config::open(&url(&ca, pair(&own, &own_key))).unwrap());
+    let prefix = "k".to_owned();
+    let watching = answer(&mut watcher, Request::Watch { prefix });
+    assert_eq!(watching, Ok(Reply::Watching));
+    let put_once = answer(
+        &mut store,
+        put("k", b"1", Expect::Revision(Revision::ABSENT)),
+    );
+    assert!(matches!(put_once, Ok(Reply::Done(_))), "{put_once:?}");
+    let changed = |event| matches!(event, Event::Changed { .. }).then_some(());
+    wait(&mut watcher, changed);
+
+    for (why, url) in [
+        (
+            "invalid peer certificate",
+            url(&wrong_ca, pair(&own, &own_key)),
+        ),
+        // etcd hangs up on those who have no certificate.
+        ("https://", url(&ca, String::new())),
+        ("http://", format!("etcd://{}/g", etcd.place())),
+    ] {
+        let refused = answer(&mut config::open(&url).unwrap(), list("k"));
+        let Err(StoreError::Unavailable(said)) = &refused else {
+            panic!("{url}: {refused:?}")
+        };
+        assert!(said.contains(why), "{said}");
+    }
+    let nowhere = directory.path().join("nowhere");
+    for (why, url) in [
+        ("nowhere", url(&nowhere, String::new())),
+        ("own.key", url(&own_key, String::new())),
+        ("etcd.key", url(&ca, pair(&own, &key))),
+        ("nowhere", url(&ca, pair(&own, &nowhere))),
+    ] {
+        let Err(error) = config::open(&url) else {
+            panic!("{url} opens")
+        };
+        assert!(error.to_string().contains(why), "{error}");
     }
 }

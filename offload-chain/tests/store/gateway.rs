@@ -6,7 +6,7 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::AtomicUsize;
 use std::sync::mpsc;
 
-use offload_chain::config::{EtcdStore, REQUESTS_MAX};
+use offload_chain::config::{EtcdStore, EtcdTls, REQUESTS_MAX};
 
 use super::*;
 
@@ -131,7 +131,7 @@ fn what_is_not_etcd_is_an_error_that_names_it() {
         let (place, _) = serve(move |_, mut asked| {
             while asked.next().is_some() && asked.say(&said) && said.contains("\r\n\r\n") {}
         });
-        let mut store = EtcdStore::open(std::slice::from_ref(&place), "").unwrap();
+        let mut store = EtcdStore::open(std::slice::from_ref(&place), "", &EtcdTls::default()).unwrap();
         let why = unavailable(&mut store, list(""));
         assert!(why.contains(expected), "{why}");
         assert!(
@@ -161,7 +161,7 @@ fn who_does_not_come_to_an_end_is_given_up() {
             }
         }
     });
-    let mut store = EtcdStore::open(&[place], "").unwrap();
+    let mut store = EtcdStore::open(&[place], "", &EtcdTls::default()).unwrap();
     let why = unavailable(&mut store, list(""));
     assert!(why.contains("within 2s"), "{why}");
     unavailable(&mut store, list(""));
@@ -181,7 +181,7 @@ fn requests_share_a_connection() {
             asked.say(json(RANGE));
         }
     });
-    let mut store = EtcdStore::open(&[place], "").unwrap();
+    let mut store = EtcdStore::open(&[place], "", &EtcdTls::default()).unwrap();
     let item =
         |reply| matches!(reply, Ok(Reply::Items(items, Revision(7))) if items[0].value == b"v");
     assert!(item(answer(&mut store, list(""))));
@@ -203,9 +203,9 @@ fn requests_share_a_connection() {
 fn endpoints_are_tried_in_turn() {
     let (good, _) = serve(|_, mut asked| while asked.next().is_some() && asked.say(json(RANGE)) {});
     let (bad, _) = serve(|_, mut asked| drop(asked.next()));
-    let mut store = EtcdStore::open(&[nowhere(), good.clone()], "").unwrap();
+    let mut store = EtcdStore::open(&[nowhere(), good.clone()], "", &EtcdTls::default()).unwrap();
     assert!(answer(&mut store, list("")).is_ok());
-    let mut store = EtcdStore::open(&[bad.clone(), good], "").unwrap();
+    let mut store = EtcdStore::open(&[bad.clone(), good], "", &EtcdTls::default()).unwrap();
     assert!(unavailable(&mut store, list("")).contains(&bad));
     assert!(answer(&mut store, list("")).is_ok());
     // A watch, likewise.
@@ -215,7 +215,7 @@ fn endpoints_are_tried_in_turn() {
         asked.chunk(CREATED.as_bytes());
         asked.hang();
     });
-    let mut store = EtcdStore::open(&[nowhere(), bad, good], "").unwrap();
+    let mut store = EtcdStore::open(&[nowhere(), bad, good], "", &EtcdTls::default()).unwrap();
     let prefix = String::new();
     assert_eq!(
         answer(&mut store, Request::Watch { prefix }),
@@ -223,7 +223,7 @@ fn endpoints_are_tried_in_turn() {
     );
     // Nobody there: said so, by name, and again when asked again.
     let places = [nowhere(), nowhere()];
-    let mut store = EtcdStore::open(&places, "").unwrap();
+    let mut store = EtcdStore::open(&places, "", &EtcdTls::default()).unwrap();
     for _ in 0..2 {
         let why = unavailable(&mut store, list(""));
         assert!(places.iter().all(|place| why.contains(place)), "{why}");
@@ -235,7 +235,7 @@ fn endpoints_are_tried_in_turn() {
 fn answers_have_the_order_of_asking() {
     let (place, _) =
         serve(|_, mut asked| while asked.next().is_some() && asked.say(json(RANGE)) {});
-    let mut store = EtcdStore::open(&[place], "").unwrap();
+    let mut store = EtcdStore::open(&[place], "", &EtcdTls::default()).unwrap();
     let asked: Vec<_> = (0..REQUESTS_MAX + 2)
         .map(|number| match number % 3 {
             0 => (store.submit(put("", b"", Expect::Anything)), number),
@@ -285,7 +285,7 @@ fn watches_take_any_chunking_and_any_end() {
             _ => asked.hang(),
         }
     });
-    let mut store = EtcdStore::open(&[place], "").unwrap();
+    let mut store = EtcdStore::open(&[place], "", &EtcdTls::default()).unwrap();
     let prefix = "w".to_owned();
     assert_eq!(
         answer(&mut store, Request::Watch { prefix }),
@@ -321,7 +321,7 @@ fn dropping_a_store_ends_what_it_reads() {
             std::thread::sleep(Duration::from_millis(20));
         }
     });
-    let mut store = EtcdStore::open(&[place], "").unwrap();
+    let mut store = EtcdStore::open(&[place], "", &EtcdTls::default()).unwrap();
     for prefix in ["v".to_owned(), "w".to_owned()] {
         assert_eq!(
             answer(&mut store, Request::Watch { prefix }),

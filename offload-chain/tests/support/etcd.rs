@@ -4,7 +4,7 @@
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::process::CommandExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -18,13 +18,24 @@ pub(crate) struct Etcd {
     child: Option<Child>,
     client: SocketAddr,
     peer: SocketAddr,
+    /// It tells there how it is, in plain HTTP.
+    health: SocketAddr,
     timing: Timing,
     enter: Enter,
+    tls: Option<Tls>,
     directory: tempfile::TempDir,
 }
 
 /// Moves the calling thread to the network that etcd is in. Called between fork and exec, too: system calls only.
 pub(crate) type Enter = Arc<dyn Fn() -> std::io::Result<()> + Send + Sync>;
+
+/// PEM files: etcd's certificate, which is its gateway's as well, its key, and the CA of those who may ask.
+#[derive(Clone)]
+pub(crate) struct Tls {
+    pub(crate) certificate: PathBuf,
+    pub(crate) key: PathBuf,
+    pub(crate) authority: PathBuf,
+}
 
 /// etcd's own times. A lease lasts one and a half elections at least.
 #[derive(Clone, Copy)]
@@ -47,28 +58,48 @@ impl Etcd {
     /// nothing may be skipped.
     #[allow(dead_code, reason = "not every test needs it")]
     pub(crate) fn start(timing: Timing) -> Option<Self> {
-        // An address of its own: nobody takes its ports while etcd is down, and no connection to it can meet itself.
+        Self::start_in(Self::host(), timing, Arc::new(|| Ok(())), None)
+    }
+
+    /// Starts one that speaks TLS only.
+    #[allow(dead_code, reason = "not every test needs it")]
+    pub(crate) fn start_tls(host: Ipv4Addr, tls: Tls) -> Option<Self> {
+        Self::start_in(host, Timing::default(), Arc::new(|| Ok(())), Some(tls))
+    }
+
+    /// An address that nobody else has: nobody takes its ports while etcd is down, and no connection to it can meet itself.
+    #[allow(dead_code, reason = "not every test needs it")]
+    pub(crate) fn host() -> Ipv4Addr {
         static COUNT: AtomicU8 = AtomicU8::new(1);
         let [high, low, ..] = (std::process::id() % 0xfe01 + 0x100).to_le_bytes();
-        let host = [127, low.max(1), high, COUNT.fetch_add(1, Ordering::Relaxed)];
-        Self::start_at(host.into(), timing, Arc::new(|| Ok(())))
+        [127, low.max(1), high, COUNT.fetch_add(1, Ordering::Relaxed)].into()
     }
 
     /// Starts one with this address, which it has for itself, in another network.
+    #[allow(dead_code, reason = "not every test needs it")]
     pub(crate) fn start_at(host: Ipv4Addr, timing: Timing, enter: Enter) -> Option<Self> {
+        Self::start_in(host, timing, enter, None)
+    }
+
+    fn start_in(host: Ipv4Addr, timing: Timing, enter: Enter, tls: Option<Tls>) -> Option<Self> {
         let go = Arc::clone(&enter);
         let ports = move || {
             go()?;
-            let port = || TcpListener::bind((host, 0))?.local_addr();
-            Ok::<_, std::io::Error>((port()?, port()?))
+            // All at once, or chance may give the same one twice.
+            let listen = || TcpListener::bind((host, 0));
+            let all = [listen()?, listen()?, listen()?];
+            let [client, peer, health] = all.each_ref().map(TcpListener::local_addr);
+            Ok::<_, std::io::Error>((client?, peer?, health?))
         };
-        let (client, peer) = std::thread::spawn(ports).join().unwrap().unwrap();
+        let (client, peer, health) = std::thread::spawn(ports).join().unwrap().unwrap();
         let mut etcd = Self {
             child: None,
             client,
             peer,
+            health,
             timing,
             enter,
+            tls,
             directory: tempfile::tempdir().unwrap(),
         };
         match etcd.spawn() {
@@ -109,7 +140,11 @@ impl Etcd {
     }
 
     fn spawn(&mut self) -> std::io::Result<()> {
-        let [client, peer] = [self.client, self.peer].map(|place| format!("http://{place}"));
+        let [mut client, peer, health] =
+            [self.client, self.peer, self.health].map(|place| format!("http://{place}"));
+        if self.tls.is_some() {
+            client = format!("https://{}", self.client);
+        }
         let directory: &Path = self.directory.path();
         let log = std::fs::File::options()
             .create(true)
@@ -120,12 +155,19 @@ impl Etcd {
         let enter = Arc::clone(&self.enter);
         // SAFETY: as its type says, it makes system calls only.
         unsafe { command.pre_exec(move || enter()) };
+        if let Some(tls) = &self.tls {
+            command.arg("--cert-file").arg(&tls.certificate);
+            command.arg("--key-file").arg(&tls.key);
+            command.arg("--trusted-ca-file").arg(&tls.authority);
+            command.arg("--client-cert-auth");
+        }
         let child = command
             .args(["--name", "test", "--data-dir"])
             .arg(directory.join("data"))
             .args(["--listen-client-urls", &client])
             .args(["--advertise-client-urls", &client])
             .args(["--listen-peer-urls", &peer])
+            .args(["--listen-metrics-urls", &health])
             .args(["--initial-advertise-peer-urls", &peer])
             .arg(format!("--initial-cluster=test={peer}"))
             .arg(format!("--heartbeat-interval={}", self.timing.heartbeat_ms))
@@ -154,7 +196,7 @@ impl Etcd {
 
     /// Whether it is healthy by its own account, so has a leader; which it tells without knowing who asks.
     fn answers(&self) -> bool {
-        let (host, enter) = (self.client, Arc::clone(&self.enter));
+        let (host, enter) = (self.health, Arc::clone(&self.enter));
         let ask = move || -> std::io::Result<bool> {
             enter()?;
             let mut stream = TcpStream::connect_timeout(&host, Duration::from_secs(1))?;

@@ -11,6 +11,8 @@ use super::rng::Rng;
 #[derive(Debug)]
 pub struct Local {
     pub members: Vec<Mem>,
+    /// Most bytes of a gWRITE.
+    pub longest: u64,
     under_way: VecDeque<UnderWay>,
     next: u64,
     depth: usize,
@@ -33,6 +35,7 @@ impl Local {
     pub fn new(members: usize, size: u64, depth: usize) -> Self {
         Self {
             members: (0..members).map(|_| Mem::new(size)).collect(),
+            longest: u64::MAX,
             under_way: VecDeque::new(),
             next: 0,
             depth,
@@ -114,9 +117,18 @@ impl Primitives for Local {
         self.members[0].bytes().len() as u64
     }
 
+    fn longest_write(&self) -> u64 {
+        self.longest
+    }
+
     fn post(&mut self, primitive: Primitive) -> Result<Flight, PrimitiveError> {
         if self.broken {
             return Err(PrimitiveError::Broken("cut".into()));
+        }
+        if let Primitive::Write { bytes, .. } = &primitive
+            && bytes.len() as u64 > self.longest
+        {
+            return Err(PrimitiveError::Invalid("it is too long"));
         }
         if self.under_way.len() == self.depth {
             return Err(PrimitiveError::Full);

@@ -4,20 +4,27 @@ use std::fmt;
 
 use ureq::http::uri::Authority;
 
+use super::tls::EtcdTlsError;
+
 /// Why there is no store in etcd. Whether etcd is there is found out when it is asked.
 #[derive(Debug, thiserror::Error)]
 pub enum EtcdOpenError {
     /// It needs one at least.
-    #[error("no endpoint of etcd is given; give http://host:port")]
+    #[error("no endpoint of etcd is given; give http://host:port, or https://host:port")]
     NoEndpoint,
     /// It is not of the form.
-    #[error("{endpoint} is no endpoint of etcd: {why}; give http://host:port")]
+    #[error(
+        "{endpoint} is no endpoint of etcd: {why}; give http://host:port, or https://host:port"
+    )]
     Endpoint {
         /// What was given, without what may be a password.
         endpoint: String,
         /// What is wrong with it.
         why: &'static str,
     },
+    /// What TLS needs is not there.
+    #[error("no TLS to etcd: {0}")]
+    Tls(#[from] EtcdTlsError),
     /// The system refused.
     #[error("cannot start a thread to ask etcd: {0}")]
     Thread(std::io::Error),
@@ -25,6 +32,7 @@ pub enum EtcdOpenError {
 
 /// A member of an etcd cluster.
 pub(super) struct Endpoint {
+    scheme: &'static str,
     authority: Authority,
     pub(super) user: Option<User>,
 }
@@ -45,12 +53,10 @@ impl Endpoint {
             endpoint: shown.clone(),
             why,
         };
-        if text.starts_with("https:") {
-            return Err(wrong("TLS is not spoken here, use a tunnel"));
-        }
-        let rest = text
-            .strip_prefix("http://")
-            .ok_or_else(|| wrong("it does not start with http://"))?;
+        let schemes = ["http://", "https://"].into_iter();
+        let mut schemes = schemes.filter_map(|scheme| Some((scheme, text.strip_prefix(scheme)?)));
+        let (scheme, rest) = (schemes.next())
+            .ok_or_else(|| wrong("it starts neither with http:// nor with https://"))?;
         let (user, place) = match rest.rsplit_once('@') {
             None => (None, rest),
             Some((user, place)) => {
@@ -66,18 +72,26 @@ impl Endpoint {
         if authority.host().is_empty() || authority.port_u16().is_none_or(|port| port == 0) {
             return Err(wrong("host or port is missing"));
         }
-        Ok(Self { authority, user })
+        Ok(Self {
+            scheme,
+            authority,
+            user,
+        })
+    }
+
+    pub(super) fn has_tls(&self) -> bool {
+        self.scheme == "https://"
     }
 
     pub(super) fn url(&self, path: &str) -> String {
-        format!("http://{}/v3/{path}", self.authority)
+        format!("{self}/v3/{path}")
     }
 }
 
 /// Without the password.
 impl fmt::Display for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "http://{}", self.authority)
+        write!(f, "{}{}", self.scheme, self.authority)
     }
 }
 
@@ -98,6 +112,7 @@ mod tests {
             ("http://10.0.0.1:2379/", "http://10.0.0.1:2379/v3/x"),
             ("http://[::1]:2379", "http://[::1]:2379/v3/x"),
             ("http://me:p@ss:word@a:1", "http://a:1/v3/x"),
+            ("https://me:p@ss:word@a:1", "https://a:1/v3/x"),
         ] {
             let endpoint = Endpoint::parse(text).unwrap();
             assert_eq!(endpoint.url("x"), url);
@@ -122,7 +137,7 @@ mod tests {
             "http://a:1/x",
             "http://a b:1",
             "http://secret@a:1",
-            "https://me:secret@a:1",
+            "https://me:secret@a",
             "ftp://me:secret@a:1",
         ] {
             let Err(error) = Endpoint::parse(text) else {
@@ -132,7 +147,5 @@ mod tests {
             assert!(said.contains("give http://host:port"), "{said}");
             assert!(!said.contains("secret"), "{said}");
         }
-        let tls = Endpoint::parse("https://a:1").unwrap_err().to_string();
-        assert!(tls.contains("tunnel"), "{tls}");
     }
 }

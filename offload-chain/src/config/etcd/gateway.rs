@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use ureq::http::{Response, StatusCode};
+use ureq::tls::TlsConfig;
 use ureq::unversioned::transport::DefaultConnector;
 use ureq::{Agent, Body, BodyReader, Error, Timeout};
 
@@ -16,6 +17,7 @@ use super::REQUEST_TIMEOUT;
 use super::endpoint::{Endpoint, EtcdOpenError, User};
 use super::message::{Authenticate, Authenticated, Refused, Watched};
 use super::names::Names;
+use super::tls::EtcdTls;
 
 /// An answer may have this many bytes: a list of some 700 keys with the longest values.
 const ANSWER_BYTES_MAX: u64 = 64 << 20;
@@ -61,11 +63,17 @@ pub(super) struct Gateway {
 }
 
 impl Gateway {
-    pub(super) fn new(endpoints: Vec<Endpoint>) -> Result<Self, EtcdOpenError> {
+    pub(super) fn new(endpoints: Vec<Endpoint>, tls: &EtcdTls) -> Result<Self, EtcdOpenError> {
         if endpoints.is_empty() {
             return Err(EtcdOpenError::NoEndpoint);
         }
+        // Without need nothing is read.
+        let tls = match endpoints.iter().any(Endpoint::has_tls) {
+            true => tls.config()?,
+            false => TlsConfig::default(),
+        };
         let config = Agent::config_builder()
+            .tls_config(tls)
             .http_status_as_error(false)
             .max_redirects(0)
             .max_redirects_will_error(false)

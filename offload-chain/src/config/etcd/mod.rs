@@ -9,7 +9,7 @@
 //! A thread carries out requests one after the other, so answers have the order of asking, and the caller never waits. Compare-and-put
 //! is a transaction on the modification revision; reads are linearizable, which is etcd's default. `gateway` is what asks, at
 //! which endpoint, for how long; `message` the JSON; `watch` a thread per watched prefix, on a connection of its own; `endpoint` what
-//! an endpoint may look like. Without TLS: etcd on the same host, or behind a tunnel.
+//! an endpoint may look like; `tls` whom to trust. etcd's gateway passes no names from certificates on: who asks is told by user and password.
 //!
 //! # Failure
 //! An endpoint that cannot be connected to was not asked: the next one is, within the same request. After any other
@@ -26,6 +26,7 @@ mod endpoint;
 mod gateway;
 mod message;
 mod names;
+mod tls;
 mod watch;
 
 use std::collections::VecDeque;
@@ -42,6 +43,7 @@ use self::message::{
     Base64, Compare, Granted, Int, KeptAlive, KeyValue, LeaseGrant, LeaseName, Op, Put, Range,
     Ranged, Revoked, Txn, TxnDone,
 };
+pub use self::tls::{EtcdTls, EtcdTlsError};
 use self::watch::{Pending, WATCHES_MAX, Watch};
 use super::{
     Event, Expect, Item, LeaseId, REQUESTS_MAX, Reply, Request, Store, StoreError, Ticket, Wake,
@@ -103,15 +105,15 @@ enum Said {
 }
 
 impl EtcdStore {
-    /// A store on these endpoints (`http://host:port` or `http://user:password@host:port`) of one etcd, under a prefix of its
-    /// own. Connects when first asked, and again after failures.
+    /// A store on these endpoints (`http://host:port`, `https://user:password@host:port`) of one etcd, under a prefix of its
+    /// own. Connects when first asked, and again after failures. Files of TLS are read once, here.
     ///
     /// # Errors
-    /// If an endpoint is not one, or there can be no thread.
-    pub fn open(endpoints: &[String], prefix: &str) -> Result<Self, EtcdOpenError> {
+    /// If an endpoint is not one, TLS is wanted and a file cannot be used, or there can be no thread.
+    pub fn open(endpoints: &[String], prefix: &str, tls: &EtcdTls) -> Result<Self, EtcdOpenError> {
         let endpoints: Result<Vec<_>, _> =
             endpoints.iter().map(|text| Endpoint::parse(text)).collect();
-        let gateway = Arc::new(Gateway::new(endpoints?)?);
+        let gateway = Arc::new(Gateway::new(endpoints?, tls)?);
         let (requests, asked) = channel();
         let (tell, said) = channel();
         let wake = Waker::default();

@@ -260,6 +260,10 @@ impl Primitives for Client {
         self.shape.size
     }
 
+    fn longest_write(&self) -> u64 {
+        self.staging.longest()
+    }
+
     fn post(&mut self, primitive: Primitive) -> Result<Flight, PrimitiveError> {
         if let Some(why) = &self.broken {
             return Err(PrimitiveError::Broken(why.clone()));

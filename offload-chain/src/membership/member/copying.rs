@@ -2,12 +2,13 @@
 
 use std::time::Duration;
 
+use super::work::{Kind, Then};
 use super::{Action, Member};
 use crate::config::Store;
 use crate::log::find_header;
 use crate::membership::configuration::{Configuration, MemberId, Phase, Seat};
 use crate::membership::copy::{Ask, Message, Part, Round, answer};
-use crate::memory::{Memory, MemoryError};
+use crate::memory::Memory;
 use crate::planted::Bug;
 
 /// Rounds of catching up after which a joiner is ready however much changes.
@@ -92,9 +93,8 @@ impl Member {
             // From here on it vouches for nothing, whatever happens, until it has recovered.
             self.report.log = None;
             self.stale = true;
-            if self.forget(memory).is_err() {
-                return;
-            }
+            self.begin(Kind::Forget, Then::Go);
+            return;
         }
         self.numbers += 1;
         self.unanswered = 0;
@@ -102,14 +102,6 @@ impl Member {
         self.round = Some(Round::new(config.epoch, from, since, size, self.numbers));
         self.next_ask = now + self.settings.period * 2;
         self.ask_round(memory);
-    }
-
-    fn forget(&self, memory: &mut impl Memory) -> Result<(), MemoryError> {
-        for slot in 0..crate::log::HEADER_SLOTS {
-            let at = crate::log::Layout::header_at(slot);
-            memory.write(at, &[0; crate::log::HEADER_BYTES])?;
-        }
-        memory.flush()
     }
 
     pub(super) fn ask_round(&mut self, memory: &impl Memory) {
@@ -194,24 +186,34 @@ impl Member {
         }
     }
 
-    pub(super) fn round_over(&mut self, now: Duration, memory: &mut impl Memory) {
-        let (Some(round), Some(config)) = (self.round.take(), self.configuration.clone()) else {
+    fn round_over(&mut self, now: Duration, memory: &mut impl Memory) {
+        let (Some(round), Some(config)) = (self.round.take(), &self.configuration) else {
             return;
         };
-        let vouching = config.vouching.contains(&self.settings.seat.id);
         // A vouching member has its own header, and recovery flushes before it writes another: until then what was copied
         // may be lost, in any part, like what was under way when it sealed.
-        if !vouching && memory.flush().is_err() {
-            return;
+        if !config.vouching.contains(&self.settings.seat.id) {
+            self.begin(Kind::Flush, Then::Copied(round));
+        } else if self.copied(round) {
+            self.go_on(now, memory);
         }
+    }
+
+    /// A round is over, and what it copied is durable if it has to be. Whether another is to follow at once.
+    pub(super) fn copied(&mut self, round: Round) -> bool {
+        let Some(config) = &self.configuration else {
+            return false;
+        };
         match config.phase {
             Phase::Sync => {
+                let vouching = config.vouching.contains(&self.settings.seat.id);
                 let keeps = config.birth.executes || self.settings.planted == Some(Bug::MarkKept);
                 if !vouching || !keeps {
                     self.header = round.header;
                 }
                 self.report.synced = config.epoch;
                 self.stale = true;
+                false
             }
             Phase::Active => {
                 self.rounds += 1;
@@ -221,16 +223,14 @@ impl Member {
                     .map(|generation| (round.from, generation));
                 self.report.behind = round.copied;
                 let enough = round.copied <= self.settings.ready_chunks;
-                if (enough && self.rounds > 1) || self.rounds >= ROUNDS_MAX {
-                    if self.report.ready != Some(config.epoch) {
-                        self.report.ready = Some(config.epoch);
-                        self.stale = true;
-                    }
-                } else {
-                    self.catch_up(now, memory, &config);
+                let ready = (enough && self.rounds > 1) || self.rounds >= ROUNDS_MAX;
+                if ready && self.report.ready != Some(config.epoch) {
+                    self.report.ready = Some(config.epoch);
+                    self.stale = true;
                 }
+                !ready
             }
-            _ => {}
+            _ => false,
         }
     }
 }

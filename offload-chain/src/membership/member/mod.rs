@@ -7,6 +7,7 @@
 
 mod copying;
 mod repair;
+mod work;
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::time::Duration;
@@ -23,6 +24,9 @@ use super::configuration::{
 use super::copy::{Ask, Message, Round};
 use super::left_out::LeftOut;
 
+use work::UnderWay;
+pub use work::Work;
+
 /// How a member is to behave.
 #[derive(Clone, Debug)]
 pub struct MemberSettings {
@@ -38,6 +42,8 @@ pub struct MemberSettings {
     pub read_lease: Duration,
     /// A round of catching up with no more chunks than this is enough.
     pub ready_chunks: u64,
+    /// How long its media may take for one piece of work, for the others to wait.
+    pub media_patience: Duration,
     #[doc(hidden)]
     pub planted: Option<Bug>,
 }
@@ -53,6 +59,9 @@ pub enum Action {
     Open(Epoch, Vec<Seat>),
     /// The engine may answer READs in this epoch until then, looked at after the bytes were taken.
     ReadLease(Epoch, Duration),
+    /// To be done, which may take time, while the member is called as ever; then [`done`](Member::done) is to be called.
+    /// One at a time is asked for.
+    Work(Work),
     /// To another member; may be lost.
     Send(MemberId, Message),
     /// For people.
@@ -66,8 +75,10 @@ pub struct Member {
     report: Report,
     /// What the configuration was when last seen.
     configuration: Option<Configuration>,
-    /// The engine is asked to stop for this epoch, and has not said that it has.
+    /// It is to seal for this epoch: the engine is asked to stop, and what is under way has to end.
     closing: Option<Epoch>,
+    engine_closed: bool,
+    work: Option<UnderWay>,
     /// The group of this epoch is broken, who did not answer, and the store has not said that it knows.
     doubted: Option<(Epoch, Doubt)>,
     open: Epoch,
@@ -137,6 +148,8 @@ impl Member {
             report,
             configuration: None,
             closing: None,
+            engine_closed: false,
+            work: None,
             doubted: None,
             open: Epoch(0),
             lease: None,
@@ -238,6 +251,7 @@ impl Member {
         if now >= self.next_heartbeat {
             self.next_heartbeat = now + self.settings.period;
             self.forget_old(now);
+            self.report.progress += u64::from(self.work_counts(now));
             self.stale |= self.report.progress != self.progress_told;
             if !self.watching && !self.waits_for(|asked| *asked == Asked::Watch) {
                 let prefix = CONFIG.to_owned();
@@ -368,11 +382,7 @@ impl Member {
         let active = config.phase == Phase::Active;
         let serves = active && config.position(self.settings.seat).is_some();
         self.configuration = Some(config);
-        if self.settings.planted == Some(Bug::SealedBeforeClosed)
-            && let Some(epoch) = self.closing.take()
-        {
-            self.sealed(memory, epoch);
-        }
+        self.engine_closed |= self.settings.planted == Some(Bug::SealedBeforeClosed);
         self.go_on(now, memory);
         if serves && self.open == epoch {
             // R2: every read of the configuration that starts now or later may show a newer epoch.
@@ -411,12 +421,17 @@ impl Member {
         self.closing.unwrap_or(self.report.sealed)
     }
 
-    /// Does what the configuration asks for, once the engine has stopped for it.
+    /// Does what the configuration asks for, once nothing of an earlier one is done any more.
     fn go_on(&mut self, now: Duration, memory: &mut impl Memory) {
+        if let Some(epoch) = self.closing
+            && self.may_seal()
+        {
+            self.seal_log(memory, epoch);
+        }
         let Some(config) = self.configuration.clone() else {
             return;
         };
-        if self.closing.is_some() {
+        if self.closing.is_some() || self.work.is_some() {
             return;
         }
         let position = config.position(self.settings.seat);
@@ -428,10 +443,9 @@ impl Member {
             (Phase::Recover, Some(_))
                 if self.report.synced == epoch && self.report.recovered < epoch =>
             {
-                self.recover(memory, &config);
-                self.open(&config);
+                self.recover(&config);
             }
-            (Phase::Active, Some(_)) => self.open(&config),
+            (Phase::Recover | Phase::Active, Some(_)) => self.open(&config),
             (Phase::Active, None) => {
                 let own = self.settings.seat.id;
                 // In the chain in an earlier life it may be the one that can vouch: hands off.
@@ -459,10 +473,20 @@ impl Member {
         }
     }
 
+    /// R1.
+    fn may_seal(&self) -> bool {
+        let mut work = self.work.as_ref();
+        if self.settings.planted == Some(Bug::WorkNotAwaited) {
+            work = work.filter(|under_way| !under_way.recovers());
+        }
+        self.engine_closed && work.is_none()
+    }
+
     /// R1: the engine first. It may be in a thread of its own and have something in hand.
     fn seal(&mut self, epoch: Epoch) {
         self.actions.push_back(Action::Close(epoch));
         self.closing = Some(epoch);
+        self.engine_closed = false;
         self.doubted = None;
         self.round = None;
     }
@@ -478,8 +502,7 @@ impl Member {
         self.now = now;
         // Otherwise a newer epoch is being closed for.
         if self.closing == Some(epoch) {
-            self.closing = None;
-            self.sealed(memory, epoch);
+            self.engine_closed = true;
             self.go_on(now, memory);
             self.put_report(store);
         }

@@ -1,30 +1,36 @@
 //! What a member does with its own log when an epoch ends, and before the next begins.
 
+use super::work::{Kind, Recovery, Then};
 use super::{Action, Member};
 use crate::epoch::Epoch;
-use crate::lock::{Slot, Word};
-use crate::log::{adopt, find, find_header, format, recover};
+use crate::log::{RecoverError, find, format};
 use crate::membership::configuration::Configuration;
 use crate::memory::Memory;
 use crate::planted::Bug;
 
 impl Member {
     /// R1: now it looks at its log, which nobody changes any more; then it reports.
-    pub(super) fn sealed(&mut self, memory: &mut impl Memory, epoch: Epoch) {
-        let Some(config) = self.configuration.clone() else {
+    pub(super) fn seal_log(&mut self, memory: &mut impl Memory, epoch: Epoch) {
+        let Some(config) = &self.configuration else {
             return;
         };
-        self.report.sealed = epoch;
         if self.settings.planted != Some(Bug::LastRoundSkipped) {
             self.header = None;
         }
-        if config.active_epoch == Epoch(0) && config.epoch > Epoch(0) {
+        let unborn = config.active_epoch == Epoch(0) && config.epoch > Epoch(0);
+        match config.birth.header() {
             // Nothing was ever acknowledged.
-            if let Ok(header) = config.birth.header() {
-                // What cannot be formatted has no log to report.
-                let _ = format(memory, &header);
-            }
+            Ok(header) if unborn => self.begin(Kind::Format(header), Then::Seal(epoch)),
+            _ => self.tell_sealed(memory, epoch),
         }
+    }
+
+    pub(super) fn tell_sealed(&mut self, memory: &mut impl Memory, epoch: Epoch) {
+        let Some(config) = self.configuration.clone() else {
+            return;
+        };
+        self.closing = None;
+        self.report.sealed = epoch;
         self.look_at_log(memory, &config);
     }
 
@@ -46,11 +52,32 @@ impl Member {
         }
     }
 
-    pub(super) fn recover(&mut self, memory: &mut impl Memory, config: &Configuration) {
-        let result = self.try_recover(memory, config);
+    pub(super) fn recover(&mut self, config: &Configuration) {
+        let fenced = match self.settings.planted {
+            Some(Bug::SealNotAwaited) => Vec::new(),
+            _ => config.fenced.iter().map(|(slot, _)| *slot).collect(),
+        };
+        let recovery = Recovery {
+            epoch: config.epoch,
+            header: self.header.take(),
+            vouching: config.vouching.contains(&self.settings.seat.id),
+            executes: config.birth.executes,
+            fenced,
+            end: config.end.map(|end| end.sequence),
+            planted: self.settings.planted,
+        };
+        self.begin(Kind::Recover(recovery), Then::Recovered(config.epoch));
+    }
+
+    pub(super) fn recovered(
+        &mut self,
+        memory: &mut impl Memory,
+        epoch: Epoch,
+        result: Result<(), RecoverError>,
+    ) {
         match result {
             Ok(()) => {
-                self.report.recovered = config.epoch;
+                self.report.recovered = epoch;
                 self.report.ready = None;
                 self.rounds = 0;
                 self.caught_up = None;
@@ -60,39 +87,10 @@ impl Member {
                 self.actions.push_back(Action::Warn(error.to_string()));
             }
         }
-        self.look_at_log(memory, config);
+        // Who seals looks then.
+        if let (Some(config), None) = (self.configuration.clone(), self.closing) {
+            self.look_at_log(memory, &config);
+        }
         self.stale = true;
-    }
-
-    fn try_recover(
-        &mut self,
-        memory: &mut impl Memory,
-        config: &Configuration,
-    ) -> Result<(), crate::log::RecoverError> {
-        // R3: a vouching member has its own header.
-        let vouching = config.vouching.contains(&self.settings.seat.id);
-        match self.header.take() {
-            Some(header) if !vouching => {
-                // Recovery makes it durable, before it writes its own.
-                memory.write(header.at(), &header.emit())?;
-            }
-            Some(header) if !config.birth.executes => adopt(memory, &header)?,
-            _ => {}
-        }
-        let layout = find_header(memory)?.layout;
-        let fenced: Vec<Slot> = match self.settings.planted {
-            Some(Bug::SealNotAwaited) => Vec::new(),
-            _ => config.fenced.iter().map(|(slot, _)| *slot).collect(),
-        };
-        for lock in 0..layout.locks() {
-            let at = layout.lock_at(lock);
-            let mut word = [0; 8];
-            memory.read(at, &mut word)?;
-            let word = Word(u64::from_le_bytes(word)).in_new_epoch(&fenced);
-            memory.write(at, &word.0.to_le_bytes())?;
-        }
-        let end = config.end.map(|end| end.sequence);
-        recover(memory, config.epoch, end, self.settings.planted)?;
-        Ok(())
     }
 }

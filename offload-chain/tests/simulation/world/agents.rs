@@ -115,6 +115,7 @@ impl World {
                         }
                     }
                 }
+                Action::Work(work) => self.work(at, work),
                 Action::Open(epoch, chain) => {
                     self.note(&format!("member {at} opens {epoch}"));
                     let host = &mut self.members[at];

@@ -169,6 +169,7 @@ impl World {
         }
         self.note(&format!("member {member} is killed"));
         self.stats.kills += 1;
+        self.interrupt_work(member);
         let mut rng = self.rng.fork();
         let host = &mut self.members[member];
         host.up = false;

@@ -20,12 +20,16 @@ impl World {
         self.note(&format!(
             "media of member {member}: {trouble:?}, lasts: {lasts}"
         ));
-        self.members[member].memory.trouble(trouble, lasts);
+        for at in 0..self.members.len() {
+            if at == member || believed {
+                self.members[at].memory.trouble(trouble, lasts);
+            }
+        }
         let length = self.rng.range(20_000, 800_000);
         self.after(length, What::Mended(member));
     }
 
-    /// Then other troubles only hide what that does, and it shows when nobody else has it.
+    /// Then other troubles only hide what that does, and it shows when nobody has it any more.
     fn believes_flushes(&self) -> bool {
         self.planted == Some(Planted::Media(MediaBug::FlushBelieved))
     }

@@ -19,6 +19,7 @@ mod time;
 mod traffic;
 mod unaware;
 mod wires;
+mod working;
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashSet};
@@ -48,11 +49,13 @@ use super::work::Work;
 use engine::{EngineClock, Hosted};
 use store::Port;
 use wires::Wires;
+use working::UnderWay;
 
 pub const PERIOD: Duration = Duration::from_millis(40);
 const MISSES: u32 = 4;
 const READ_LEASE: Duration = Duration::from_millis(150);
 const PATIENCE: Duration = Duration::from_millis(250);
+const MEDIA_PATIENCE: Duration = Duration::from_millis(600);
 /// A connection over which nothing gets for so long is given up.
 const CONNECTION_TIMEOUTS_MS: [u64; 3] = [120, 120, 500];
 const EVENTS_MAX: u64 = 3_000_000;
@@ -115,6 +118,7 @@ struct MemberHost {
     failed: Option<Epoch>,
     read_lease: (Epoch, Duration),
     pending: BTreeMap<usize, Pending>,
+    work: Option<UnderWay>,
     slow: u64,
     // With a real engine.
     clock: Arc<EngineClock>,
@@ -154,6 +158,8 @@ enum What {
     ReadTaken(usize, u64, usize, Packet),
     LinkLost(usize, Hop),
     Close(usize, u64, Epoch),
+    /// What an agent wanted done with its memory ends.
+    Worked(usize, u64),
     /// Of a member: its engine sends, having looked at the clock then.
     Turn(usize, u64, Duration),
     Device(usize, u64, u64),
@@ -258,6 +264,8 @@ impl World {
             planted,
             Some(Planted::Media(_) | Planted::Flaw(Flaw::FailureIgnored))
         );
+        // Recovery writes again what it carries out: what was lost before shows in logs that keep their records.
+        let of_records = planted == Some(Planted::Media(MediaBug::FlushBelieved));
         let members = members.unwrap_or(rng.range(2, 5) as usize);
         let clients = rng.range(2, 5) as usize;
         let birth = Birth {
@@ -271,7 +279,7 @@ impl World {
                 true => Topology::Star,
                 false => Topology::Chain,
             },
-            executes: !(by_chance && rng.permille(250)),
+            executes: !(by_chance && rng.permille(250) || of_records),
             durable: rng.permille(800),
         };
         let mut world = Self {
@@ -340,6 +348,7 @@ impl World {
                 failed: None,
                 read_lease: (Epoch(0), Duration::ZERO),
                 pending: BTreeMap::new(),
+                work: None,
                 slow: 1,
                 clock: EngineClock::new(),
                 table,
@@ -438,6 +447,7 @@ impl World {
             misses: MISSES,
             read_lease: READ_LEASE,
             ready_chunks: 2,
+            media_patience: MEDIA_PATIENCE,
             planted: self.product_bug(),
         }
     }

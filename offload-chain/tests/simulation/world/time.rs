@@ -41,9 +41,10 @@ impl World {
             What::Due(node, _) | What::Reach(node, ..) => *node,
             What::Segment(wire, way) => self.wires.all[*wire].ends[1 - way].node,
             What::WireLost(wire, end) => self.wires.all[*wire].ends[*end].node,
-            What::Peer(_, member, _) | What::Flushed(member, ..) | What::ReadTaken(member, ..) => {
-                Node::Member(*member)
-            }
+            What::Worked(member, _)
+            | What::Peer(_, member, _)
+            | What::Flushed(member, ..)
+            | What::ReadTaken(member, ..) => Node::Member(*member),
             What::Deliver(lane, hop) | What::LinkLost(lane, hop) => self.ends(*lane, *hop).1,
             _ => return None,
         })
@@ -131,6 +132,7 @@ impl World {
             }
             What::LinkLost(lane, hop) => self.link_lost(lane, hop),
             What::Close(member, life, epoch) => self.close(member, life, epoch),
+            What::Worked(member, life) => self.worked(member, life),
             What::Turn(member, object, looked) => self.turn(member, object, looked),
             What::Device(member, object, number) => self.device_done(member, object, number),
             What::Due(node, object) => self.due(node, object),
