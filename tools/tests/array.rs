@@ -100,6 +100,7 @@ fn one_volume_of_three_files() {
         .collect();
     assert_eq!(grains, SIZES.map(|size| size / 4096));
     assert_eq!(view["superblock_copies"].as_array().unwrap().len(), 6);
+    assert!(view["created_ns"].as_u64().unwrap() > 0, "{view}");
     // The log is striped: live grains on every device.
     let view = answer(&disks.with(&["--json", "inspect", "--segments"], &[0, 1, 2]));
     let segments = view["segments"].as_array().unwrap();
@@ -209,6 +210,33 @@ fn going_on_without_a_device() {
         whole > 0 && torn > 0,
         "{whole} files are whole, {torn} are not"
     );
+}
+
+/// Whether the file system can be read without a device is found out before that is marked as failed: a target that can not come
+/// up has changed nothing, and with the device everything is there.
+#[test]
+fn what_can_not_be_done_without() {
+    if !can_serve() {
+        return;
+    }
+    let disks = Disks::new();
+    good(&disks.with(&["mkfs"], &[0, 1, 2]));
+    // The root record is in two grains, which were written together.
+    let map = answer(&disks.with(&["--json", "inspect", "--map", "0+2"], &[0, 1, 2]));
+    let segments: Vec<_> = map["map"].as_array().unwrap().iter().collect();
+    let segment = segments[0]["segment"].as_u64().unwrap();
+    assert!(segments.iter().all(|grain| grain["segment"] == segment));
+    let all = answer(&disks.with(&["--json", "inspect"], &[0, 1, 2]));
+    let begins = |n: usize| all["devices"][n]["first_segment"].as_u64().unwrap();
+    let lost = (0..3).rfind(|&n| begins(n) <= segment).unwrap();
+    let rest: Vec<usize> = (0..3).filter(|&n| n != lost).collect();
+    let mut without = disks.with(&["serve", "--degraded", "--listen"], &[]);
+    without.extend(disks.with(&["127.0.0.1:0"], &rest));
+    let said = bad(&without);
+    let named = said.contains(&format!("disk{lost}.img"));
+    assert!(named && said.contains("nothing was written"), "{said}");
+    let target = disks.serve(&[0, 1, 2], &[]);
+    assert!(target.stop().success());
 }
 
 /// Snapshots of a volume that has lost a device: of what lay on it every page is an error, in the snapshot as in the files of now,

@@ -12,6 +12,7 @@ use std::os::unix::fs::PermissionsExt;
 
 use common::fault_disk::FaultDisk;
 use common::{Image, Target, bad, can_mount, can_serve, drain, flashnet, good, pattern};
+use serde_json::Value;
 use softrdma::{
     Buffer, CloseReason, LocalSlice, Operation, Source, Stag, TaggedOffset, WorkRequest, WrId,
 };
@@ -211,6 +212,42 @@ fn mount_point_missing_or_busy() {
     assert!(second.serve(&[]).stop().success());
 }
 
+/// A replacement that can not have what it needs beside the volume replaces nobody: who is served stays served.
+#[test]
+fn a_replacement_that_can_not_start() {
+    if !can_serve() {
+        return;
+    }
+    let image = Image::new("64MiB");
+    let target = image.serve(&[]);
+    let mut session = target.session();
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let at = taken.local_addr().unwrap().to_string();
+    let volume = image.path();
+    let message = bad(&[
+        "serve",
+        volume.to_str().unwrap(),
+        "--replace",
+        "--listen",
+        &at,
+    ]);
+    assert_says(&message, &[&at, "--listen"]);
+    let missing = image.beside("nowhere");
+    let missing = missing.to_str().unwrap();
+    let message = serve_fails(&volume, &["--replace", "--mount", missing]);
+    assert_says(&message, &["nowhere"]);
+    session.call(Request::new(Op::Stat, "/")).unwrap();
+    // And others still can, also those that listen on its port in another way.
+    let second = image.serve(&["--replace"]);
+    assert!(target.ended().success());
+    assert_eq!(second.address, session.address());
+    let everywhere = format!("0.0.0.0:{}", second.address.port());
+    let third = image.serve(&["--replace", "--insecure", "--listen", &everywhere]);
+    assert!(second.ended().success());
+    assert_eq!(third.address.to_string(), everywhere);
+    assert!(third.stop().success());
+}
+
 #[test]
 fn bad_configuration() {
     if !can_serve() {
@@ -273,6 +310,19 @@ fn paths_that_are_not_to_be_had() {
     let source = source.to_str().unwrap();
     let target = image.serve(&[]);
     good(&["put", source, &target.url("/in-the-root")]);
+    // What does not fit leaves nothing, and takes nothing away.
+    let large = image.beside("large");
+    fs::File::create(&large).unwrap().set_len(1 << 30).unwrap();
+    let large = large.to_str().unwrap();
+    for path in ["/large", "/in-the-root"] {
+        let said = bad(&["put", large, &target.url(path)]);
+        assert_says(&said, &[path, "there is room for"]);
+    }
+    let listed = good(&["--json", "ls", &target.url("/")]);
+    let listed: Value = serde_json::from_str(&listed).unwrap();
+    let names = listed["entries"].as_array().unwrap().iter();
+    let names: Vec<_> = names.map(|entry| &entry["name"]).collect();
+    assert_eq!(names, ["in-the-root"], "{listed}");
     assert!(target.stop().success());
 
     let target = image.serve(&["--export", "/open", "--export", "/in-the-root:ro"]);

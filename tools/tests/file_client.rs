@@ -6,9 +6,10 @@ use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::process::Command;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
+use std::time::Duration;
 
 use common::{FLASHNET, Image, can_serve, pattern, skip};
 use tools::client::{Atomic, Channel, ChannelOptions, Client, ClientError, File};
@@ -31,6 +32,8 @@ struct Wire {
     address: SocketAddr,
     target: Arc<Mutex<SocketAddr>>,
     pairs: Arc<Mutex<Vec<Pair>>>,
+    /// So many connections are ended when they are made.
+    refused: Arc<AtomicUsize>,
 }
 
 impl Wire {
@@ -40,10 +43,19 @@ impl Wire {
             address: listener.local_addr().unwrap(),
             target: Arc::new(Mutex::new(target)),
             pairs: Arc::default(),
+            refused: Arc::default(),
         };
         let (pairs, leads_to) = (Arc::clone(&wire.pairs), Arc::clone(&wire.target));
+        let refused = Arc::clone(&wire.refused);
         thread::spawn(move || {
             for client in listener.incoming() {
+                let refuses = |left: usize| left.checked_sub(1);
+                if refused
+                    .fetch_update(Ordering::SeqCst, Ordering::SeqCst, refuses)
+                    .is_ok()
+                {
+                    continue;
+                }
                 let target = *leads_to.lock().unwrap();
                 let (Ok(client), Ok(target)) = (client, TcpStream::connect(target)) else {
                     continue;
@@ -64,6 +76,11 @@ impl Wire {
         for (_, deaf) in &*self.pairs.lock().unwrap() {
             deaf.store(true, Ordering::SeqCst);
         }
+    }
+
+    /// So many of the next connections are ended when they are made.
+    fn refuse(&self, connections: usize) {
+        self.refused.store(connections, Ordering::SeqCst);
     }
 
     /// New connections are made to this target.
@@ -203,6 +220,203 @@ fn a_flush_speaks_for_its_own_connection() {
     let mut found = [0; 5];
     sync.read_at(&mut found, 200).unwrap();
     assert_eq!(&found, b"three");
+    assert!(target.stop().success());
+}
+
+/// I1, I8: two flushes that were asked for together are both told that writes may be lost: each may have been asked for by who made one of
+/// them.
+#[test]
+fn all_flushes_under_way_tell_of_writes_that_may_be_lost() {
+    if !can_serve() {
+        return;
+    }
+    let image = Image::new("128MiB");
+    let target = image.serve(&[]);
+    let wire = Wire::to(target.address);
+    let client = Client::connect(wire.address).unwrap();
+    let file = tools::client::aio::File::from(create(&client, "/file", 100_000));
+
+    wait(file.write_at(b"one", 0)).unwrap();
+    wait(file.write_at(b"two", 100)).unwrap();
+    wire.deafen();
+    let (one, between, two) = (file.flush(), file.write_at(b"three", 200), file.flush());
+    target.kill();
+    let target = image.serve(&[]);
+    wire.lead_to(target.address);
+    wire.cut();
+    for lost in [wait(one), wait(two)] {
+        assert!(matches!(lost, Err(ClientError::WritesLost)), "{lost:?}");
+    }
+    wait(between).unwrap();
+    wait(file.flush()).unwrap();
+    assert!(target.stop().success());
+}
+
+/// I1, I8: a flush speaks for all writes of its client to the region, through whichever file that is open, or was; who has made those that
+/// may be lost is told as well.
+#[test]
+fn a_flush_speaks_for_other_files_of_the_region() {
+    if !can_serve() {
+        return;
+    }
+    let image = Image::new("128MiB");
+    let target = image.serve(&[]);
+    let wire = Wire::to(target.address);
+    let client = Client::connect(wire.address).unwrap();
+    create(&client, "/file", 100_000).flush().unwrap();
+    let open = || client.options().write(true).open("/file").unwrap();
+    let (one, two) = (open(), open());
+    let may_be_lost = |file: &File| {
+        let lost = file.flush();
+        assert!(matches!(lost, Err(ClientError::WritesLost)), "{lost:?}");
+        file.flush().unwrap();
+    };
+
+    one.write_at(b"one", 0).unwrap();
+    two.flush().unwrap();
+    wire.cut();
+    one.flush().unwrap();
+
+    one.write_at(b"one", 0).unwrap();
+    wire.cut();
+    may_be_lost(&two);
+    may_be_lost(&one);
+
+    one.write_at(b"one", 0).unwrap();
+    drop((one, two));
+    wire.cut();
+    may_be_lost(&open());
+    open().flush().unwrap();
+    assert!(target.stop().success());
+}
+
+/// I8, I18: a file has nothing to do with the one that was closed before it, whatever became of the writes to that.
+#[test]
+fn a_flush_says_nothing_of_a_file_that_was_closed() {
+    if !can_serve() {
+        return;
+    }
+    let image = Image::new("128MiB");
+    let target = image.serve(&[]);
+    let wire = Wire::to(target.address);
+    let client = Client::connect(wire.address).unwrap();
+    let file = tools::client::aio::File::from(create(&client, "/one", 4096));
+    wire.deafen();
+    drop(file.write_at(b"forgotten", 0));
+    drop(file);
+    // Handed over behind the end of the file.
+    let stat = thread::spawn({
+        let client = client.clone();
+        move || client.stat("/one")
+    });
+    thread::sleep(Duration::from_millis(50));
+    wire.cut();
+    stat.join().unwrap().unwrap();
+    let other = create(&client, "/two", 4096);
+    wire.cut();
+    other.flush().unwrap();
+    assert!(target.stop().success());
+}
+
+/// A file whose opening nobody waits for any more is closed: it costs the target nothing, and its end is not the client's (I16).
+#[test]
+fn a_file_that_nobody_has_waited_for_is_closed() {
+    if !can_serve() {
+        return;
+    }
+    let image = Image::new("128MiB");
+    let target = image.serve(&[]);
+    let wire = Wire::to(target.address);
+    let witness = Client::connect(target.address).unwrap();
+    create(&witness, "/file", 100_000);
+    let client = Client::connect(wire.address).unwrap();
+    let tasks = tools::client::aio::Client::from(client.clone());
+    wire.deafen();
+    let mut opening = Box::pin(tasks.open("/file"));
+    let waker = std::task::Waker::noop();
+    let polled = opening
+        .as_mut()
+        .poll(&mut std::task::Context::from_waker(waker));
+    assert!(polled.is_pending());
+    drop(opening);
+    wire.cut();
+    // The second is asked for behind the end of the file.
+    client.stat("/file").unwrap();
+    client.stat("/file").unwrap();
+    // Its region is not any more, and can not be attached to.
+    create(&witness, "/file", 1000);
+    wire.cut();
+    client.stat("/file").unwrap();
+    assert!(target.stop().success());
+}
+
+/// A task whose last trace is its waker ends where it is woken, on the thread that moves the bytes, and its file and client with it. Others
+/// go on (I18).
+#[test]
+fn a_task_that_ends_when_it_is_woken() {
+    struct Last {
+        _kept: Mutex<(Client, tools::client::aio::File)>,
+    }
+    impl std::task::Wake for Last {
+        fn wake(self: Arc<Self>) {}
+    }
+    if !can_serve() {
+        return;
+    }
+    let image = Image::new("128MiB");
+    let target = image.serve(&[]);
+    let wire = Wire::to(target.address);
+    let client = Client::connect(wire.address).unwrap();
+    let kept = create(&client, "/kept", 4096);
+    let file = tools::client::aio::File::from(create(&client, "/file", 4096));
+    wire.deafen();
+    let mut write = Box::pin(file.write_at(b"last", 0));
+    let last = Last {
+        _kept: Mutex::new((client.clone(), file)),
+    };
+    let waker = Arc::new(last).into();
+    let polled = write
+        .as_mut()
+        .poll(&mut std::task::Context::from_waker(&waker));
+    assert!(polled.is_pending());
+    drop(waker);
+    wire.cut();
+    kept.write_at(b"behind it", 0).unwrap();
+    wait(write).unwrap();
+    assert!(client.stat("/file").is_ok());
+    assert!(target.stop().success());
+}
+
+/// How long a target may be away does not depend on when it was away before.
+#[test]
+fn patience_begins_anew_when_the_target_has_answered() {
+    if !can_serve() {
+        return;
+    }
+    let image = Image::new("128MiB");
+    let target = image.serve(&[]);
+    let wire = Wire::to(target.address);
+    let patience = Duration::from_secs(2);
+    let client = Client::builder()
+        .patience(patience)
+        .connect(wire.address)
+        .unwrap();
+    client.list("/").unwrap();
+    // What is lost while it is asked for something is lost to somebody.
+    let lose = |refused: usize| {
+        wire.deafen();
+        let asked = thread::spawn({
+            let client = client.clone();
+            move || client.list("/")
+        });
+        thread::sleep(Duration::from_millis(50));
+        wire.refuse(refused);
+        wire.cut();
+        asked.join().unwrap().unwrap();
+    };
+    lose(0);
+    thread::sleep(patience + patience / 10);
+    lose(3);
     assert!(target.stop().success());
 }
 
@@ -461,7 +675,7 @@ fn a_target_that_does_not_come_back() {
     }
     let image = Image::new("128MiB");
     let target = image.serve(&[]);
-    let patience = std::time::Duration::from_millis(10);
+    let patience = Duration::from_millis(10);
     let client = Client::builder()
         .patience(patience)
         .connect(target.address)

@@ -4,7 +4,9 @@
 mod common;
 
 use std::fs::{self, File};
+use std::io::Write;
 use std::os::unix::fs::FileExt;
+use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use common::world::{Greedy, PIECE, World, get, open, relocate, terminated, try_put, try_relocate};
@@ -36,6 +38,13 @@ fn stored(target: &Target, path: &str, flags: u16, length: u64) -> RemoteFile {
     };
     session.call(close).unwrap();
     file
+}
+
+/// A file with `content`, which a kill does not take away.
+fn write_synced(path: &Path, content: &[u8]) {
+    let mut file = File::create(path).unwrap();
+    file.write_all(content).unwrap();
+    file.sync_all().unwrap();
 }
 
 /// It is refused on a connection that asks for it, and on one that just uses it.
@@ -214,7 +223,7 @@ fn a_persistent_region_never_shows_another_file() {
         let how = [End::Deleted, End::Truncated, End::Replaced, End::Cut][round % 4];
         let (target, dir) = (&world.target, &world.dir);
         let name = format!("victim-{round}");
-        fs::write(dir.join(&name), vec![1; LEN as usize]).unwrap();
+        write_synced(&dir.join(&name), &[1; LEN as usize]);
         let flags = FLAG_WRITE | FLAG_PERSISTENT;
         let victim = stored(target, &format!("/{name}"), flags, 0);
         let below = stored(target, &format!("/{name}"), flags, LEN / 2);
@@ -260,7 +269,7 @@ fn a_persistent_region_never_shows_another_file() {
                 }
             }
             let other = format!("other-{round}");
-            fs::write(dir.join(&other), vec![99; LEN as usize]).unwrap();
+            write_synced(&dir.join(&other), &[99; LEN as usize]);
             others.push(other);
             for peer in peers {
                 let code = peer.join().unwrap();

@@ -91,7 +91,7 @@ fn assert_nothing_left(scratch: &TempDir) {
     // What has been killed may take a moment to go.
     let start = Instant::now();
     while let Some(command) = process_at(scratch) {
-        let patient = start.elapsed() < Duration::from_secs(5);
+        let patient = start.elapsed() < Duration::from_secs(60);
         assert!(patient, "process left behind: {command}");
         std::thread::sleep(Duration::from_millis(20));
     }
@@ -137,7 +137,7 @@ fn an_interrupted_script_cleans_up() {
             if let Some(status) = child.try_wait().unwrap() {
                 break status;
             }
-            assert!(start.elapsed() < Duration::from_secs(20), "it does not end");
+            assert!(start.elapsed() < Duration::from_secs(60), "it does not end");
             std::thread::sleep(Duration::from_millis(10));
         };
         // Before it has set its traps it dies of the signal, and has made nothing.

@@ -10,6 +10,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use common::{Image, Target, bad, can_mount, can_serve, good, pattern};
 use serde_json::Value;
@@ -141,6 +142,18 @@ fn project(path: &Path, change: Option<u32>) -> io::Result<(u32, u32)> {
     Ok((words[3], words[0]))
 }
 
+/// Waits until something is so: that a file was closed is told behind the back of who closes it.
+fn until(what: &str, is: impl Fn() -> bool) {
+    let start = Instant::now();
+    while !is() {
+        assert!(
+            start.elapsed() < Duration::from_secs(60),
+            "{what}: not in time"
+        );
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
 fn sync(dir: &Path) {
     for entry in fs::read_dir(dir).unwrap() {
         let entry = entry.unwrap();
@@ -233,10 +246,7 @@ fn limits_on_a_mount() {
     fs::remove_file(a.join("local")).unwrap();
     assert_eq!(charged(&a).0, limit, "it is open");
     drop(local);
-    let start = std::time::Instant::now();
-    while charged(&a).0 == limit && start.elapsed().as_secs() < 10 {
-        std::thread::sleep(std::time::Duration::from_millis(5));
-    }
+    until("what was open is gone", || charged(&a).0 != limit);
     assert_eq!(charged(&a).0, limit - free);
     assert_eq!(fill_remotely(&target, "/a/sub/below"), free / GRAIN);
     assert_eq!(charged(&a).0, limit);
@@ -253,6 +263,7 @@ fn limits_on_a_mount() {
     }
     assert_eq!(errno(File::create(a.join("one more"))), libc::EDQUOT);
     fs::remove_file(a.join("8")).unwrap();
+    until("there is room for one", || charged(&a).1 == 8);
     let inside = a.join("moved");
     assert_eq!(
         errno(fs::rename(mount.join("outside"), &inside)),

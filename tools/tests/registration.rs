@@ -121,6 +121,12 @@ fn a_mapping_becomes_a_region_of_its_file() {
     // A name with what the tables of the kernel quote; the kernel follows it.
     let renamed = world.dir.path().join("a name\\040 of\nlines");
     fs::rename(world.dir.path().join("file"), &renamed).unwrap();
+    // Peers would be let at all the rest of the file.
+    let nothing = world.register(&map, PAGE, 0, all());
+    assert!(
+        matches!(nothing, Err(RegistrationError::Empty(_))),
+        "{nothing:?}"
+    );
     let reader = flash(world.register(&map, 0, PAGE, Rights::REMOTE_READ));
     let mut found = vec![0; PAGE];
     reader.file().read_at(&mut found, 0).unwrap();

@@ -8,7 +8,8 @@ use std::io::Write;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::Command;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use common::{FLASHNET, Image, bad, can_mount, can_serve, flashnet, good, pattern};
 
@@ -51,16 +52,15 @@ fn is_sound(image: &Path) {
     assert!(output.status.success(), "{text}");
 }
 
-/// Files written and synced one after the other, `seed` apart from those of others, until told to end; how many.
-fn write_files(dir: &Path, seed: u64, stop: &AtomicBool) -> u64 {
-    let mut count = 0;
+/// Files written and synced one after the other, `seed` apart from those of others, until told to end; counted.
+fn write_files(dir: &Path, seed: u64, stop: &AtomicBool, written: &AtomicU64) {
     while !stop.load(Ordering::Relaxed) {
+        let count = written.load(Ordering::Relaxed);
         let mut file = File::create(dir.join(format!("local-{}", count % 40))).unwrap();
         file.write_all(&pattern(50_000, seed + count)).unwrap();
         file.sync_all().unwrap();
-        count += 1;
+        written.store(count + 1, Ordering::Relaxed);
     }
-    count
 }
 
 /// See the file.
@@ -79,17 +79,29 @@ fn grows_in_use_and_shrinks() {
     let target = image.serve(&["--mount", dir.to_str().unwrap()]);
     let small = capacity(&dir);
     let stop = AtomicBool::new(false);
-    let (local, remote) = std::thread::scope(|scope| {
-        let local = scope.spawn(|| write_files(&dir, 1000, &stop));
+    let [written, put] = [const { AtomicU64::new(0) }; 2];
+    std::thread::scope(|scope| {
+        let local = scope.spawn(|| write_files(&dir, 1000, &stop, &written));
         let remote = scope.spawn(|| {
-            let mut count: u64 = 0;
             while !stop.load(Ordering::Relaxed) {
+                let count = put.load(Ordering::Relaxed);
                 let url = target.url(&format!("/remote-{}", count % 20));
                 good(&["put", source.to_str().unwrap(), &url]);
-                count += 1;
+                put.store(count + 1, Ordering::Relaxed);
             }
-            count
         });
+        // Until each of them has begun and done something, unless one has failed.
+        let progress = || {
+            for done in [&written, &put] {
+                let least = done.load(Ordering::Relaxed) + 2;
+                while done.load(Ordering::Relaxed) < least
+                    && !local.is_finished()
+                    && !remote.is_finished()
+                {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+            }
+        };
         let mut sizes = Vec::new();
         for (place, size, mib) in [
             (dir.to_str().unwrap(), "96MiB", 96),
@@ -103,6 +115,7 @@ fn grows_in_use_and_shrinks() {
                 file.set_len(mib * MIB).unwrap();
             }
             let given = if size.is_empty() { 2 } else { 3 };
+            progress();
             let grown = json(&arguments[..given]);
             assert_eq!(grown["device_bytes"], mib * MIB, "{grown}");
             assert_eq!(grown["capacity_bytes"], capacity(&dir), "{grown}");
@@ -112,10 +125,9 @@ fn grows_in_use_and_shrinks() {
         assert_eq!(sizes[1], fresh("160MiB"), "as mkfs does it");
         // More than would have fit before.
         fs::write(dir.join("large"), pattern(2 * small as usize, 9)).unwrap();
+        progress();
         stop.store(true, Ordering::Relaxed);
-        (local.join().unwrap(), remote.join().unwrap())
     });
-    assert!(local > 2 && remote > 2, "{local} local, {remote} remote");
     File::open(dir.join("large")).unwrap().sync_all().unwrap();
     let refused = bad(&["resize", dir.to_str().unwrap(), "64MiB"]);
     assert!(
@@ -136,7 +148,7 @@ fn grows_in_use_and_shrinks() {
     let check = |dir: &Path| {
         assert!(fs::read(dir.join("large")).unwrap() == pattern(2 * small as usize, 9));
         assert!(fs::read(dir.join("remote-0")).unwrap() == pattern(300_000, 5));
-        let last = local - 1;
+        let last = written.load(Ordering::Relaxed) - 1;
         let file = dir.join(format!("local-{}", last % 40));
         assert!(fs::read(file).unwrap() == pattern(50_000, 1000 + last));
     };

@@ -48,7 +48,7 @@ fn comes_to_have(target: &Target, thread: &str) -> bool {
         if threads(target).iter().any(|name| name == thread) {
             return true;
         }
-        if start.elapsed() > Duration::from_secs(30) {
+        if start.elapsed() > Duration::from_secs(60) {
             return false;
         }
         thread::sleep(Duration::from_millis(5));

@@ -297,7 +297,10 @@ fn programs_go_on() {
     let image = Image::new("64MiB");
     let (target, dir) = serve(&image, &["--share-pages", "--share-scan", "0.1"]);
     let program = dir.join("true");
-    fs::copy("/bin/true", &program).unwrap();
+    // Not by this process: what it has open for writing a child of another test has for a moment, too, and no system runs a
+    // program that somebody may write to (ETXTBSY).
+    let copied = Command::new("cp").arg("/bin/true").arg(&program).status();
+    assert!(copied.unwrap().success());
     for _ in 0..3 {
         assert!(Command::new(&program).status().unwrap().success());
     }
@@ -329,7 +332,7 @@ fn programs_go_on() {
         put(&mapped, 16, value);
         let start = Instant::now();
         while sent(&file) != value {
-            assert!(start.elapsed() < Duration::from_secs(5), "old bytes stay");
+            assert!(start.elapsed() < Duration::from_secs(60), "old bytes stay");
         }
     }
     drop((mapped, file));

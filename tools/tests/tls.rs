@@ -470,7 +470,7 @@ fn a_broken_stream_is_its_own_end() {
     let mut there = place.session(at).unwrap();
     for round in 0..20 {
         let mut stream = TcpStream::connect(at).unwrap();
-        let patience = Duration::from_secs(10);
+        let patience = Duration::from_secs(60);
         let mut records = place.tls().connect(&stream, at, patience).unwrap();
         let mut request = Vec::new();
         StartFrame {
@@ -533,7 +533,7 @@ fn a_crowd_gets_in() {
                 scope.spawn(|| {
                     let stream = TcpStream::connect(at).unwrap();
                     come.fetch_add(1, Ordering::SeqCst);
-                    let patience = Duration::from_secs(30);
+                    let patience = Duration::from_secs(60);
                     place.tls().connect(&stream, at, patience).map(drop)
                 })
             })

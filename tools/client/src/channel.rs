@@ -55,7 +55,7 @@ pub struct OpId(pub u64);
 
 /// A file of a channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct FileNo(usize);
+pub struct FileNo(pub(crate) usize);
 
 /// How a channel is made.
 #[derive(Clone, Debug)]
@@ -150,7 +150,7 @@ pub struct Channel {
     made: u64,
     /// Connections that the target has ended since something was acknowledged.
     fatal: u32,
-    /// When the first connection was lost since then.
+    /// When the first connection was lost since then, and since a request was answered.
     lost: Option<Instant>,
     /// Atomic operations posted on this connection.
     atomics: u64,
@@ -199,7 +199,10 @@ impl Channel {
             let result = self.session()?.call(request.clone());
             match result {
                 Err(error) if self.passes(&error) => self.lose(&error)?,
-                result => return result,
+                result => {
+                    self.lost = None;
+                    return result;
+                }
             }
         }
     }
@@ -422,6 +425,7 @@ impl Channel {
         };
         let id = pending.id;
         self.window.pop_front();
+        self.lost = None;
         Some(Acknowledged {
             id,
             bytes: None,

@@ -10,12 +10,13 @@
 //! - Data operations are submitted in the order in which they were asked for, and at most [`WINDOW_MAX`] are under way. What
 //!   is asked for beyond waits in the inbox, which is bounded, and then its senders wait (I16).
 //! - A flush is promised only for writes and atomic operations that were acknowledged on its own connection: a target that was
-//!   killed between them has lost what was in its memory.
+//!   killed between them has lost what was in its memory ([`Unflushed`]).
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
+use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::{io, thread};
+use std::thread::{self, ThreadId};
 
 use flashnet_reactor::{Inbox, Ring};
 use softrdma::{Atomic, Buffer};
@@ -25,12 +26,13 @@ use crate::control::{Reply, Request};
 use crate::error::ClientError;
 use crate::promise::{Pending, Promise};
 use crate::session::RemoteFile;
+use crate::unflushed::{Asked, Unflushed};
 
 /// What is asked of the thread.
 #[derive(Debug)]
 pub(crate) enum Command {
     Call(Request, Promise<Reply>),
-    Open(Request, Promise<(FileNo, RemoteFile)>),
+    Open(Request, Promise<Opened>),
     Close(FileNo),
     Read(FileNo, u64, Arc<Buffer>, Promise<Arc<Buffer>>),
     /// The last but one: through the sync STag.
@@ -46,7 +48,7 @@ enum Promised {
     Read(Promise<Arc<Buffer>>),
     /// Whether it is durable when it is acknowledged.
     Write(FileNo, bool, Promise<()>),
-    Flush(FileNo, Promise<()>),
+    Flush(FileNo, Asked, Promise<()>),
     Atomic(FileNo, Promise<u64>),
 }
 
@@ -54,16 +56,49 @@ impl Promised {
     fn fail(self, error: ClientError) {
         match self {
             Self::Read(promise) => promise.keep(Err(error)),
-            Self::Write(_, _, promise) | Self::Flush(_, promise) => promise.keep(Err(error)),
+            Self::Write(_, _, promise) | Self::Flush(_, _, promise) => promise.keep(Err(error)),
             Self::Atomic(_, promise) => promise.keep(Err(error)),
         }
+    }
+}
+
+/// The way to the thread.
+#[derive(Clone, Debug)]
+struct Way {
+    inbox: Arc<Inbox<Command>>,
+    thread: ThreadId,
+}
+
+impl Way {
+    /// Asks for something; waits while too much is waiting already. The thread does not wait for itself: it asks when it ends what nobody
+    /// waits for any more, or wakes a task that drops a file with its last breath.
+    fn ask(&self, command: Command) {
+        // A command that is given back drops its promise, which tells who waits.
+        let _ = match thread::current().id() == self.thread {
+            true => self.inbox.push(command),
+            false => self.inbox.send(command),
+        };
+    }
+}
+
+/// An open file; it is closed when this is dropped, also by who has never taken it.
+#[derive(Debug)]
+pub(crate) struct Opened {
+    way: Way,
+    pub(crate) number: FileNo,
+    pub(crate) region: RemoteFile,
+}
+
+impl Drop for Opened {
+    fn drop(&mut self) {
+        self.way.ask(Command::Close(self.number));
     }
 }
 
 /// The way to the thread; it ends when this is dropped and what was asked for is done.
 #[derive(Debug)]
 pub(crate) struct Engine {
-    inbox: Arc<Inbox<Command>>,
+    way: Way,
 }
 
 impl Engine {
@@ -85,16 +120,17 @@ impl Engine {
             }
             commands.close();
         };
-        thread::Builder::new()
+        let worker = thread::Builder::new()
             .name("flashnet-client".into())
             .spawn(work)?;
-        Ok((Self { inbox }, connected))
+        let thread = worker.thread().id();
+        let way = Way { inbox, thread };
+        Ok((Self { way }, connected))
     }
 
     /// Asks for something; waits while too much is waiting already.
     pub(crate) fn ask(&self, command: Command) {
-        // A command that is given back drops its promise, which tells who waits.
-        let _ = self.inbox.send(command);
+        self.way.ask(command);
     }
 }
 
@@ -106,23 +142,22 @@ impl Drop for Engine {
 
 struct Worker<'a> {
     channel: Channel,
-    inbox: &'a Inbox<Command>,
+    inbox: &'a Arc<Inbox<Command>>,
     waiting: VecDeque<Command>,
     promised: VecDeque<Promised>,
-    /// Connection on which the first write or atomic operation of a file was acknowledged that is not durable yet.
-    unflushed: HashMap<FileNo, u64>,
+    unflushed: Unflushed,
     is_ending: bool,
 }
 
 impl<'a> Worker<'a> {
-    fn new(mut channel: Channel, inbox: &'a Inbox<Command>) -> Self {
+    fn new(mut channel: Channel, inbox: &'a Arc<Inbox<Command>>) -> Self {
         channel.set_waker(inbox.waker());
         Self {
             channel,
             inbox,
             waiting: VecDeque::new(),
             promised: VecDeque::new(),
-            unflushed: HashMap::new(),
+            unflushed: Unflushed::default(),
             is_ending: false,
         }
     }
@@ -179,19 +214,18 @@ impl<'a> Worker<'a> {
                 return answer(promise, self.channel.call(&request));
             }
             Command::Open(request, promise) => {
-                let opened = self.channel.open(request);
-                let opened = opened.map(|file| (file, *self.channel.file(file)));
+                let opened = self.channel.open(request).map(|file| self.opened(file));
                 return answer(promise, opened);
             }
             Command::Close(file) => {
                 // Its owner has waited for, or forgotten, what is under way.
-                self.unflushed.remove(&file);
                 while !self.promised.is_empty() {
                     match self.channel.acknowledged()? {
                         Some(done) => self.keep(done),
                         None => break,
                     }
                 }
+                self.unflushed.close(file);
                 return self.channel.close_file(file);
             }
             Command::End => {
@@ -207,7 +241,8 @@ impl<'a> Worker<'a> {
                 Promised::Write(file, sync, promise),
             ),
             Command::Flush(file, promise) => {
-                (self.channel.flush(file), Promised::Flush(file, promise))
+                let promised = Promised::Flush(file, self.unflushed.asked(file), promise);
+                (self.channel.flush(file), promised)
             }
             Command::Atomic(file, offset, op, promise) => (
                 self.channel.atomic(file, offset, op),
@@ -227,6 +262,20 @@ impl<'a> Worker<'a> {
         }
     }
 
+    fn opened(&mut self, number: FileNo) -> Opened {
+        let region = *self.channel.file(number);
+        self.unflushed.open(number, region.stag);
+        let way = Way {
+            inbox: Arc::clone(self.inbox),
+            thread: thread::current().id(),
+        };
+        Opened {
+            way,
+            number,
+            region,
+        }
+    }
+
     /// Keeps the promise for the oldest operation.
     fn keep(&mut self, done: Acknowledged) {
         let promised = self.promised.pop_front();
@@ -236,20 +285,17 @@ impl<'a> Worker<'a> {
             }
             Promised::Write(file, sync, promise) => {
                 if !sync {
-                    self.unflushed.entry(file).or_insert(done.connection);
+                    self.unflushed.written(file, done.connection);
                 }
                 promise.keep(Ok(()));
             }
-            Promised::Flush(file, promise) => {
-                let since = self.unflushed.remove(&file);
-                promise.keep(match since.is_none_or(|since| since == done.connection) {
-                    true => Ok(()),
-                    false => Err(ClientError::WritesLost),
-                });
+            Promised::Flush(file, asked, promise) => {
+                let flushed = self.unflushed.flushed(file, asked, done.connection);
+                promise.keep(flushed.then_some(()).ok_or(ClientError::WritesLost));
             }
             Promised::Atomic(file, promise) => {
                 // Also one that was executed perhaps.
-                self.unflushed.entry(file).or_insert(done.connection);
+                self.unflushed.written(file, done.connection);
                 promise.keep(done.original.ok_or(ClientError::Unknown));
             }
         }

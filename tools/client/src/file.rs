@@ -4,10 +4,9 @@ use std::sync::Arc;
 
 use softrdma::{Atomic, Buffer};
 
-use crate::channel::FileNo;
 use crate::client::Client;
 use crate::control::{FLAG_CREATE, FLAG_EXCLUSIVE, FLAG_TRUNCATE, FLAG_WRITE, Op, Request};
-use crate::engine::Command;
+use crate::engine::{Command, Opened};
 use crate::error::ClientError;
 use crate::promise::Pending;
 use crate::session::RemoteFile;
@@ -90,7 +89,7 @@ impl OpenOptions {
         Ok(self.opened(opened))
     }
 
-    pub(crate) fn ask(&self, path: &str) -> Pending<(FileNo, RemoteFile)> {
+    pub(crate) fn ask(&self, path: &str) -> Pending<Opened> {
         let (promise, pending) = Pending::new();
         let request = Request {
             flags: self.flags,
@@ -102,12 +101,11 @@ impl OpenOptions {
         pending
     }
 
-    pub(crate) fn opened(&self, (number, region): (FileNo, RemoteFile)) -> File {
+    pub(crate) fn opened(&self, opened: Opened) -> File {
         File {
             inner: Arc::new(Inner {
+                opened,
                 client: self.client.clone(),
-                number,
-                region,
                 is_writable: self.flags & (FLAG_WRITE | FLAG_CREATE | FLAG_TRUNCATE) != 0,
                 sync: self.sync,
             }),
@@ -117,17 +115,11 @@ impl OpenOptions {
 
 #[derive(Debug)]
 struct Inner {
+    /// Before the client, which may end with it.
+    opened: Opened,
     client: Client,
-    number: FileNo,
-    region: RemoteFile,
     is_writable: bool,
     sync: bool,
-}
-
-impl Drop for Inner {
-    fn drop(&mut self) {
-        self.client.engine.ask(Command::Close(self.number));
-    }
 }
 
 /// An open file: the bytes that were there when it was opened. It does not grow with the file.
@@ -143,7 +135,7 @@ impl File {
     /// Bytes.
     #[must_use]
     pub fn len(&self) -> u64 {
-        self.inner.region.length
+        self.inner.opened.region.length
     }
 
     /// No bytes at all?
@@ -156,7 +148,7 @@ impl File {
     /// started anew.
     #[must_use]
     pub fn credentials(&self) -> RemoteFile {
-        self.inner.region
+        self.inner.opened.region
     }
 
     /// Reads from `offset` on; fewer bytes than asked for at the end of the file only.
@@ -195,9 +187,10 @@ impl File {
         Ok(())
     }
 
-    /// Makes durable what has been written, and what atomic operations have changed. If the connection was lost since they were
-    /// acknowledged, the target may have been killed and have lost them: then this fails once with
-    /// [`ClientError::WritesLost`], and they are to be done again; whether an atomic operation is, the word tells.
+    /// Makes durable what has been written, and what atomic operations have changed, through this file or another of the same region,
+    /// open or closed, of this client. If the connection was lost since they were acknowledged, the target may have been killed and
+    /// have lost them: then this fails with [`ClientError::WritesLost`], as does every flush that was under way, and once that of
+    /// the file through which they were made; and they are to be done again. Whether an atomic operation is, the word tells.
     pub fn flush(&self) -> Result<(), ClientError> {
         match self.start_flush() {
             Some(flush) => flush.wait(),
@@ -243,7 +236,7 @@ impl File {
             let (promise, pending) = Pending::new();
             let buffer = Buffer::zeroed(CHUNK_BYTES.min(len - at));
             let at = offset + at as u64;
-            self.ask(Command::Read(self.inner.number, at, buffer, promise));
+            self.ask(Command::Read(self.inner.opened.number, at, buffer, promise));
             pending
         };
         chunks.map(start).collect()
@@ -258,7 +251,7 @@ impl File {
         self.check(offset, bytes.len())?;
         let start = |(n, bytes): (usize, &[u8])| {
             let (promise, pending) = Pending::new();
-            let (number, sync) = (self.inner.number, self.inner.sync);
+            let (number, sync) = (self.inner.opened.number, self.inner.sync);
             let at = offset + (n * CHUNK_BYTES) as u64;
             let bytes = Buffer::from_bytes(bytes);
             self.ask(Command::Write(number, at, bytes, sync, promise));
@@ -274,7 +267,7 @@ impl File {
             return None;
         }
         let (promise, pending) = Pending::new();
-        self.ask(Command::Flush(self.inner.number, promise));
+        self.ask(Command::Flush(self.inner.opened.number, promise));
         Some(pending)
     }
 
@@ -285,11 +278,16 @@ impl File {
     ) -> Result<Pending<u64>, ClientError> {
         self.check_writable()?;
         self.check(offset, 8)?;
-        if !(self.inner.region.to + offset).is_multiple_of(8) {
+        if !(self.inner.opened.region.to + offset).is_multiple_of(8) {
             return Err(ClientError::Misaligned(offset));
         }
         let (promise, pending) = Pending::new();
-        self.ask(Command::Atomic(self.inner.number, offset, op, promise));
+        self.ask(Command::Atomic(
+            self.inner.opened.number,
+            offset,
+            op,
+            promise,
+        ));
         Ok(pending)
     }
 

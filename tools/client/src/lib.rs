@@ -43,9 +43,9 @@
 //!   repeats what was not acknowledged, in order. Bytes that somebody else writes meanwhile may be overwritten by such a
 //!   repetition: several writers of the same bytes have to agree by other means, as with any file.
 //! * A write or an atomic operation that has returned is visible; when [`File::flush`] has returned, it is durable. A flush does not
-//!   claim so of those that were acknowledged on a connection that has been lost since: it fails, once, and they are to be done
-//!   again, if the target has lost them, which the words of atomic operations tell. Writes of files opened with
-//!   [`OpenOptions::sync`] need no flush.
+//!   claim so of those that were acknowledged on a connection that has been lost since: it fails, once, as do those that had been asked
+//!   for by then and, once, that of the file through which they were made. They are to be done again, if the target has lost them, which
+//!   the words of atomic operations tell. Writes of files opened with [`OpenOptions::sync`] need no flush.
 //! * Atomic operations take effect once, also when the connection is lost while they are under way: the target tells on the
 //!   next one which of them it has executed, and with what answers. Only if it has been started anew meanwhile, it does not know;
 //!   then they took effect once at most, the outcome is [`ClientError::Unknown`], and reading the word tells.
@@ -70,6 +70,7 @@ mod promise;
 pub mod registration;
 mod remote_path;
 mod session;
+mod unflushed;
 
 pub use channel::{Acknowledged, Channel, ChannelOptions, FileNo, OpId, WINDOW_MAX};
 pub use client::{Attributes, Client, ClientBuilder};

@@ -9,6 +9,8 @@
 //! - While its connection does not want input a link receives nothing more; what had been received waits here.
 //! - Of a link with TLS the connection sees the bytes inside. The end of its socket is the end of the stream only if the peer has
 //!   announced it; otherwise the transport has broken. What we announce is an end in order, too, and nothing follows it.
+//! - No link that has been asked to end waits for ever for a peer that does not read: its socket takes something within each
+//!   [`close_timeout`](Connection::close_timeout), or the connection has ended.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -69,6 +71,8 @@ struct Link<S: PageStore> {
     sending: Vec<u8>,
     sent: usize,
     send_in_flight: bool,
+    /// While the connection drains into a socket that is full: when that was asked last to take something.
+    stalled: Option<Time>,
     recv_in_flight: bool,
     recv_cancelled: bool,
     eof: bool,
@@ -151,6 +155,7 @@ impl<S: PageStore> Net<S> {
             sending: Vec::new(),
             sent: 0,
             send_in_flight: false,
+            stalled: None,
             recv_in_flight: false,
             recv_cancelled: false,
             eof: false,
@@ -224,7 +229,7 @@ impl<S: PageStore> Net<S> {
         // Timers that were set for something that has happened meanwhile: a wait without a timeout is cheaper.
         while let Some(&Reverse((at, tag))) = self.timers.peek() {
             let link = self.links.get(tag.slot()).filter(|link| link.tag == tag);
-            if link.is_some_and(|link| link.closing || link.timer == Some(at)) {
+            if link.is_some_and(|link| link.timer == Some(at)) {
                 return Some(at);
             }
             self.timers.pop();
@@ -258,7 +263,7 @@ impl<S: PageStore> Net<S> {
                 // Which is announced.
                 self.transmit(now, pages, slot);
             }
-            self.set_timer(slot);
+            self.set_timer(now, slot);
             self.retire(now, pages, slot);
         }
     }
@@ -322,6 +327,7 @@ impl<S: PageStore> Net<S> {
     fn sent(&mut self, slot: usize, result: i32) {
         let link = &mut self.links[slot];
         link.send_in_flight = false;
+        link.stalled = None;
         if result < 0 {
             link.sending.clear();
             link.sent = 0;
@@ -372,14 +378,25 @@ impl<S: PageStore> Net<S> {
         }
         link.send_in_flight = true;
         let bytes = &link.sending[link.sent..];
+        // Of one that drains every byte that the socket takes is to be heard of.
+        let all = !link.connection.is_draining();
+        let socket = link.socket.as_raw_fd();
         // SAFETY: `sending` is not touched while `send_in_flight`, and the link lives until the completion.
-        unsafe { self.ring.send(link.socket.as_raw_fd(), bytes, slot as u32) };
+        unsafe { self.ring.send(socket, bytes, all, slot as u32) };
     }
 
-    fn set_timer(&mut self, slot: usize) {
+    fn set_timer(&mut self, now: Time, slot: usize) {
         let link = &mut self.links[slot];
-        let due = link.connection.poll_timeout();
-        if due != link.timer {
+        if link.closing {
+            return;
+        }
+        if link.send_in_flight && link.connection.is_draining() {
+            link.stalled.get_or_insert(now);
+        }
+        let due = [link.connection.poll_timeout(), link.patience()];
+        let due = due.into_iter().flatten().min();
+        // One that is due too early is set anew then: a drain that moves sets few.
+        if due.is_none() || link.timer.is_none_or(|at| due < Some(at)) {
             link.timer = due;
             if let Some(at) = due {
                 self.timers.push(Reverse((at, link.tag)));
@@ -394,15 +411,21 @@ impl<S: PageStore> Net<S> {
             }
             self.timers.pop();
             let slot = tag.slot();
-            let Some(link) = self.links.get_mut(slot).filter(|link| link.tag == tag) else {
+            let link = self.links.get_mut(slot).filter(|link| link.tag == tag);
+            // Others were set for something that has happened meanwhile.
+            let Some(link) = link.filter(|link| link.timer == Some(at)) else {
                 continue;
             };
+            link.timer = None;
             if link.closing {
                 // The peer does not take the last bytes.
                 let _ = link.socket.shutdown(Shutdown::Both);
-            } else if link.timer == Some(at) {
-                link.timer = None;
+            } else {
                 link.connection.handle_timeout(now);
+                if link.patience().is_some_and(|at| at <= now) {
+                    link.stalled = None;
+                    link.connection.handle_stall();
+                }
             }
             self.touch(slot);
         }
@@ -424,6 +447,7 @@ impl<S: PageStore> Net<S> {
                 if !link.closing {
                     link.closing = true;
                     link.waiting = Vec::new();
+                    link.timer = Some(now + LINGER);
                     self.timers.push(Reverse((now + LINGER, link.tag)));
                     if link.recv_in_flight && !link.recv_cancelled {
                         link.recv_cancelled = true;
@@ -505,6 +529,12 @@ impl<S: PageStore> Link<S> {
         }
     }
 
+    /// How long the peer may leave its socket full.
+    fn patience(&self) -> Option<Time> {
+        let since = self.stalled.filter(|_| self.connection.is_draining());
+        since.map(|since| since + self.connection.close_timeout())
+    }
+
     /// Tells the owner everything there is to tell.
     fn tell(&mut self, notice: &mut impl FnMut(LinkTag, &mut Connection<S>, Notice)) {
         let Self {
@@ -550,4 +580,189 @@ fn is_orderly(reason: &CloseReason) -> bool {
         reason,
         CloseReason::Lost | CloseReason::Aborted | CloseReason::TimedOut
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::{TcpListener, TcpStream};
+
+    use softrdma::{
+        Buffer, Config, LocalSlice, NoPages, Operation, RegionTable, Source, WorkRequest, WrId,
+    };
+
+    use super::*;
+
+    /// More than sockets hold, again and again.
+    const MESSAGES: u64 = 192;
+    const MESSAGE_BYTES: usize = 1 << 20;
+    /// Of a test that would hang.
+    const PATIENCE: Duration = Duration::from_secs(60);
+    /// A socket that takes nothing for so long is full.
+    const FULL: Duration = Duration::from_millis(50);
+
+    /// A link in a time of its own, and the socket of its peer.
+    struct World {
+        net: Net<NoPages>,
+        tag: LinkTag,
+        peer: TcpStream,
+        now: Time,
+        established: bool,
+        closed: Option<CloseReason>,
+        /// When the socket took something last.
+        took: Time,
+    }
+
+    impl World {
+        /// None: there is no io_uring here.
+        fn new() -> Option<Self> {
+            let ring = match Ring::new(32, 8, 4096) {
+                Ok(ring) => ring,
+                Err(error) => {
+                    let required = std::env::var("FLASHNET_REQUIRE");
+                    assert!(!required.is_ok_and(|what| what.contains("all")), "{error}");
+                    eprintln!("skipped: io_uring is not to be had: {error}");
+                    return None;
+                }
+            };
+            let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+            let socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            let (peer, _) = listener.accept().unwrap();
+            peer.set_read_timeout(Some(PATIENCE)).unwrap();
+            let table = RegionTable::new([1; 32]);
+            let config = Config::default();
+            let connection = Connection::initiator(config, &table, b"", Time(0)).unwrap();
+            let mut net = Net::new(ring);
+            let tag = net.add(socket.into(), |_| connection).unwrap();
+            let mut world = Self {
+                net,
+                tag,
+                peer,
+                now: Time(0),
+                established: false,
+                closed: None,
+                took: Time(0),
+            };
+            world.establish();
+            Some(world)
+        }
+
+        fn establish(&mut self) {
+            let table = RegionTable::new([2; 32]);
+            let mut peer = Connection::responder(Config::default(), &table, Time(0));
+            let mut bytes = vec![0; 4096];
+            while !matches!(peer.poll_event(), Some(Event::ConnectRequest(_))) {
+                self.pump();
+                self.enter(Duration::ZERO);
+                let count = self.peer.read(&mut bytes).unwrap();
+                peer.handle_bytes(Time(0), &mut NoPages, &bytes[..count]);
+            }
+            peer.accept(b"").unwrap();
+            let mut reply = Vec::new();
+            peer.poll_transmit(Time(0), &mut NoPages, &mut reply, usize::MAX);
+            self.peer.write_all(&reply).unwrap();
+            while !self.established {
+                self.enter(PATIENCE);
+                self.pump();
+            }
+        }
+
+        fn connection(&mut self) -> &mut Connection<NoPages> {
+            self.net.connection(self.tag).expect("the link is there")
+        }
+
+        fn pump(&mut self) {
+            let (established, closed) = (&mut self.established, &mut self.closed);
+            let notice = |_, _: &mut Connection<NoPages>, notice| match notice {
+                Notice::Event(Event::Established(_)) => *established = true,
+                Notice::Event(Event::Closed(reason)) => *closed = Some(reason),
+                _ => {}
+            };
+            self.net.pump(self.now, &mut NoPages, notice);
+        }
+
+        /// Waits so long for something to happen; whether the socket took something.
+        fn enter(&mut self, wait: Duration) -> bool {
+            self.net.ring.enter(Some(wait)).unwrap();
+            let mut took = false;
+            while let Some(done) = self.net.ring.next_done() {
+                took |= matches!(done.tag, Tag::Send(_)) && done.result > 0;
+                if done.tag != Tag::Cancel {
+                    self.net.handle(self.now, &mut NoPages, done);
+                }
+            }
+            if took {
+                self.took = self.now;
+            }
+            took
+        }
+
+        /// Sends until the socket is full.
+        fn fill(&mut self) {
+            self.pump();
+            while self.enter(FULL) {
+                self.pump();
+            }
+        }
+    }
+
+    /// A connection that is to end, and whose peer does not read, is over when its socket took nothing for `close_timeout`; as long
+    /// as it takes something it goes on, all in all for much longer. Then nothing is left of it (I16).
+    #[test]
+    fn an_end_that_moves_is_waited_for() {
+        let Some(mut world) = World::new() else {
+            return;
+        };
+        let timeout = world.connection().close_timeout();
+        let buffer = Buffer::zeroed(MESSAGE_BYTES);
+        for number in 0..MESSAGES {
+            let source = Source::Local(LocalSlice::whole(&buffer));
+            let send = Operation::Send {
+                source,
+                solicited: false,
+                invalidate: None,
+            };
+            let request = WorkRequest::new(WrId(number), send);
+            world.connection().post_send(request).unwrap();
+        }
+        // As long as nobody wants it to end, it may wait.
+        world.fill();
+        assert_eq!(world.net.next_timeout(), None);
+        world.now = world.now + 100 * timeout;
+        world.fill();
+        assert_eq!(world.closed, None);
+
+        world.connection().disconnect();
+        world.took = world.now;
+        world.fill();
+        let mut bytes = vec![0; 256 << 10];
+        for _ in 0..5 {
+            world.now = Time((world.took + timeout).0 - 1);
+            world.pump();
+            assert_eq!(world.closed, None);
+            loop {
+                world.peer.read_exact(&mut bytes).unwrap();
+                if world.enter(Duration::ZERO) {
+                    break;
+                }
+            }
+            world.fill();
+        }
+        // What the kernel still makes room for counts, but it has an end.
+        while world.closed.is_none() {
+            world.now = world.net.next_timeout().expect("a deadline");
+            world.fill();
+        }
+        assert_eq!(world.closed, Some(CloseReason::TimedOut));
+        assert!(world.now >= world.took + timeout);
+
+        // The last bytes have their time, too.
+        assert!(!world.net.is_empty());
+        world.now = world.net.next_timeout().expect("an end");
+        while !world.net.is_empty() {
+            world.pump();
+            world.enter(FULL);
+        }
+        assert_eq!(world.net.next_timeout(), None);
+    }
 }

@@ -145,14 +145,15 @@ impl Ring {
         self.push(entry, Tag::Recv(link));
     }
 
-    /// Sends all of `bytes` on `socket`.
+    /// Sends `bytes` on `socket`: `all` of them, or as many as it takes when it takes some.
     ///
     /// # Safety
     /// `bytes` must stay where they are, unchanged, until the completion of `Tag::Send(link)`.
-    pub unsafe fn send(&mut self, socket: RawFd, bytes: &[u8], link: u32) {
+    pub unsafe fn send(&mut self, socket: RawFd, bytes: &[u8], all: bool, link: u32) {
         let len = u32::try_from(bytes.len()).expect("send buffers are bounded far below 4 GiB");
+        let whole = if all { libc::MSG_WAITALL } else { 0 };
         let entry = opcode::Send::new(types::Fd(socket), bytes.as_ptr(), len)
-            .flags(libc::MSG_WAITALL | libc::MSG_NOSIGNAL)
+            .flags(whole | libc::MSG_NOSIGNAL)
             .build();
         self.push(entry, Tag::Send(link));
     }

@@ -21,7 +21,18 @@ fn main() -> ExitCode {
         Err(error) => {
             // Help and version are asked for this way, too.
             let wrong = error.use_stderr();
-            let _ = error.print();
+            match called.command() {
+                None => drop(error.print()),
+                // Whoever calls a link has not said the command.
+                Some(command) => {
+                    let (said, meant) = (format!("{} {command}", called.name()), called.name());
+                    let text = error.render().to_string().replace(&said, meant);
+                    match wrong {
+                        true => eprint!("{text}"),
+                        false => print!("{text}"),
+                    }
+                }
+            }
             return match wrong {
                 true => ExitCode::from(called.wrong_usage()),
                 false => ExitCode::SUCCESS,

@@ -42,7 +42,8 @@ pub enum ChainCommand {
 /// Where a group's configuration is.
 #[derive(Clone, Debug, Args)]
 pub struct StoreOption {
-    /// Where epochs and leases are kept: a file, for the processes of one machine, or `etcd://HOST:PORT[,HOST:PORT...]/PREFIX`.
+    /// Where epochs and leases are kept: a file, for the processes of one machine, or `etcd://HOST:PORT[,HOST:PORT...]/PREFIX`;
+    /// with TLS `etcds://HOST:PORT/PREFIX?cacert=FILE&cert=FILE&key=FILE`.
     #[arg(long, value_name = "PATH|URL", env = "FLASHNET_CHAIN_STORE")]
     pub store: String,
 }
@@ -81,6 +82,10 @@ pub struct ChainCreate {
     /// Members need no memory that survives them; a group whose members all stop is lost.
     #[arg(long)]
     pub volatile: bool,
+    /// Records are not carried out on the data: they stay in the log until a client has done with them what it wants, and
+    /// truncates it.
+    #[arg(long)]
+    pub log_only: bool,
 }
 
 /// How records run.
@@ -134,6 +139,9 @@ pub struct ChainServe {
     /// How long members may take for a step of a change of epochs.
     #[arg(long, value_name = "TIME", default_value = "200ms", value_parser = humantime::parse_duration)]
     pub patience: Duration,
+    /// How long the others wait in such a step for the disk of this member.
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = humantime::parse_duration)]
+    pub media_patience: Duration,
     /// How long a member may answer reads without having heard from the store; the same on all members.
     #[arg(long, value_name = "TIME", default_value = "300ms", value_parser = humantime::parse_duration)]
     pub read_lease: Duration,

@@ -64,6 +64,13 @@ fn overview(inspector: &mut Inspector<'_>, paths: &[PathBuf], members: Option<&M
         table.add_row([name.to_owned(), value]);
     };
     row("UUID", hex(&superblock.uuid));
+    if superblock.created_ns > 0 {
+        let at = UNIX_EPOCH + Duration::from_nanos(superblock.created_ns);
+        row(
+            "formatted",
+            humantime::format_rfc3339_seconds(at).to_string(),
+        );
+    }
     row("superblock copies", copies.join(", "));
     row("session", superblock.session.to_string());
     let state = if superblock.clean {

@@ -2,6 +2,7 @@
 
 use std::io::Read;
 use std::path::Path;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail};
 use contigfs::Fs;
@@ -107,6 +108,9 @@ pub(super) fn format(options: &cli::Mkfs) -> Result<serde_json::Value> {
     let format = ftl::FormatOptions {
         overprovision_percent: options.op,
         segment_bytes: options.segment_size.map(|size| size.as_u64()),
+        created_ns: SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .map_or(0, |since| since.as_nanos() as u64),
         ..ftl::FormatOptions::default()
     };
     Ftl::format(&mut device, &format).with_context(|| format!("cannot format {names}"))?;

@@ -12,6 +12,7 @@ mod ledger;
 mod litmus;
 mod mkfs;
 mod mount;
+mod mounted;
 mod peer;
 mod perf;
 mod quota;

@@ -1,6 +1,5 @@
 //! `quota`: limits what may lie below a directory of a mounted volume.
 
-use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::path::Path;
@@ -11,7 +10,7 @@ use contigfs::{NewLimits, ProjectId, Quota};
 use ftl::GRAIN_BYTES;
 use serde_json::{Value, json};
 
-use super::show;
+use super::{mounted, show};
 use crate::cli::quota::{QuotaCommand, QuotaSet, QuotaShow};
 
 /// Runs the command.
@@ -89,11 +88,7 @@ fn show(options: &QuotaShow, json: bool) -> Result<()> {
 
 /// Asks the target that serves the directory.
 fn ask(dir: &Path, action: QuotaAction) -> Result<Result<Option<Quota>, QuotaRefusal>> {
-    let asked = || format!("cannot ask the target of {}", dir.display());
-    let file = File::open(dir).with_context(asked)?;
-    if !file.metadata().with_context(asked)?.is_dir() {
-        bail!("{} is not a directory", dir.display());
-    }
+    let file = mounted::open(dir)?;
     let mut request = QuotaRequest::new(action);
     // SAFETY: the request has the length that the number says, and lives over the call.
     let done = unsafe { libc::ioctl(file.as_raw_fd(), QUOTA as libc::c_ulong, &raw mut request) };
@@ -108,7 +103,7 @@ fn ask(dir: &Path, action: QuotaAction) -> Result<Result<Option<Quota>, QuotaRef
                 "{} is not on a mounted flashnet volume, or its target is older than this program",
                 dir.display()
             ),
-            _ => return Err(error).with_context(asked),
+            _ => return Err(mounted::unasked(dir, error)),
         }
     }
     Ok(request.outcome())

@@ -1,6 +1,5 @@
 //! `resize`: makes a volume larger while it is mounted or not, and smaller while nobody uses it.
 
-use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
@@ -15,7 +14,7 @@ use ftl::{
 };
 use serde_json::json;
 
-use super::{show, umount};
+use super::{mounted, show, umount};
 use crate::cli::Resize;
 use crate::devices::{self, Access};
 
@@ -62,8 +61,7 @@ fn grow_mounted(options: &Resize, dir: &Path, json: bool) -> Result<()> {
             options.place.display()
         );
     }
-    let asked = || format!("cannot ask the target of {}", dir.display());
-    let root = File::open(dir).with_context(asked)?;
+    let root = mounted::open(dir)?;
     let mut request = GrowRequest::new(options.size.map(|size| size.as_u64()));
     // SAFETY: the request has the length that the number says, and lives over the call.
     let done = unsafe { libc::ioctl(root.as_raw_fd(), GROW as libc::c_ulong, &raw mut request) };
@@ -78,7 +76,7 @@ fn grow_mounted(options: &Resize, dir: &Path, json: bool) -> Result<()> {
                 "the target that serves {} does not know how to grow: it is older than this program",
                 dir.display()
             ),
-            _ => return Err(error).with_context(asked),
+            _ => return Err(mounted::unasked(dir, error)),
         }
     }
     let grown = request.outcome();

@@ -45,8 +45,12 @@ pub(super) fn run(options: &cli::Serve, json: bool) -> Result<()> {
         true => Predecessor::find(&settings.devices)?,
         false => None,
     };
-    let taken = predecessor.map(Predecessor::replace).transpose()?;
-    let target = Target::start_on(&settings, taken.unwrap_or_default())?;
+    let offered = predecessor.as_ref().map(Predecessor::sockets).transpose()?;
+    let sockets = Target::prepare(&settings, offered.unwrap_or_default())?;
+    if let Some(predecessor) = predecessor {
+        predecessor.replace()?;
+    }
+    let target = Target::start_on(&settings, sockets)?;
     let address = target.address().map(|address| address.to_string());
     let tls_address = target.tls_address().map(|address| address.to_string());
     let place = match (&address, &tls_address) {

@@ -8,7 +8,7 @@ use std::time::SystemTime;
 use anyhow::{Context, Result, anyhow};
 use serde_json::{Value, json};
 
-use super::show;
+use super::{mounted, show};
 use crate::cli::snapshot::{Named, SnapshotCommand};
 
 /// The directory of snapshots, below the mount point.
@@ -58,7 +58,7 @@ fn directory(mount: &Path) -> Result<PathBuf> {
             "{} is not the root of a mounted flashnet volume, or its target is older than this program",
             mount.display()
         )),
-        Err(error) => Err(error).with_context(|| format!("cannot look at {}", dir.display())),
+        Err(error) => Err(mounted::unasked(mount, error)),
     }
 }
 

@@ -256,6 +256,9 @@ impl Core {
                     Waiting::Resize(waiter) => {
                         let _ = waiter.send(result.map_err(|_| GrowError::Failed));
                     }
+                    Waiting::Close(waiter) => {
+                        let _ = waiter.send(result);
+                    }
                     other => unreachable!("{other:?} does not wait for durability"),
                 },
             }
@@ -376,6 +379,10 @@ impl Core {
                     }
                 }
                 Job::HangUp(drain, asked_by) => self.start_hanging_up(drain, asked_by),
+                Job::Close(waiter) => {
+                    let token = pages.wait(Waiting::Close(waiter));
+                    pages.ftl.shutdown(pages.port, token);
+                }
                 Job::End => self.ending = true,
             }
         }

@@ -10,13 +10,15 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, anyhow, bail};
 use contigfs::fuse::{
     MountOptions, Mounted, SharePages, UnmountError, mount_with_cache, unmount_by_helper,
 };
 use contigfs::{Fs, FsOptions, InodeNo};
 use ftl::device::FileDevice;
-use ftl::{ArrayDevice, Device, Ftl, GRAIN_BYTES, OpenOptions, Port, Volume};
+use ftl::{
+    ArrayDevice, Device, Ftl, GRAIN_BYTES, OpenOptions, OverlayDevice, Port, Volume, VolumeError,
+};
 use socket2::{Domain, Protocol, Socket, Type};
 use softrdma::{Buffer, Config, RegionTable};
 use tracing::{info, warn};
@@ -24,7 +26,7 @@ use tracing::{info, warn};
 use super::core::{ControlSenders, Core, CoreParts};
 use super::handover::{Handover, Replacement, Sockets};
 use super::housekeeper::Housekeeper;
-use super::job::{Job, ask_all};
+use super::job::{Job, ask_all, waiter};
 use super::lane::Lanes;
 use super::mapped::Mapped;
 use super::media::Media;
@@ -46,6 +48,8 @@ use crate::credentials::{ANONYMOUS, Registry, registry, unix_now};
 use crate::devices::{self, Access};
 use crate::reactor::Inbox;
 
+/// Pages in memory while it is tried whether a volume can do without devices.
+const TRIAL_FRAMES: usize = 4096;
 /// Threads that answer control requests.
 const CONTROL_THREADS: usize = 4;
 /// Other threads that use the volume: the housekeeper, the one that starts and stops the target, the one that recalls
@@ -93,18 +97,48 @@ impl Target {
         Self::start_on(settings, Sockets::default())
     }
 
-    /// The same, with the listening sockets of a target that has been replaced, if that is where it shall listen.
-    pub fn start_on(settings: &Settings, taken: Sockets) -> Result<Self> {
+    /// What a target with these settings needs of the system beside the volume, as far as it can be had while another one runs, whose
+    /// sockets are `offered`: whoever is to be replaced goes on if this fails.
+    pub fn prepare(settings: &Settings, offered: Sockets) -> Result<Sockets> {
+        if let Some(dir) = &settings.mount {
+            match fs::metadata(dir) {
+                Ok(found) if !found.is_dir() => {
+                    bail!("cannot mount on {}: it is no directory", dir.display());
+                }
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                    return Err(error)
+                        .with_context(|| format!("cannot mount on {}", dir.display()));
+                }
+                // What a killed target left mounted there is removed.
+                _ => {}
+            }
+        }
         let tls_listen = settings.tls.as_ref().map(|tls| tls.listen);
-        // First those that are not wanted any more: the other kind may be to listen there now.
-        let wanted = |socket: Option<Socket>, at| socket.filter(|socket| listens_at(socket, at));
-        let (plain, tls) = (
-            wanted(taken.plain, settings.listen),
-            wanted(taken.tls, tls_listen),
-        );
+        let Sockets { plain, tls } = offered;
+        let ports: Vec<u16> = [&plain, &tls]
+            .into_iter()
+            .flatten()
+            .filter_map(port)
+            .collect();
+        let listen = |at: Option<SocketAddr>, socket: Option<Socket>, option| {
+            match socket.filter(|socket| listens_at(socket, at)) {
+                // Its own, for another address or the other kind: when that has ended.
+                None if at.is_some_and(|at| ports.contains(&at.port())) => Ok(None),
+                taken => listen_on(at, taken, option),
+            }
+        };
+        Ok(Sockets {
+            plain: listen(settings.listen, plain, "--listen")?,
+            tls: listen(tls_listen, tls, "--tls-listen")?,
+        })
+    }
+
+    /// The same as [`start`](Self::start), with the sockets that have been [prepared](Self::prepare).
+    pub fn start_on(settings: &Settings, sockets: Sockets) -> Result<Self> {
+        let tls_listen = settings.tls.as_ref().map(|tls| tls.listen);
         let sockets = Sockets {
-            plain: listen_on(settings.listen, plain, "--listen")?,
-            tls: listen_on(tls_listen, tls, "--tls-listen")?,
+            plain: listen_on(settings.listen, sockets.plain, "--listen")?,
+            tls: listen_on(tls_listen, sockets.tls, "--tls-listen")?,
         };
         let address = address_of(sockets.plain.as_ref())?;
         let tls_address = address_of(sockets.tls.as_ref())?;
@@ -392,6 +426,11 @@ impl Target {
                 .sync_all()
                 .context("cannot write out the times of files that clients had open"),
         );
+        // Whoever is in the middle of using it keeps it for a moment longer.
+        drop(self.file.take());
+        // A mount that was taken away is served on, so the volume is in use until it is closed: what its users set going only the
+        // reactors carry out.
+        let closed = close_volume(&self.inboxes[0]);
         // Whoever waits for the volume waits for them, so they are the last to end.
         for inbox in &self.inboxes {
             let _ = inbox.send(Job::End);
@@ -403,23 +442,38 @@ impl Target {
                 .and_then(|result| result.context("a reactor failed"));
             note(ended);
         }
-        if let Some(lanes) = &self.lanes {
-            lanes.settle();
-        }
-        // Whoever is in the middle of using it keeps it for a moment longer.
-        drop(self.file);
-        note(
-            self.device
-                .measure_again()
-                .context("cannot find out how large the device is"),
-        );
-        let volume = Volume::new(self.ftl, self.device);
-        note(volume.shutdown().context("cannot close the volume"));
+        note(match closed {
+            Some(closed) => closed.context("cannot close the volume"),
+            None => close_alone(self.ftl, self.device, self.lanes.as_deref()),
+        });
         if let Some(path) = &self.ready_file {
             let _ = fs::remove_file(path);
         }
         first_error.map_or(Ok(()), Err)
     }
+}
+
+/// Has the first reactor close the volume. None: it has ended by itself.
+fn close_volume(reactor: &Inbox<Job>) -> Option<Result<(), VolumeError>> {
+    let (done, closed) = waiter();
+    reactor.send(Job::Close(done)).ok()?;
+    let closed = closed.recv().ok()?;
+    Some(closed.map_err(VolumeError::from))
+}
+
+/// Closes the volume when there are no reactors.
+fn close_alone(
+    ftl: Arc<Ftl>,
+    mut device: ArrayDevice<FileDevice>,
+    lanes: Option<&Lanes>,
+) -> Result<()> {
+    if let Some(lanes) = lanes {
+        lanes.settle();
+    }
+    let measured = device.measure_again();
+    let volume = Volume::new(ftl, device);
+    volume.shutdown().context("cannot close the volume")?;
+    measured.context("cannot find out how large the device is")
 }
 
 /// The file or device of a volume that has only one, open once more.
@@ -432,12 +486,45 @@ fn only_file(device: &ArrayDevice<FileDevice>) -> Result<Option<File>> {
     Ok(again.transpose()?)
 }
 
+/// If devices are missing: whether the file system can be read without them. This is tried before anything is written, because
+/// from the first write on what is on them is out of date for good, and a volume that can not be used without them is lost.
+fn try_without_missing(settings: &Settings, names: &str) -> Result<()> {
+    let device = devices::open(&settings.devices, Access::Degraded)?;
+    let all = device.members().map_or(&[][..], |members| members.list());
+    let gone = all.iter().filter(|member| !member.is_live());
+    let gone: Vec<PathBuf> = gone.map(|member| member.name().into()).collect();
+    if gone.is_empty() {
+        return Ok(());
+    }
+    let options = OpenOptions {
+        pool_frames: TRIAL_FRAMES,
+        ..OpenOptions::default()
+    };
+    // What recovery writes stays in memory.
+    let (volume, _) = Volume::open(OverlayDevice::new(device), options)
+        .with_context(|| format!("cannot open the volume on {names}"))?;
+    let options = FsOptions {
+        read_only: true,
+        ..FsOptions::default()
+    };
+    let tried = Fs::mount_with(volume, &options).map(drop);
+    tried.with_context(|| {
+        let gone = devices::names(&gone);
+        format!(
+            "cannot read the file system of the volume without {gone} (nothing was written: with that, all is as before)"
+        )
+    })
+}
+
 fn open_volume(settings: &Settings, lanes: usize) -> Result<(Arc<Ftl>, ArrayDevice<FileDevice>)> {
     let names = devices::names(&settings.devices);
     let access = match settings.degraded {
         true => Access::Degraded,
         false => Access::Write,
     };
+    if settings.degraded {
+        try_without_missing(settings, &names)?;
+    }
     let mut device = devices::open(&settings.devices, access)?;
     let options = OpenOptions {
         pool_frames: (settings.pool_bytes / GRAIN_BYTES as u64) as usize,
@@ -533,6 +620,12 @@ fn start_reactors(
     Ok(threads)
 }
 
+/// The port that a socket listens on.
+fn port(socket: &Socket) -> Option<u16> {
+    let at = socket.local_addr().ok()?.as_socket()?;
+    Some(at.port())
+}
+
 /// Whether a socket listens where a target shall.
 fn listens_at(socket: &Socket, wanted: Option<SocketAddr>) -> bool {
     let at = socket.local_addr().ok().and_then(|at| at.as_socket());
@@ -619,6 +712,12 @@ fn unmount(mut mounted: Mounted) -> Result<()> {
             // Its threads serve those who still hold something of it for as long as this process lives.
             std::mem::forget(mounted);
             detached
+        }
+        Err(error @ UnmountError::Elsewhere(_)) => {
+            warn!("{error}; it is taken away from there");
+            // As above. It may be there for ever, and what is in memory has to be written.
+            std::mem::forget(mounted);
+            Ok(())
         }
         result => result.context("cannot unmount"),
     }

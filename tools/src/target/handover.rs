@@ -263,10 +263,8 @@ fn hand_over(mut stream: UnixStream, sockets: &Sockets) -> io::Result<Replacemen
 
 /// Connects to the target that has these devices, if there is one, and it belongs to somebody whom this can be wanted of.
 pub(super) fn connect(devices: &[PathBuf], purpose: Purpose) -> Result<Option<UnixStream>> {
-    let at = name(devices).with_context(|| {
-        let names: Vec<_> = devices.iter().map(|path| path.display()).collect();
-        format!("cannot find {names:?}")
-    })?;
+    let at =
+        name(devices).with_context(|| format!("cannot find {}", crate::devices::names(devices)))?;
     let stream = match UnixStream::connect_addr(&at) {
         Ok(stream) => stream,
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => return Ok(None),
@@ -298,8 +296,13 @@ impl Predecessor {
         Ok(Some(Self { stream, sockets }))
     }
 
-    /// Lets it end, and waits until it has closed the volume. Returns its listening sockets.
-    pub fn replace(mut self) -> Result<Sockets> {
+    /// Its listening sockets.
+    pub fn sockets(&self) -> io::Result<Sockets> {
+        self.sockets.try_clone()
+    }
+
+    /// Lets it end, and waits until it has closed the volume.
+    pub fn replace(mut self) -> Result<()> {
         self.stream.write_all(GO)?;
         self.stream.shutdown(Shutdown::Write)?;
         self.stream.set_read_timeout(Some(END))?;
@@ -310,7 +313,7 @@ impl Predecessor {
             Err(error) => return Err(error).context("the running target does not end"),
         }
         info!("the running target has closed the volume");
-        Ok(self.sockets)
+        Ok(())
     }
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use contigfs::{GrowError, StoreError};
 use flashnet_tls::Records;
 use ftl::snapshot::SnapshotChange;
-use ftl::{Action, AtomicBatch, GetError, Intent, Lba, LbaRange, PageRef, Port};
+use ftl::{Action, AtomicBatch, DurableError, GetError, Intent, Lba, LbaRange, PageRef, Port};
 use socket2::Socket;
 use softrdma::Ticket;
 
@@ -109,6 +109,8 @@ pub(super) enum Job {
     /// End the connections, by force after this long, then hang up: nobody asks for anything any more, which drops the
     /// waiter. The volume is served on.
     HangUp(Duration, Waiter<()>),
+    /// Close the volume: write everything out, and mark it clean.
+    Close(Waiter<Result<(), DurableError>>),
     /// Return, when the device has carried out what it was asked for.
     End,
 }

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use contigfs::fuse::Window;
 use contigfs::{GrowError, InodeNo, StoreError};
-use ftl::{Ftl, GetError, Lba, LbaRange, PageRef, Port, Token};
+use ftl::{DurableError, Ftl, GetError, Lba, LbaRange, PageRef, Port, Token};
 use slab::Slab;
 use softrdma::mem::ATOMIC_BYTES;
 use softrdma::{
@@ -120,6 +120,8 @@ pub(super) enum Waiting {
     Durable(Waiter<Result<(), StoreError>>),
     /// Another thread, for another size.
     Resize(Waiter<Result<(), GrowError>>),
+    /// Another thread, for the end of the volume.
+    Close(Waiter<Result<(), DurableError>>),
 }
 
 /// A durability request of a connection that spans several ranges.

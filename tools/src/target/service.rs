@@ -206,7 +206,9 @@ impl Service {
             }
             Ok(inode) => inode,
             Err(Refusal(libc::ENOENT, _)) if request.flags & FLAG_CREATE != 0 => {
-                self.create(path, request.flags & FLAG_EXCLUSIVE != 0)?
+                let truncates = request.flags & FLAG_TRUNCATE != 0;
+                let length = if truncates { request.length } else { 0 };
+                self.create(path, request.flags & FLAG_EXCLUSIVE != 0, length)?
             }
             Err(refusal) => return Err(refusal),
         };
@@ -614,12 +616,19 @@ impl Service {
         Ok(inode)
     }
 
-    fn create(&self, path: &str, exclusive: bool) -> Result<InodeNo, Refusal> {
-        let path = Path::new(path);
+    /// Makes a file that is to have `length` bytes. If they are known not to fit there is none afterwards, not even an empty
+    /// one.
+    fn create(&self, path: &str, exclusive: bool, length: u64) -> Result<InodeNo, Refusal> {
+        let text = path;
+        let path = Path::new(text);
         let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
             return Err(Refusal(libc::EISDIR, "/ is a directory".into()));
         };
         let parent = self.resolve(parent)?;
+        // It will belong to the project of the directory, whose own grains stay.
+        let (room, reason) = self.fs.room_in_place_of(parent)?;
+        let held = self.fs.attr(parent)?.grains;
+        fits(text, length, (room.saturating_sub(held), reason))?;
         let node = NewNode {
             kind: FileKind::File,
             mode: 0o644,
@@ -645,12 +654,7 @@ impl Service {
     /// fails before anything is lost.
     fn replace(&self, inode: InodeNo, path: &str, length: u64) -> Result<(), Refusal> {
         let attr = self.fs.attr(inode)?;
-        let (room, reason) = self.fs.room_in_place_of(inode)?;
-        let room = room * GRAIN_BYTES as u64;
-        if length > room {
-            let text = format!("{path} would have {length} bytes, there is room for {room}");
-            return Err(Refusal(reason.errno(), text));
-        }
+        fits(path, length, self.fs.room_in_place_of(inode)?)?;
         if length > attr.size {
             self.resize(inode, length)?;
         }
@@ -670,6 +674,16 @@ impl Service {
         self.fs.set_attr(inode, &change)?;
         Ok(())
     }
+}
+
+/// Whether so many bytes fit into so many grains of room, or are too many for this reason.
+fn fits(path: &str, length: u64, (room, reason): (u64, FsError)) -> Result<(), Refusal> {
+    let room = room * GRAIN_BYTES as u64;
+    if length > room {
+        let text = format!("{path} would have {length} bytes, there is room for {room}");
+        return Err(Refusal(reason.errno(), text));
+    }
+    Ok(())
 }
 
 /// A file of which a region is to be registered, while it stays where it is.

@@ -254,7 +254,7 @@ impl Target {
             }
             let threads = || threads_of(self.child.id());
             assert!(
-                start.elapsed() < Duration::from_secs(30),
+                start.elapsed() < Duration::from_secs(120),
                 "it does not end:\n{}",
                 threads()
             );
@@ -313,7 +313,7 @@ pub fn pattern(len: usize, seed: u64) -> Vec<u8> {
 /// Everything a socket still gives until the peer closes it.
 pub fn drain(stream: &mut std::net::TcpStream) -> Vec<u8> {
     stream
-        .set_read_timeout(Some(Duration::from_secs(20)))
+        .set_read_timeout(Some(Duration::from_secs(60)))
         .unwrap();
     let mut bytes = Vec::new();
     match stream.read_to_end(&mut bytes) {

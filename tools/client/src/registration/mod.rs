@@ -75,6 +75,9 @@ pub enum RegistrationError {
         /// Behind the last.
         end: u64,
     },
+    /// Of a file, no bytes would mean all that follow.
+    #[error("no bytes of {0} were to be registered")]
+    Empty(PathBuf),
     /// What is stored does not reach the file.
     #[error("{0} is mapped privately: map it shared")]
     Private(PathBuf),
@@ -219,6 +222,9 @@ impl Registrar {
         rights: Rights,
     ) -> Result<FlashRegion, RegistrationError> {
         let path = &mapping.path;
+        if length == 0 {
+            return Err(RegistrationError::Empty(path.clone()));
+        }
         let write = rights.intersects(Rights::REMOTE_WRITE | Rights::REMOTE_ATOMIC);
         if !mapping.shared {
             return Err(RegistrationError::Private(path.clone()));

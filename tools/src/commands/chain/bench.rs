@@ -1,4 +1,5 @@
-//! `chain bench`: appends under load, timed; then everything is read back at every member and compared.
+//! `chain bench`: appends under load, timed; then everything is read back at every member and compared. From a log that is
+//! not carried out it is read back before it is given up, again and again.
 
 use std::collections::VecDeque;
 use std::io::{self, Write};
@@ -19,6 +20,8 @@ use crate::perf::figures::{Latencies, latencies};
 const PLACES_MAX: u64 = 1024;
 const LOCK: Duration = Duration::from_secs(30);
 const STEP: Duration = Duration::from_millis(20);
+/// More than a record of one entry takes in the ring besides its bytes.
+const RECORD: u64 = 256;
 
 /// A time in which nothing was acknowledged.
 struct Pause {
@@ -27,6 +30,57 @@ struct Pause {
     length: Duration,
     /// Epoch in which it ended.
     epoch: u64,
+}
+
+/// The records of a log that is not carried out, which stay until they are given up.
+struct Stay {
+    /// So many are read back and given up together.
+    most: u64,
+    /// Of all that were acknowledged, those that have been.
+    given_up: Submitted,
+}
+
+impl Stay {
+    /// Of a log without records, which would be somebody's.
+    fn new(client: &mut Client, size: u64) -> Result<Self> {
+        let found = client.records()?.len();
+        if found > 0 {
+            bail!(
+                "the log holds {found} records that nobody has given up, and the bench would: take another group"
+            );
+        }
+        let most = client.layout().ring_bytes() / 2 / (size + RECORD);
+        Ok(Self {
+            most: most.max(1),
+            given_up: 0,
+        })
+    }
+
+    /// What was acknowledged since the last time is in the log, once and in order, and nothing else is. Then it goes.
+    fn give_up(&mut self, client: &mut Client, pattern: &Pattern) -> Result<()> {
+        client.drain()?;
+        let found = client.records()?;
+        let expected = self.given_up + 1..=client.acknowledged();
+        let count = expected.clone().count();
+        if found.len() != count {
+            bail!(
+                "{count} records were acknowledged, and {} are in the log",
+                found.len()
+            );
+        }
+        for (record, (number, entries)) in expected.zip(&found) {
+            if *entries != [pattern.entry(record)] {
+                bail!(
+                    "record {record} was acknowledged, and number {number} of the log is another"
+                );
+            }
+        }
+        if let Some((last, _)) = found.last() {
+            client.truncate(last + 1)?;
+        }
+        self.given_up = client.acknowledged();
+        Ok(())
+    }
 }
 
 /// What was seen.
@@ -120,6 +174,7 @@ pub(super) fn run(options: &ChainBench, json: bool) -> Result<()> {
     };
     let mut client = Client::connect(store, settings)?;
     let config = client.configuration();
+    let is_carried_out = config.birth.executes;
     if !options.visible && !config.birth.durable {
         bail!("the group is volatile: its records can only be made visible (--visible)");
     }
@@ -138,9 +193,26 @@ pub(super) fn run(options: &ChainBench, json: bool) -> Result<()> {
     };
     client.lock(LockId::LOG, LOCK)?;
     let mut progress = Progress::new(options, json);
-    let seen = load(&mut client, options, &pattern, &interrupt, &mut progress)?;
+    let mut stay = match is_carried_out {
+        true => None,
+        false => Some(Stay::new(&mut client, size)?),
+    };
+    let seen = load(
+        &mut client,
+        options,
+        &pattern,
+        stay.as_mut(),
+        &interrupt,
+        &mut progress,
+    )?;
     client.drain()?;
-    let compared = compare(&mut client, &pattern)?;
+    let compared = match &mut stay {
+        Some(stay) => {
+            stay.give_up(&mut client, &pattern)?;
+            stay.given_up
+        }
+        None => compare(&mut client, &pattern)?,
+    };
     client.unlock(LockId::LOG)?;
     client.leave();
     tell(options, &seen, compared, json);
@@ -151,6 +223,7 @@ fn load(
     client: &mut Client,
     options: &ChainBench,
     pattern: &Pattern,
+    mut stay: Option<&mut Stay>,
     interrupt: &Interrupt,
     progress: &mut Progress,
 ) -> Result<Seen> {
@@ -165,6 +238,15 @@ fn load(
         let open = start.elapsed() < length && interrupt.check().is_ok();
         while open && under_way.len() < usize::from(options.depth) {
             let next = acknowledged + under_way.len() as u64 + 1;
+            if let Some(stay) = stay.as_deref_mut()
+                && next > stay.given_up + stay.most
+            {
+                if !under_way.is_empty() {
+                    break;
+                }
+                stay.give_up(client, pattern)?;
+                last = Instant::now();
+            }
             client.submit(vec![pattern.entry(next)])?;
             under_way.push_back(Instant::now());
         }
@@ -286,7 +368,7 @@ fn tell(options: &ChainBench, seen: &Seen, compared: u64, json: bool) {
             pause.epoch
         );
     }
-    println!("{compared} places read back, all as acknowledged");
+    println!("{compared} read back, all as acknowledged");
 }
 
 #[cfg(test)]

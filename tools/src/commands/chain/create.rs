@@ -29,7 +29,7 @@ pub(super) fn run(options: &ChainCreate, json: bool) -> Result<()> {
             TopologyOption::Chain => Topology::Chain,
             TopologyOption::Star => Topology::Star,
         },
-        executes: true,
+        executes: !options.log_only,
         durable: !options.volatile,
     };
     let layout = birth.layout().context("such a group can not be")?;

@@ -80,6 +80,7 @@ pub(super) fn run(options: &ChainServe, json: bool) -> Result<()> {
 fn timing(options: &ChainServe) -> Result<Timing> {
     let timing = Timing {
         patience: options.patience,
+        media_patience: options.media_patience,
         read_lease: options.read_lease,
         ..options.timing.timing()?
     };
