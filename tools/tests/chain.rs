@@ -370,9 +370,13 @@ fn log_only() {
         group.serves(&[1, 2, 3], "its return");
     }
     judge(&group, load, 3, "a log that is not carried out");
-    let mut load = group.load(&[]);
-    load.goes_on("a second bench");
-    load.kill();
-    let refused = group.bad(&["bench"]);
+    // It may have given up everything just before it dies: then it leaves nothing, and the next one is let in.
+    let refused = (0..8).find_map(|_| {
+        group.load(&[]).kill();
+        let next = group.run(&["bench", "--seconds", "0.1"]);
+        let said = String::from_utf8_lossy(&next.stderr).into_owned();
+        (!next.status.success()).then_some(said)
+    });
+    let refused = refused.expect("one of eight leaves records");
     assert!(refused.contains("nobody has given up"), "{refused}");
 }
