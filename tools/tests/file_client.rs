@@ -2,6 +2,7 @@
 
 mod common;
 
+use std::fs;
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
@@ -11,7 +12,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use common::{FLASHNET, Image, can_serve, pattern, skip};
+use common::{FLASHNET, Image, Target, can_serve, pattern, skip};
 use tools::client::{Atomic, Channel, ChannelOptions, Client, ClientError, File};
 use tools::control::{FLAG_WRITE, Op, Request};
 
@@ -182,10 +183,20 @@ fn files_as_one_expects() {
     assert!(target.stop().success());
 }
 
-/// I1, I8: a flush says nothing of writes that were acknowledged on a connection that has been lost, because their target may
-/// be gone; it says so once. Writes of a file opened with *sync* are not concerned. Reads and writes go on.
+/// Kills the target, and leads its clients to the next one.
+fn another(target: Target, image: &Image, wire: &Wire) -> Target {
+    target.kill();
+    let next = image.serve(&[]);
+    wire.lead_to(next.address);
+    wire.cut();
+    next
+}
+
+/// I1, I8: a flush says nothing of writes that a target acknowledged that has been killed, because they may be gone with it; it says
+/// so once. As long as the target lives, it speaks for them over lost connections, too. Writes of a file opened with *sync* are not
+/// concerned. Reads and writes go on.
 #[test]
-fn a_flush_speaks_for_its_own_connection() {
+fn a_flush_speaks_for_the_life_of_its_target() {
     if !can_serve() {
         return;
     }
@@ -203,23 +214,26 @@ fn a_flush_speaks_for_its_own_connection() {
 
     file.write_at(b"one", 0).unwrap();
     file.flush().unwrap();
-    wire.cut();
+    let target = another(target, &image, &wire);
     // Nothing was written in between.
     file.flush().unwrap();
 
     file.write_at(b"two", 100).unwrap();
-    wire.cut();
+    let target = another(target, &image, &wire);
     let lost = file.flush();
     assert!(matches!(lost, Err(ClientError::WritesLost)), "{lost:?}");
     file.write_at(b"two", 100).unwrap();
+    wire.cut();
     file.flush().unwrap();
 
     sync.write_at(b"three", 200).unwrap();
-    wire.cut();
+    let target = another(target, &image, &wire);
     sync.flush().unwrap();
-    let mut found = [0; 5];
-    sync.read_at(&mut found, 200).unwrap();
-    assert_eq!(&found, b"three");
+    for (offset, written) in [(0, &b"one"[..]), (100, b"two"), (200, b"three")] {
+        let mut found = vec![0; written.len()];
+        sync.read_at(&mut found, offset).unwrap();
+        assert_eq!(found, written);
+    }
     assert!(target.stop().success());
 }
 
@@ -240,10 +254,7 @@ fn all_flushes_under_way_tell_of_writes_that_may_be_lost() {
     wait(file.write_at(b"two", 100)).unwrap();
     wire.deafen();
     let (one, between, two) = (file.flush(), file.write_at(b"three", 200), file.flush());
-    target.kill();
-    let target = image.serve(&[]);
-    wire.lead_to(target.address);
-    wire.cut();
+    let target = another(target, &image, &wire);
     for lost in [wait(one), wait(two)] {
         assert!(matches!(lost, Err(ClientError::WritesLost)), "{lost:?}");
     }
@@ -274,17 +285,17 @@ fn a_flush_speaks_for_other_files_of_the_region() {
 
     one.write_at(b"one", 0).unwrap();
     two.flush().unwrap();
-    wire.cut();
+    let target = another(target, &image, &wire);
     one.flush().unwrap();
 
     one.write_at(b"one", 0).unwrap();
-    wire.cut();
+    let target = another(target, &image, &wire);
     may_be_lost(&two);
     may_be_lost(&one);
 
     one.write_at(b"one", 0).unwrap();
     drop((one, two));
-    wire.cut();
+    let target = another(target, &image, &wire);
     may_be_lost(&open());
     open().flush().unwrap();
     assert!(target.stop().success());
@@ -313,8 +324,117 @@ fn a_flush_says_nothing_of_a_file_that_was_closed() {
     wire.cut();
     stat.join().unwrap().unwrap();
     let other = create(&client, "/two", 4096);
-    wire.cut();
+    let target = another(target, &image, &wire);
     other.flush().unwrap();
+    assert!(target.stop().success());
+}
+
+/// I8, I9: a region that the target has ended is an error for the operations of its file, under way and later. The client goes on with
+/// its other files, in order, and with that file when it has opened it anew.
+#[test]
+fn a_region_that_ends_is_the_end_of_its_file_alone() {
+    if !can_serve() {
+        return;
+    }
+    let image = Image::new("128MiB");
+    let target = image.serve(&[]);
+    let client = Client::connect(target.address).unwrap();
+    let (ending, other) = (
+        create(&client, "/ending", 100_000),
+        create(&client, "/other", 100_000),
+    );
+    ending.write_at(b"one", 0).unwrap();
+    other.write_at(b"one", 0).unwrap();
+    // Somebody else replaces it, and nobody tells.
+    let somebody = Client::connect(target.address).unwrap();
+    create(&somebody, "/ending", 50_000)
+        .write_at(b"two", 0)
+        .unwrap();
+
+    let is_refused = |result: Result<(), ClientError>| match result {
+        Err(ClientError::Refused { status, .. }) => assert_eq!(status, libc::ESTALE),
+        other => panic!("not refused: {other:?}"),
+    };
+    thread::scope(|scope| {
+        for n in 0..8 {
+            let (ending, other) = (&ending, &other);
+            scope.spawn(move || is_refused(ending.write_at(b"three", 1000 * n)));
+            scope.spawn(move || other.write_at(b"three", 1000 * n).unwrap());
+        }
+    });
+    is_refused(ending.flush());
+    is_refused(ending.read_at(&mut [0; 3], 0).map(drop));
+    is_refused(ending.atomic(0, add(1)).map(drop));
+    other.flush().unwrap();
+    let mut found = [0; 5];
+    for n in 0..8 {
+        other.read_at(&mut found, 1000 * n).unwrap();
+        assert_eq!(&found, b"three");
+    }
+    drop(ending);
+    let again = client.options().write(true).open("/ending").unwrap();
+    let mut found = [0; 3];
+    again.read_at(&mut found, 0).unwrap();
+    assert_eq!(&found, b"two");
+    again.write_at(b"four", 0).unwrap();
+    again.flush().unwrap();
+    assert!(target.stop().success());
+}
+
+/// I7, I18: an operation that the target can not carry out fails, and those before and behind it, under way on the same connection, do not.
+#[test]
+fn an_operation_that_fails_fails_alone() {
+    if !can_serve() {
+        return;
+    }
+    const GRAIN: usize = 4096;
+    let image = Image::new("128MiB");
+    let content = pattern(16 * GRAIN, 7);
+    let target = image.serve(&[]);
+    let client = Client::connect(target.address).unwrap();
+    let file = create(&client, "/file", content.len() as u64);
+    file.write_at(&content, 0).unwrap();
+    file.flush().unwrap();
+    drop((file, client));
+    assert!(target.stop().success());
+    let damaged = &content[5 * GRAIN..6 * GRAIN];
+    let mut media = fs::read(image.path()).unwrap();
+    let mut places = 0;
+    for grain in media.chunks_mut(GRAIN).filter(|grain| *grain == damaged) {
+        grain[100] ^= 1;
+        places += 1;
+    }
+    assert!(places > 0, "it is on the media");
+    fs::write(image.path(), media).unwrap();
+
+    let target = image.serve(&[]);
+    let client = Client::connect(target.address).unwrap();
+    let file = client.options().write(true).open("/file").unwrap();
+    thread::scope(|scope| {
+        for n in 0..16 {
+            let (file, content) = (&file, &content);
+            scope.spawn(move || {
+                let mut found = vec![0; GRAIN];
+                let read = file.read_at(&mut found, (n * GRAIN) as u64);
+                match n {
+                    5 => assert!(
+                        matches!(read, Err(ClientError::Terminated { .. })),
+                        "{read:?}"
+                    ),
+                    _ => assert!(
+                        read.is_ok() && found == content[n * GRAIN..][..GRAIN],
+                        "{read:?}"
+                    ),
+                }
+            });
+        }
+    });
+    // It can be written.
+    file.write_at(damaged, 5 * GRAIN as u64).unwrap();
+    file.flush().unwrap();
+    let mut found = vec![0; content.len()];
+    file.read_at(&mut found, 0).unwrap();
+    assert!(found == content);
     assert!(target.stop().success());
 }
 
@@ -434,9 +554,7 @@ fn a_flush_tells_of_words_that_may_be_lost() {
     assert_eq!(file.atomic(0, add(1)).unwrap(), 0);
     file.flush().unwrap();
     assert_eq!(file.atomic(0, add(1)).unwrap(), 1);
-    target.kill();
-    let target = image.serve(&[]);
-    wire.lead_to(target.address);
+    let target = another(target, &image, &wire);
     let lost = file.flush();
     assert!(matches!(lost, Err(ClientError::WritesLost)), "{lost:?}");
     // It has been said. What is there now can be relied upon.
@@ -490,8 +608,8 @@ fn what_a_target_has_told_of_is_not_vouched_for_by_the_next() {
     let mut next = || channel.acknowledged().unwrap().unwrap();
     let (written, counted, flushed) = (next(), next(), next());
     assert_eq!(counted.original, Some(0), "the first target has told");
-    assert!(written.connection < flushed.connection);
-    assert!(counted.connection < flushed.connection);
+    assert!(written.life < flushed.life);
+    assert!(counted.life < flushed.life);
     assert!(target.stop().success());
 }
 

@@ -20,8 +20,11 @@
 //!   the next connection is let in, the target has ended the lost one, so what it says stays true. A target that does not
 //!   remember, because it has been started since, leaves the outcome unknown; that is reported in its turn, and nothing is
 //!   posted again. So the operation takes effect once at most, and exactly once as long as the target lives.
-//! - A FLUSH speaks for what was acknowledged on its own connection: [`Acknowledged::connection`] says which that was, and of an
-//!   operation of which the target was asked, on which it has answered. What was acknowledged on an earlier one may have been
+//! - An operation fails alone, and the channel goes on: if the target does not know its region any more, or ends each connection on which
+//!   it is the only one that was posted. After a connection that the target has ended, what was in the window is posted one by one, so that
+//!   it shows which it was.
+//! - A FLUSH speaks for what was acknowledged in the same life of the target: [`Acknowledged::life`] says which that was, and of an
+//!   operation of which the target was asked, in which it has answered. What was acknowledged in an earlier one may have been
 //!   lost with the target's memory.
 
 use std::collections::VecDeque;
@@ -46,7 +49,7 @@ use crate::session::{RemoteFile, Session, SessionOptions};
 
 /// Operations that are not acknowledged, or not taken yet.
 pub const WINDOW_MAX: usize = 64;
-/// Connections that the target may end because of what is in the window, before that is given up.
+/// Connections that the target may end because of the oldest operation in the window, before that is given up.
 const FATAL_MAX: u32 = 5;
 
 /// Number of an operation in its channel; grows.
@@ -90,6 +93,55 @@ enum Work {
     Atomic(Atomic, Option<Posted>),
     /// An operation of which is known what became of it on a connection that is lost.
     Settled(Settled),
+    /// An operation that fails when its turn comes.
+    Failed(Failure),
+}
+
+/// Why an operation fails.
+#[derive(Clone, Debug)]
+enum Failure {
+    /// The target does not let its region be used.
+    Refused(Refusal),
+    /// The target has ended every connection because of it.
+    Terminated(CloseReason),
+}
+
+/// What the target says of a region that it does not let be used: errno and words.
+#[derive(Clone, Debug)]
+struct Refusal {
+    status: i32,
+    message: String,
+}
+
+impl From<Failure> for ClientError {
+    fn from(failure: Failure) -> Self {
+        match failure {
+            Failure::Refused(Refusal { status, message }) => Self::Refused { status, message },
+            Failure::Terminated(reason) => Self::Terminated { reason },
+        }
+    }
+}
+
+/// A file that is open.
+#[derive(Clone, Debug)]
+struct OpenFile {
+    region: RemoteFile,
+    refused: Option<Refusal>,
+}
+
+impl OpenFile {
+    /// A region that has ended once has ended for ever.
+    fn has_ended(&self) -> bool {
+        let refused = self.refused.as_ref();
+        refused.is_some_and(|refusal| refusal.status == libc::ESTALE)
+    }
+}
+
+impl Work {
+    /// Is nothing left to be posted?
+    fn is_settled(&self) -> bool {
+        matches!(self, Self::Settled(_) | Self::Failed(_))
+    }
 }
 
 /// What became of an operation on a connection that is lost.
@@ -97,9 +149,9 @@ enum Work {
 struct Settled {
     /// Atomic operation: what the word was before, if anybody knows. A WRITE was made.
     original: Option<u64>,
-    /// On this connection of the session the target has said so: it had the effect in its memory then. By the time this is
-    /// acknowledged, that connection may be lost as well, and the target.
-    on: u64,
+    /// In this life the target has said so: it had the effect in its memory then. By the time this is acknowledged, that may be
+    /// over.
+    life: u64,
 }
 
 /// Where an atomic operation was posted.
@@ -128,9 +180,8 @@ pub struct Acknowledged {
     pub bytes: Option<Arc<Buffer>>,
     /// Atomic operation: what the word was; none if it is unknown whether it was executed.
     pub original: Option<u64>,
-    /// The connection on which the target has told, by its number in the session: later ones have higher numbers, and those that
-    /// could not be made have numbers, too.
-    pub connection: u64,
+    /// The life of the target in which it has told: later ones have higher numbers.
+    pub life: u64,
 }
 
 /// A session that outlives its connections. It belongs to the thread that made it, as the rings of its connections do.
@@ -141,13 +192,21 @@ pub struct Channel {
     block: SessionBlock,
     session: Option<Session>,
     /// None: closed, the place is free.
-    files: Vec<Option<RemoteFile>>,
+    files: Vec<Option<OpenFile>>,
     /// Not acknowledged, in order.
     window: VecDeque<Pending>,
+    /// So many of them are posted on this connection.
+    posted: usize,
+    /// So many of them are posted one by one: they were in the window when the target ended a connection.
+    suspects: usize,
     next: u64,
     rng: SmallRng,
     /// Connections that have been made.
     made: u64,
+    /// Of the target's lives the one of this connection, counted from 1, and what the target says of it, if it does: one that is
+    /// not told from others is over with the connection.
+    life: u64,
+    verifier: Option<u64>,
     /// Connections that the target has ended since something was acknowledged.
     fatal: u32,
     /// When the first connection was lost since then, and since a request was answered.
@@ -171,9 +230,13 @@ impl Channel {
             session: None,
             files: Vec::new(),
             window: VecDeque::new(),
+            posted: 0,
+            suspects: 0,
             next: 0,
             rng: SmallRng::from_rng(&mut rand::rng()),
             made: 0,
+            life: 0,
+            verifier: None,
             fatal: 0,
             lost: None,
             atomics: 0,
@@ -225,16 +288,18 @@ impl Channel {
     /// # Panics
     /// If it has been closed.
     pub fn file(&self, file: FileNo) -> &RemoteFile {
-        self.files[file.0].as_ref().expect("the file is open")
+        let open = self.files[file.0].as_ref();
+        &open.expect("the file is open").region
     }
 
-    fn add(&mut self, file: RemoteFile) -> FileNo {
+    fn add(&mut self, region: RemoteFile) -> FileNo {
         let free = self.files.iter().position(Option::is_none);
         let at = free.unwrap_or_else(|| {
             self.files.push(None);
             self.files.len() - 1
         });
-        self.files[at] = Some(file);
+        let refused = None;
+        self.files[at] = Some(OpenFile { region, refused });
         FileNo(at)
     }
 
@@ -248,8 +313,11 @@ impl Channel {
         let Some(session) = &mut self.session else {
             return Ok(());
         };
+        if closed.refused.is_some() {
+            return Ok(());
+        }
         let request = Request {
-            handle: closed.handle,
+            handle: closed.region.handle,
             ..Request::new(Op::Close, "")
         };
         match session.call(request).map(drop) {
@@ -308,7 +376,7 @@ impl Channel {
         self.submit(file, offset, Work::Read(Buffer::zeroed(len)))
     }
 
-    /// Makes everything durable that was acknowledged on this connection, or will have been before this is.
+    /// Makes everything durable that was acknowledged in this life of the target, or will have been before this is.
     pub fn flush(&mut self, file: FileNo) -> Result<OpId, ClientError> {
         self.submit(file, 0, Work::Flush)
     }
@@ -323,40 +391,60 @@ impl Channel {
         if self.window.len() >= WINDOW_MAX {
             return Err(ClientError::WindowFull);
         }
+        let open = self.files[file.0].as_ref();
+        let open = open.ok_or(ClientError::FileClosed)?;
+        let work = match &open.refused {
+            Some(refusal) => Work::Failed(Failure::Refused(refusal.clone())),
+            None => work,
+        };
         self.next += 1;
-        let mut pending = Pending {
+        self.window.push_back(Pending {
             id: OpId(self.next),
             file,
             offset,
             work,
-        };
-        // Who has no connection posts everything when there is one.
-        let posted = match &mut self.session {
-            Some(session) => match &self.files[file.0] {
-                Some(file) => {
-                    note_posted(&mut pending, self.block.connection, &mut self.atomics);
-                    post(session, file, &pending)
-                }
-                None => return Err(ClientError::FileClosed),
-            },
-            None => Ok(()),
-        };
-        self.window.push_back(pending);
-        if let Err(error) = posted {
+        });
+        if let Err(error) = self.post_more() {
             self.lose(&error)?;
         }
         Ok(OpId(self.next))
     }
 
+    /// Posts what may be. Who has no connection does so when there is one.
+    fn post_more(&mut self) -> Result<(), ClientError> {
+        let Some(session) = &mut self.session else {
+            return Ok(());
+        };
+        let most = match self.suspects {
+            0 => self.window.len(),
+            _ => self.window.len().min(1),
+        };
+        while self.posted < most {
+            let pending = &mut self.window[self.posted];
+            if let Some(open) = &self.files[pending.file.0] {
+                note_posted(pending, self.block.connection, &mut self.atomics);
+                post(session, &open.region, pending)?;
+            }
+            self.posted += 1;
+        }
+        Ok(())
+    }
+
     /// Waits for the acknowledgement of the oldest operation that is not acknowledged; none if all are.
+    ///
+    /// # Errors
+    /// [Of that operation](ClientError::is_of_operation), which is taken with it; after any other the channel is no more.
     pub fn acknowledged(&mut self) -> Result<Option<Acknowledged>, ClientError> {
         while !self.window.is_empty() {
             // A new connection settles what became of things on the one before.
             self.session()?;
             if let Some(settled) = self.take_settled() {
-                return Ok(Some(settled));
+                return settled.map(Some);
             }
-            let done = self.session()?.success("operation");
+            let done = match self.post_more() {
+                Ok(()) => self.session()?.success("operation"),
+                Err(error) => Err(error),
+            };
             match done {
                 Ok(done) => return Ok(Some(self.acknowledge(&done))),
                 Err(error) => self.lose(&error)?,
@@ -372,9 +460,13 @@ impl Channel {
             let is_idle = self.window.is_empty();
             self.session()?;
             if let Some(settled) = self.take_settled() {
-                return Ok(Some(settled));
+                return settled.map(Some);
             }
-            let done = match self.session()?.completion_or_wake() {
+            let done = match self.post_more() {
+                Ok(()) => self.session()?.completion_or_wake(),
+                Err(error) => Err(error),
+            };
+            let done = match done {
                 Ok(None) => return Ok(None),
                 Ok(Some(done)) => {
                     let session = self.session()?;
@@ -402,36 +494,44 @@ impl Channel {
     fn acknowledge(&mut self, done: &Completion) -> Acknowledged {
         let pending = self.window.pop_front().expect("it is not empty");
         assert_eq!(done.wr_id.0, pending.id.0, "acknowledged in order");
-        (self.fatal, self.lost) = (0, None);
+        self.taken();
         let (mut bytes, mut original) = (None, None);
         match pending.work {
             Work::Read(buffer) => bytes = Some(buffer),
             Work::Atomic(..) => original = Some(done.original),
-            Work::Write(..) | Work::Flush | Work::Settled(_) => {}
+            Work::Write(..) | Work::Flush | Work::Settled(_) | Work::Failed(_) => {}
         }
         Acknowledged {
             id: pending.id,
             bytes,
             original,
-            connection: self.block.connection,
+            life: self.life,
         }
     }
 
-    /// The oldest operation, if it was settled by what became of it on a lost connection.
-    fn take_settled(&mut self) -> Option<Acknowledged> {
-        let pending = self.window.front()?;
-        let Work::Settled(Settled { original, on }) = pending.work else {
-            return None;
+    /// The oldest operation, if it was settled by what became of it on a lost connection, or fails.
+    fn take_settled(&mut self) -> Option<Result<Acknowledged, ClientError>> {
+        let Pending { id, work, .. } =
+            (self.window).pop_front_if(|oldest| oldest.work.is_settled())?;
+        self.taken();
+        let settled = match work {
+            Work::Settled(settled) => settled,
+            Work::Failed(failure) => return Some(Err(failure.into())),
+            work => unreachable!("{work:?} is not settled"),
         };
-        let id = pending.id;
-        self.window.pop_front();
-        self.lost = None;
-        Some(Acknowledged {
+        Some(Ok(Acknowledged {
             id,
             bytes: None,
-            original,
-            connection: on,
-        })
+            original: settled.original,
+            life: settled.life,
+        }))
+    }
+
+    /// The oldest operation is not in the window any more.
+    fn taken(&mut self) {
+        (self.fatal, self.lost) = (0, None);
+        self.posted = self.posted.saturating_sub(1);
+        self.suspects = self.suspects.saturating_sub(1);
     }
 
     /// Ends in order; what is not acknowledged may or may not have happened.
@@ -448,7 +548,7 @@ impl Channel {
         if let ClientError::Closed { reason, .. } = error
             && matches!(reason, CloseReason::TerminateReceived(_))
         {
-            self.fatal += 1;
+            self.terminated(reason);
         }
         if !self.passes(error) || self.fatal > FATAL_MAX {
             return Err(ClientError::Lost {
@@ -457,6 +557,21 @@ impl Channel {
             });
         }
         Ok(())
+    }
+
+    /// The target has ended the connection, because of something that was posted on it.
+    fn terminated(&mut self, reason: &CloseReason) {
+        self.fatal += 1;
+        if self.suspects == 0 {
+            self.suspects = self.posted;
+        }
+        if self.fatal > FATAL_MAX
+            && self.posted == 1
+            && let Some(guilty) = self.window.front_mut()
+        {
+            guilty.work = Work::Failed(Failure::Terminated(reason.clone()));
+            self.fatal = 0;
+        }
     }
 
     /// Whether another connection may help.
@@ -483,6 +598,7 @@ impl Channel {
                     Ok(session) => {
                         self.made += 1;
                         self.session = Some(session);
+                        self.posted = 0;
                         break;
                     }
                     Err(error)
@@ -494,7 +610,7 @@ impl Channel {
         Ok(self.session.as_mut().expect("there is one now"))
     }
 
-    /// A new connection, with everything on it that was not acknowledged on those before.
+    /// A new connection, on which nothing is posted yet. What was not acknowledged on those before may be.
     fn resume(&mut self) -> Result<Session, ClientError> {
         self.block.connection += 1;
         self.atomics = 0;
@@ -502,22 +618,60 @@ impl Channel {
         private_data.extend(self.block.emit());
         let mut session =
             Session::connect_as(&self.addresses, self.options.session.clone(), &private_data)?;
-        for file in self.files.iter_mut().flatten() {
-            let reply = session.call(attach_request(file))?;
-            // What the caller knows of the file stays true; only its handle is of the connection.
-            file.handle = reply.handle;
-        }
+        self.recognise(&mut session)?;
+        self.attach_all(&mut session)?;
         self.settle(&mut session)?;
         for pending in &mut self.window {
-            if let Some(file) = &self.files[pending.file.0] {
-                note_posted(pending, self.block.connection, &mut self.atomics);
-                post(&mut session, file, pending)?;
+            let open = self.files[pending.file.0].as_ref();
+            let refused = open.and_then(|open| open.refused.as_ref());
+            if let (Some(refusal), false) = (refused, pending.work.is_settled()) {
+                pending.work = Work::Failed(Failure::Refused(refusal.clone()));
             }
         }
         if let Some(waker) = &self.waker {
             session.set_waker(waker.clone());
         }
         Ok(session)
+    }
+
+    /// Finds out whether the target is the one of the connection before.
+    fn recognise(&mut self, session: &mut Session) -> Result<(), ClientError> {
+        let verifier = match session.call(Request::new(Op::Verifier, "")) {
+            Ok(reply) => Some(reply.cookie),
+            // It does not know the request.
+            Err(ClientError::Refused { .. }) => None,
+            Err(error) => return Err(error),
+        };
+        if verifier.is_none() || verifier != self.verifier {
+            self.life += 1;
+            self.verifier = verifier;
+        }
+        Ok(())
+    }
+
+    /// Goes on with all regions there are.
+    fn attach_all(&mut self, session: &mut Session) -> Result<(), ClientError> {
+        for open in self.files.iter_mut().flatten() {
+            if open.has_ended() {
+                continue;
+            }
+            match session.call(attach_request(&open.region)) {
+                Ok(reply) => {
+                    // What the caller knows of the file stays true; only its handle is of the connection.
+                    open.region.handle = reply.handle;
+                    open.refused = None;
+                }
+                Err(ClientError::Refused { status, message }) => {
+                    open.refused = Some(Refusal { status, message });
+                }
+                Err(error) => return Err(error),
+            }
+            if open.has_ended() {
+                // That is why the target has ended the connection.
+                (self.fatal, self.suspects) = (0, 0);
+            }
+        }
+        Ok(())
     }
 
     /// Asks what became of the atomic operations that were posted on a connection that is lost: all of them on the same, because
@@ -541,8 +695,8 @@ impl Channel {
             Err(ClientError::Refused { .. }) => None,
             Err(error) => return Err(error),
         };
-        let on = self.block.connection;
-        let settled = |original| Work::Settled(Settled { original, on });
+        let life = self.life;
+        let settled = |original| Work::Settled(Settled { original, life });
         let mut is_done = false;
         // The last first: what a WRITE has placed before an operation that was executed is there.
         for pending in self.window.iter_mut().rev() {
@@ -620,7 +774,7 @@ fn post(session: &mut Session, file: &RemoteFile, pending: &Pending) -> Result<(
             remote: file.at(pending.offset),
             op: *op,
         },
-        Work::Settled(_) => return Ok(()),
+        Work::Settled(_) | Work::Failed(_) => return Ok(()),
     };
     session.post(WorkRequest::new(id, answered))
 }

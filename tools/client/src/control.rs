@@ -54,10 +54,12 @@ pub enum Op {
     Attach,
     /// What became of the atomic operations of an earlier connection of this session, number `offset`.
     Atomics,
+    /// The number of this life of the target.
+    Verifier,
 }
 
 impl Op {
-    const ALL: [Self; 8] = [
+    const ALL: [Self; 9] = [
         Self::Open,
         Self::Close,
         Self::Stat,
@@ -66,6 +68,7 @@ impl Op {
         Self::Revoke,
         Self::Attach,
         Self::Atomics,
+        Self::Verifier,
     ];
 
     /// Number on the wire.
@@ -79,6 +82,7 @@ impl Op {
             Self::Revoke => 6,
             Self::Attach => 7,
             Self::Atomics => 8,
+            Self::Verifier => 9,
         }
     }
 
@@ -255,6 +259,7 @@ pub struct Reply {
     /// Last modification, Unix time in nanoseconds.
     pub mtime_ns: u64,
     /// List: where the next one goes on, 0 at the end. Open: number of the file's inode. Atomics: how many were executed.
+    /// Verifier: that number.
     pub cookie: u64,
     /// Nanoseconds that registering took in the target, once the path was resolved; for those who measure.
     pub register_ns: u32,

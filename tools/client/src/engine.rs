@@ -9,7 +9,7 @@
 //! # Invariants
 //! - Data operations are submitted in the order in which they were asked for, and at most [`WINDOW_MAX`] are under way. What
 //!   is asked for beyond waits in the inbox, which is bounded, and then its senders wait (I16).
-//! - A flush is promised only for writes and atomic operations that were acknowledged on its own connection: a target that was
+//! - A flush is promised only for writes and atomic operations that were acknowledged in the same life of the target: one that was
 //!   killed between them has lost what was in its memory ([`Unflushed`]).
 
 use std::collections::VecDeque;
@@ -194,8 +194,9 @@ impl<'a> Worker<'a> {
             // What is left waits for an acknowledgement; what was sent since then is looked at.
             if self.promised.is_empty() && !self.channel.is_connected() {
                 self.sleep()?;
-            } else if let Some(done) = self.channel.acknowledged_or_wake()? {
-                self.keep(done);
+            } else {
+                let done = self.channel.acknowledged_or_wake();
+                self.tell(done)?;
             }
         }
     }
@@ -219,14 +220,16 @@ impl<'a> Worker<'a> {
             }
             Command::Close(file) => {
                 // Its owner has waited for, or forgotten, what is under way.
-                while !self.promised.is_empty() {
-                    match self.channel.acknowledged()? {
-                        Some(done) => self.keep(done),
-                        None => break,
-                    }
+                while self.channel.unacknowledged() > 0 {
+                    let done = self.channel.acknowledged();
+                    self.tell(done)?;
                 }
                 self.unflushed.close(file);
-                return self.channel.close_file(file);
+                return match self.channel.close_file(file) {
+                    // The target does not know it any more.
+                    Err(error) if error.is_of_operation() => Ok(()),
+                    closed => closed,
+                };
             }
             Command::End => {
                 self.is_ending = true;
@@ -276,6 +279,21 @@ impl<'a> Worker<'a> {
         }
     }
 
+    /// Tells what became of the oldest operation, if anything has.
+    fn tell(&mut self, done: Result<Option<Acknowledged>, ClientError>) -> Result<(), ClientError> {
+        match done {
+            Ok(None) => {}
+            Ok(Some(done)) => self.keep(done),
+            Err(error) if error.is_of_operation() => {
+                let promised = self.promised.pop_front();
+                let promised = promised.expect("something was promised for each operation");
+                promised.fail(error);
+            }
+            Err(error) => return Err(error),
+        }
+        Ok(())
+    }
+
     /// Keeps the promise for the oldest operation.
     fn keep(&mut self, done: Acknowledged) {
         let promised = self.promised.pop_front();
@@ -285,17 +303,17 @@ impl<'a> Worker<'a> {
             }
             Promised::Write(file, sync, promise) => {
                 if !sync {
-                    self.unflushed.written(file, done.connection);
+                    self.unflushed.written(file, done.life);
                 }
                 promise.keep(Ok(()));
             }
             Promised::Flush(file, asked, promise) => {
-                let flushed = self.unflushed.flushed(file, asked, done.connection);
+                let flushed = self.unflushed.flushed(file, asked, done.life);
                 promise.keep(flushed.then_some(()).ok_or(ClientError::WritesLost));
             }
             Promised::Atomic(file, promise) => {
                 // Also one that was executed perhaps.
-                self.unflushed.written(file, done.connection);
+                self.unflushed.written(file, done.life);
                 promise.keep(done.original.ok_or(ClientError::Unknown));
             }
         }

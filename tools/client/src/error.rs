@@ -76,10 +76,10 @@ pub enum ClientError {
         "the target was started anew before the answer came: the operation took effect once, or not at all (read the word)"
     )]
     Unknown,
-    /// A flush, on another connection than what it was to make durable.
+    /// A flush, in another life of the target than what it was to make durable.
     #[error(
-        "the connection was lost after writes or atomic operations had been acknowledged that were not durable: they may be gone \
-         (write again; of an atomic operation, the word tells)"
+        "the target was started anew after writes or atomic operations had been acknowledged that were not durable: they may be \
+         gone (write again; of an atomic operation, the word tells)"
     )]
     WritesLost,
     /// Not inside the region.
@@ -122,6 +122,13 @@ pub enum ClientError {
         /// How it ended.
         status: Status,
     },
+    /// The target has ended connection after connection because of an operation that was the only one on them; whether it has had
+    /// an effect is not known.
+    #[error("the target does not carry out the operation: {reason}")]
+    Terminated {
+        /// How it has ended the last of them.
+        reason: CloseReason,
+    },
     /// Nothing came for a long time.
     #[error("{address} did not answer for {seconds} s")]
     TimedOut {
@@ -141,4 +148,12 @@ pub enum ClientError {
     /// The local system refused something.
     #[error(transparent)]
     Local(#[from] io::Error),
+}
+
+impl ClientError {
+    /// Whether it is about one operation or one request, and others go on.
+    #[must_use]
+    pub fn is_of_operation(&self) -> bool {
+        matches!(self, Self::Refused { .. } | Self::Terminated { .. })
+    }
 }

@@ -188,7 +188,7 @@ impl File {
     }
 
     /// Makes durable what has been written, and what atomic operations have changed, through this file or another of the same region,
-    /// open or closed, of this client. If the connection was lost since they were acknowledged, the target may have been killed and
+    /// open or closed, of this client. If the target was started anew since they were acknowledged, it may have been killed and
     /// have lost them: then this fails with [`ClientError::WritesLost`], as does every flush that was under way, and once that of
     /// the file through which they were made; and they are to be done again. Whether an atomic operation is, the word tells.
     pub fn flush(&self) -> Result<(), ClientError> {

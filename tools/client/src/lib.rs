@@ -42,8 +42,10 @@
 //! * A client outlives the loss of its connection, and a restart of the target: it connects again, with pauses that grow, and
 //!   repeats what was not acknowledged, in order. Bytes that somebody else writes meanwhile may be overwritten by such a
 //!   repetition: several writers of the same bytes have to agree by other means, as with any file.
+//! * An operation that the target refuses, or can not carry out, fails alone. If its region has ended, because somebody has replaced or cut
+//!   the file, so do all others of that file ([`ClientError::Refused`], `ESTALE`), until it is opened anew.
 //! * A write or an atomic operation that has returned is visible; when [`File::flush`] has returned, it is durable. A flush does not
-//!   claim so of those that were acknowledged on a connection that has been lost since: it fails, once, as do those that had been asked
+//!   claim so of those that were acknowledged before the target was started anew: it fails, once, as do those that had been asked
 //!   for by then and, once, that of the file through which they were made. They are to be done again, if the target has lost them, which
 //!   the words of atomic operations tell. Writes of files opened with [`OpenOptions::sync`] need no flush.
 //! * Atomic operations take effect once, also when the connection is lost while they are under way: the target tells on the

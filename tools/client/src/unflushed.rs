@@ -1,7 +1,7 @@
 //! What was acknowledged and is not durable, by region: what a flush may promise.
 //!
-//! A target that was killed has lost what was in its memory, and on the next connection nobody knows whether it was. So what was
-//! acknowledged on an earlier one is *in doubt*, and a flush must not promise it. A region may be open several times, and who asks for a
+//! A target that was killed has lost what was in its memory, and the next one does not know what that was. So what was
+//! acknowledged in an earlier life is *in doubt*, and a flush must not promise it. A region may be open several times, and who asks for a
 //! flush need not be who has written: he is told, and so is who has.
 //!
 //! # Invariants
@@ -21,7 +21,7 @@ const CLOSED_MAX: usize = 4096;
 
 #[derive(Debug, Default)]
 struct Region {
-    /// The connection on which the first was acknowledged that is not durable.
+    /// The life of the target in which the first was acknowledged that is not durable.
     since: Option<u64>,
     /// So often something was found to be in doubt.
     doubts: u64,
@@ -77,14 +77,14 @@ impl Unflushed {
         }
     }
 
-    /// Something was acknowledged on this connection, and is not durable.
-    pub(crate) fn written(&mut self, file: FileNo, connection: u64) {
+    /// Something was acknowledged in this life of the target, and is not durable.
+    pub(crate) fn written(&mut self, file: FileNo, life: u64) {
         let Some(open) = self.files.get_mut(&file) else {
             return;
         };
-        open.since.get_or_insert(connection);
+        open.since.get_or_insert(life);
         if let Some(entry) = self.regions.get_mut(&open.region) {
-            entry.since.get_or_insert(connection);
+            entry.since.get_or_insert(life);
         }
     }
 
@@ -95,15 +95,15 @@ impl Unflushed {
         Asked(entry.map_or(0, |entry| entry.doubts))
     }
 
-    /// It was carried out on this connection. Whether it can be promised.
-    pub(crate) fn flushed(&mut self, file: FileNo, asked: Asked, connection: u64) -> bool {
+    /// It was carried out in this life. Whether it can be promised.
+    pub(crate) fn flushed(&mut self, file: FileNo, asked: Asked, life: u64) -> bool {
         let Some(region) = self.files.get(&file).map(|open| open.region) else {
             return true;
         };
         let Some(entry) = self.regions.get_mut(&region) else {
             return true;
         };
-        let is_earlier = |since: Option<u64>| since.is_some_and(|since| since != connection);
+        let is_earlier = |since: Option<u64>| since.is_some_and(|since| since != life);
         if let Some(since) = entry.since.take() {
             entry.doubts += u64::from(is_earlier(Some(since)));
             for open in self.files.values_mut().filter(|open| open.region == region) {
@@ -125,9 +125,9 @@ mod tests {
     const ONE: FileNo = FileNo(0);
     const OTHER: FileNo = FileNo(1);
 
-    fn flush(unflushed: &mut Unflushed, file: FileNo, connection: u64) -> bool {
+    fn flush(unflushed: &mut Unflushed, file: FileNo, life: u64) -> bool {
         let asked = unflushed.asked(file);
-        unflushed.flushed(file, asked, connection)
+        unflushed.flushed(file, asked, life)
     }
 
     /// I1, I8: who asks for a flush is told of what is in doubt, whoever had asked by then, and whoever has written it.

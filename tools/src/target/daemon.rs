@@ -248,6 +248,7 @@ impl Target {
             dram: settings
                 .dram_bytes
                 .map(|bytes| Buffer::zeroed(bytes as usize)),
+            verifier: rand::random(),
             inboxes: inboxes.clone(),
         });
         for view in registry.views().iter().filter(|view| view.record.writable) {

@@ -60,6 +60,8 @@ pub(super) struct Service {
     pub sessions: Arc<Sessions>,
     /// Plain memory to offer.
     pub dram: Option<Arc<Buffer>>,
+    /// Drawn for this life of the target.
+    pub verifier: u64,
     /// The reactors, for the replies.
     pub inboxes: Vec<Arc<Inbox<Job>>>,
 }
@@ -168,6 +170,10 @@ impl Service {
             Op::Revoke => self.revoke(owner, member, &request),
             Op::Attach => self.attach(owner, member, &request),
             Op::Atomics => self.atomics(owner, &request),
+            Op::Verifier => Ok(Reply {
+                cookie: self.verifier,
+                ..Reply::default()
+            }),
         });
         let mut reply = result.unwrap_or_else(|Refusal(errno, message)| {
             debug!(?request, errno, message, "refused");
