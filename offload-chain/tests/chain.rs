@@ -164,6 +164,46 @@ fn a_client_outlives_members() {
     client.leave();
 }
 
+/// I16, I18: records that the log has no room for wait, so many and no more; who gives up others makes room for them.
+#[test]
+fn what_waits_for_room_is_bounded() {
+    let group = Group::create(2, false);
+    let _hosts: Vec<Host> = (1..=2).map(|member| group.serve(member)).collect();
+    let settings = ClientSettings {
+        preset: Preset::REPLICATED,
+        timing: timing(),
+        timeout: Duration::from_secs(2),
+        ..ClientSettings::default()
+    };
+    let mut client = Client::connect(Box::new(group.store()), settings).unwrap();
+    client.lock(LockId::LOG, LONG).unwrap();
+    let ring = client.layout().ring_bytes();
+    let mut submitted = 0;
+    let why = loop {
+        match client.submit(entry(0, &[submitted as u8; 1000])) {
+            Ok(number) => submitted = number,
+            Err(why) => break why,
+        }
+        assert!(submitted * 1000 <= 2 * ring, "{submitted} records are kept");
+    };
+    assert!(matches!(why, ClientError::TimedOut(_)), "{why}");
+    // In the ring, and waiting.
+    assert!(submitted * 1000 > ring, "{submitted} records");
+    assert!(client.acknowledged() < submitted);
+    let mut given_up = 0;
+    while given_up < submitted {
+        for (number, entries) in client.records().unwrap() {
+            assert_eq!(entries, entry(0, &[given_up as u8; 1000]));
+            client.truncate(number + 1).unwrap();
+            given_up += 1;
+        }
+        client.turn(Duration::from_millis(1)).unwrap();
+    }
+    assert_eq!(client.acknowledged(), submitted);
+    client.unlock(LockId::LOG).unwrap();
+    client.leave();
+}
+
 /// Locks exclude each other between clients: writers everywhere, readers at their member; and a token says who was first.
 #[test]
 fn locks_exclude() {

@@ -94,6 +94,44 @@ fn a_writer_that_gets_some_gives_them_back() {
     assert_eq!(events(&mut group, &mut b), [refused]);
 }
 
+/// I16, I18: a group that takes no more for a moment delays what is to be given back, and nothing is left taken.
+#[test]
+fn a_group_that_is_full_delays_the_next_step() {
+    let mut group = Local::new(3, layout().size(), 1);
+    for member in &mut group.members {
+        format(member, &Header::first(layout(), 1, true)).unwrap();
+    }
+    let (mut a, mut b, mut c) = (locks(1), locks(2), locks(3));
+    b.rd_lock(&mut group, LOCK, 1).unwrap();
+    assert_eq!(events(&mut group, &mut b), [LockEvent::RdLocked(LOCK, 1)]);
+    a.wr_lock(&mut group, LOCK).unwrap();
+    group.run();
+    let (flight, result) = group.poll().unwrap();
+    c.rd_lock(&mut group, LockId(2), 0).unwrap();
+    assert_eq!(a.handle(&mut group, flight, &result), None);
+    assert_eq!(a.retry(&mut group), []);
+    let mine = Word::written(1, Slot::new(1).unwrap());
+    assert_eq!(word(&group, 0), mine);
+    assert!(a.is_busy() && a.token(LOCK).is_none());
+    assert_eq!(a.wr_lock(&mut group, LOCK), Err(LockError::Busy(1)));
+
+    assert_eq!(
+        events(&mut group, &mut c),
+        [LockEvent::RdLocked(LockId(2), 0)]
+    );
+    assert_eq!(a.retry(&mut group), []);
+    let refused = events(&mut group, &mut a);
+    assert!(
+        matches!(refused[..], [LockEvent::WrRefused(LOCK, _)]),
+        "{refused:?}"
+    );
+    assert_eq!(
+        [0, 2].map(|member| word(&group, member)),
+        [Word::free(0); 2]
+    );
+    assert!(a.is_idle() && !a.is_busy());
+}
+
 /// Readers do not disturb each other, and find their way past other bits and newer generations.
 #[test]
 fn readers_share() {

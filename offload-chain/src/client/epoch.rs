@@ -228,14 +228,14 @@ impl Client {
             return Err(Broken);
         }
         let happened = |record: &Pending| record.sequence.is_some_and(|at| at < end);
-        while self.pending.front().is_some_and(happened) {
-            let record = self.pending.pop_front();
+        while self.pending.oldest().is_some_and(happened) {
+            let record = self.pending.pop();
             self.acknowledged += 1;
             self.last_sequence = record
                 .and_then(|record| record.sequence)
                 .unwrap_or_default();
         }
-        for record in &mut self.pending {
+        for record in self.pending.iter_mut() {
             record.sequence = None;
         }
         self.log = Some(log);

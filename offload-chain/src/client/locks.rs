@@ -20,7 +20,7 @@ impl Client {
     pub fn lock(&mut self, lock: LockId, timeout: Duration) -> Result<(Epoch, u64), ClientError> {
         let deadline = Instant::now() + timeout;
         let locked = self.about(lock, |client| client.try_lock(lock, deadline));
-        if locked.is_err() && !self.held.contains(&lock) {
+        if locked.is_err() && !self.held.contains(&lock) && self.locks.token(lock).is_some() {
             // What comes of an attempt that is under way is given back, too.
             self.give_back(lock);
         }
@@ -52,13 +52,8 @@ impl Client {
         if self.wanted == Some(lock) {
             return self.lock_events.push_back(event);
         }
-        match (event, &mut self.group) {
-            (LockEvent::WrLocked(..), _) => self.give_back(lock),
-            (LockEvent::RdLocked(..), Some(group)) => {
-                // If it can not be posted it ends with the epoch.
-                let _ = self.locks.rd_unlock(&mut group.tcp, lock);
-            }
-            _ => {}
+        if let LockEvent::WrLocked(..) | LockEvent::RdLocked(..) = event {
+            self.give_back(lock);
         }
     }
 
@@ -105,11 +100,28 @@ impl Client {
 
     /// Gives a lock free that nobody asks for any more, if it is this client's.
     pub(super) fn give_back(&mut self, lock: LockId) {
-        if let Some(group) = &mut self.group
-            && self.locks.token(lock).is_some()
-        {
-            // If it can not be posted, the group is broken, and the next epoch tries again.
-            let _ = self.locks.wr_unlock(&mut group.tcp, lock);
+        let Some(group) = &mut self.group else { return };
+        let given = match self.locks.token(lock) {
+            Some(_) => self.locks.wr_unlock(&mut group.tcp, lock),
+            None => self.locks.rd_unlock(&mut group.tcp, lock),
+        };
+        // If it can not be posted for another reason, the group is broken: the next epoch tries again, and ends those of readers.
+        if given == Err(LockError::Group(PrimitiveError::Full)) {
+            self.unwanted.insert(lock);
+        }
+    }
+
+    /// Does what the group had no room for.
+    pub(super) fn retry_locks(&mut self) {
+        if let Some(group) = &mut self.group {
+            for event in self.locks.retry(&mut group.tcp) {
+                self.lock_event(event);
+            }
+        }
+        for lock in std::mem::take(&mut self.unwanted) {
+            if self.wanted != Some(lock) && !self.held.contains(&lock) {
+                self.give_back(lock);
+            }
         }
     }
 
@@ -252,7 +264,8 @@ impl Client {
     /// nothing of any lock then: what its slot had would be nobody's who is missed, and never free.
     pub(super) fn settle_locks(&mut self) -> bool {
         let deadline = Instant::now() + self.settings.timing.silence();
-        while self.held.is_empty() && self.locks.is_busy() && self.group.is_some() {
+        let is_busy = |client: &Self| client.locks.is_busy() || !client.unwanted.is_empty();
+        while self.held.is_empty() && is_busy(self) && self.group.is_some() {
             if Instant::now() >= deadline || self.turn(self.settings.timing.period).is_err() {
                 break;
             }

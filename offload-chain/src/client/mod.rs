@@ -50,7 +50,7 @@ use crate::membership::Configuration;
 
 use epoch::{Attempt, Group};
 pub use error::ClientError;
-use records::Pending;
+use records::Waiting;
 use session::{News, SessionThread};
 
 /// How a client is to be.
@@ -100,11 +100,13 @@ pub struct Client {
     locks: Locks,
     /// What it believes to have.
     held: BTreeSet<LockId>,
+    /// Locks to be given back when the group takes more.
+    unwanted: BTreeSet<LockId>,
     /// What a call is about, and what it has not heard of that lock.
     wanted: Option<LockId>,
     lock_events: VecDeque<LockEvent>,
     log: Option<Log>,
-    pending: VecDeque<Pending>,
+    pending: Waiting,
     /// Records handed over, and those that are acknowledged.
     submitted: u64,
     acknowledged: u64,
@@ -145,10 +147,11 @@ impl Client {
                         tries: 0,
                         locks: Locks::new(layout, slot),
                         held: BTreeSet::new(),
+                        unwanted: BTreeSet::new(),
                         wanted: None,
                         lock_events: VecDeque::new(),
                         log: None,
-                        pending: VecDeque::new(),
+                        pending: Waiting::default(),
                         submitted: 0,
                         acknowledged: 0,
                         last_sequence: 0,
@@ -241,6 +244,7 @@ impl Client {
             broken |= matches!(result, Err(PrimitiveError::Broken(_)));
             self.outcome(flight, result);
         }
+        self.retry_locks();
         let silence = self.settings.timing.silence();
         let stuck = self.group.as_mut().is_some_and(|group| {
             let oldest = group.tcp.client().oldest();
@@ -263,7 +267,7 @@ impl Client {
             && let Some(event) = log.handle(&mut group.tcp, flight, &result)
         {
             if let LogEvent::Appended(sequence) = event {
-                self.pending.pop_front();
+                self.pending.pop();
                 self.acknowledged += 1;
                 self.last_sequence = sequence;
             }

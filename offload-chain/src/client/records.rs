@@ -1,5 +1,6 @@
 //! Records of the log: handed over, acknowledged, carried out.
 
+use std::collections::VecDeque;
 use std::time::Instant;
 
 use super::epoch::Broken;
@@ -14,6 +15,45 @@ pub(super) struct Pending {
     pub(super) entries: Vec<Entry>,
     /// Its number in the log of the present epoch, or of the last one.
     pub(super) sequence: Option<u64>,
+    /// Bytes it takes in the ring.
+    bytes: u64,
+}
+
+/// The records that are not known to be in the log, oldest first: as many as the ring could hold (I16).
+#[derive(Debug, Default)]
+pub(super) struct Waiting {
+    records: VecDeque<Pending>,
+    /// In the ring.
+    bytes: u64,
+}
+
+impl Waiting {
+    fn push(&mut self, record: Pending) {
+        self.bytes += record.bytes;
+        self.records.push_back(record);
+    }
+
+    pub(super) fn pop(&mut self) -> Option<Pending> {
+        let record = self.records.pop_front()?;
+        self.bytes -= record.bytes;
+        Some(record)
+    }
+
+    pub(super) fn oldest(&self) -> Option<&Pending> {
+        self.records.front()
+    }
+
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Pending> {
+        self.records.iter_mut()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.records.len()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.records.is_empty()
+    }
 }
 
 impl Client {
@@ -26,27 +66,41 @@ impl Client {
         self.wait_for(own)
     }
 
-    /// Hands over a record. It is acknowledged when [`acknowledged`](Self::acknowledged) has come to this number.
+    /// Hands over a record. It is acknowledged when [`acknowledged`](Self::acknowledged) has come to this number. When those that are
+    /// not take as many bytes as the ring has, this waits.
     ///
     /// # Errors
-    /// If it can never be appended, or this client is no more.
+    /// If it can never be appended, there is no room for it in time, or this client is no more: then it is not handed over.
     pub fn submit(&mut self, entries: Vec<Entry>) -> Result<Submitted, ClientError> {
         self.check()?;
         if !self.held.contains(&LockId::LOG) {
             return Err(ClientError::Lost(LockId::LOG));
         }
-        Log::check(&self.layout, &entries).map_err(ClientError::Append)?;
+        let bytes = Log::check(&self.layout, &entries).map_err(ClientError::Append)?;
         if self.settings.preset.durability == Durability::Durable && !self.config.birth.durable {
             let why = "the members do not persist: records can only be made visible";
             return Err(ClientError::Group(PrimitiveError::Invalid(why)));
         }
-        self.pending.push_back(Pending {
+        self.wait_for_room(bytes)?;
+        self.pending.push(Pending {
             entries,
             sequence: None,
+            bytes,
         });
         self.submitted += 1;
         self.push();
         Ok(self.submitted)
+    }
+
+    fn wait_for_room(&mut self, bytes: u64) -> Result<(), ClientError> {
+        let deadline = Instant::now() + self.settings.timeout;
+        while self.pending.bytes + bytes > self.layout.ring_bytes() {
+            self.turn(self.settings.timing.period)?;
+            if Instant::now() >= deadline {
+                return Err(ClientError::TimedOut("the members"));
+            }
+        }
+        Ok(())
     }
 
     /// Waits until this record, and all before it, are acknowledged.
@@ -113,15 +167,15 @@ impl Client {
         }
     }
 
-    /// Gives up the records of a log that is not carried out, before this number in the log. Needs the log's lock, and waits until all
-    /// members have given them up.
+    /// Gives up the records of a log that is not carried out, before this number in the log, and makes room for those that wait. Needs
+    /// the log's lock, and waits until all members have given them up.
     ///
     /// # Errors
     /// If this client has not the lock, or it takes too long.
     pub fn truncate(&mut self, before: u64) -> Result<(), ClientError> {
         let deadline = Instant::now() + self.settings.timeout;
         loop {
-            self.drain()?;
+            self.wait_for_group(deadline)?;
             if !self.held.contains(&LockId::LOG) {
                 return Err(ClientError::Lost(LockId::LOG));
             }

@@ -78,6 +78,8 @@ pub struct Locks {
     states: BTreeMap<LockId, State>,
     /// Last generation seen.
     seen: BTreeMap<LockId, u64>,
+    /// What was found, where the group took no more when the next step was due.
+    due: BTreeMap<LockId, Vec<Option<u64>>>,
 }
 
 #[derive(Debug)]
@@ -122,6 +124,7 @@ impl Locks {
             slot,
             states: BTreeMap::new(),
             seen: BTreeMap::new(),
+            due: BTreeMap::new(),
         }
     }
 
@@ -129,6 +132,7 @@ impl Locks {
     /// forgotten. Locks that are not wanted any more are to be unlocked.
     pub fn adopt(&mut self, words: &[Word]) -> Vec<LockId> {
         self.states.clear();
+        self.due.clear();
         for (lock, word) in words.iter().enumerate() {
             let lock = LockId(lock as u32);
             self.seen.insert(lock, word.generation());
@@ -165,7 +169,7 @@ impl Locks {
     /// Is something under way?
     #[must_use]
     pub fn is_busy(&self) -> bool {
-        self.states.values().any(|state| state.flight.is_some())
+        !self.due.is_empty() || self.states.values().any(|state| state.flight.is_some())
     }
 
     /// Asks for the lock of all members.
@@ -292,7 +296,8 @@ impl Locks {
         })
     }
 
-    /// Takes an outcome, if it is of one of these locks.
+    /// Takes an outcome, if it is of one of these locks. What follows may have to wait until the group takes more: see
+    /// [`retry`](Self::retry).
     pub fn handle(
         &mut self,
         group: &mut impl Primitives,
@@ -304,9 +309,34 @@ impl Locks {
         let Ok(Outcome::Cas(before)) = result else {
             return Some(LockEvent::Broken);
         };
-        let state = self.states.remove(&lock)?;
-        let event = self.step(group, lock, state.step, before);
-        event.unwrap_or(Some(LockEvent::Broken))
+        self.go_on(group, lock, before)
+    }
+
+    /// Does what was due when the group took no more.
+    pub fn retry(&mut self, group: &mut impl Primitives) -> Vec<LockEvent> {
+        let due = std::mem::take(&mut self.due);
+        due.into_iter()
+            .filter_map(|(lock, before)| self.go_on(group, lock, &before))
+            .collect()
+    }
+
+    /// The next step of a lock of which this was found.
+    fn go_on(
+        &mut self,
+        group: &mut impl Primitives,
+        lock: LockId,
+        before: &[Option<u64>],
+    ) -> Option<LockEvent> {
+        let State { step, .. } = self.states.remove(&lock)?;
+        match self.step(group, lock, step.clone(), before) {
+            Ok(event) => event,
+            Err(LockError::Group(PrimitiveError::Full)) => {
+                self.states.insert(lock, State { flight: None, step });
+                self.due.insert(lock, before.to_vec());
+                None
+            }
+            Err(_) => Some(LockEvent::Broken),
+        }
     }
 
     fn step(

@@ -502,6 +502,9 @@ impl App {
         if result.is_err() {
             return;
         }
+        for event in self.locks.retry(group) {
+            self.locked(now, group, &event);
+        }
         if let Some(log) = &mut self.log
             && let Some(event) = log.handle(group, flight, result)
         {

@@ -410,6 +410,9 @@ impl Recorder {
         if result.is_err() {
             return;
         }
+        for event in self.locks.retry(group) {
+            self.locked(now, &event);
+        }
         if let Some(log) = &mut self.log
             && let Some(event) = log.handle(group, flight, result)
         {
