@@ -613,6 +613,45 @@ fn what_a_target_has_told_of_is_not_vouched_for_by_the_next() {
     assert!(target.stop().success());
 }
 
+/// A read sees what was there when it was asked for, and nothing that its client writes after it, also when it has to be repeated.
+#[test]
+fn a_read_that_is_repeated_does_not_see_later_writes() {
+    if !can_serve() {
+        return;
+    }
+    let image = Image::new("128MiB");
+    let target = image.serve(&[]);
+    let wire = Wire::to(target.address);
+    let client = Client::connect(wire.address).unwrap();
+    let file = create(&client, "/file", 8192);
+    file.write_at(b"before", 4000).unwrap();
+    let other = client.options().write(true).open("/file").unwrap();
+    let whole = tools::client::aio::File::from(file);
+    let part = tools::client::aio::File::from(other);
+    let witness = Client::connect(target.address).unwrap();
+    let seen = witness.open("/file").unwrap();
+
+    wire.deafen();
+    let read = whole.read_at(0, 8192);
+    let written = part.write_at(b"behind", 4000);
+    // Where it is carried out, that takes no longer.
+    for _ in 0..50 {
+        let mut found = [0; 6];
+        seen.read_at(&mut found, 4000).unwrap();
+        if &found == b"behind" {
+            break;
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
+    wire.cut();
+    assert_eq!(&wait(read).unwrap()[4000..4006], b"before");
+    wait(written).unwrap();
+    let mut found = [0; 6];
+    seen.read_at(&mut found, 4000).unwrap();
+    assert_eq!(&found, b"behind");
+    assert!(target.stop().success());
+}
+
 /// I13: an atomic operation whose answer is lost has taken effect once, is not repeated, and its answer is told on the next
 /// connection; what was asked for before and after it is carried out as if nothing had happened.
 #[test]

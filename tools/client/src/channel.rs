@@ -14,7 +14,7 @@
 //! # Invariants
 //! - At most [`WINDOW_MAX`] operations are not taken; what is acknowledged is never posted again.
 //! - What is posted again are READs, WRITEs and FLUSHes, which do no harm if they are executed twice by one who writes his own
-//!   bytes. Of an atomic operation that was posted on a connection that is lost the target is asked first: one that was
+//!   bytes. What changes bytes waits until READs of them have been acknowledged: one that is repeated would find them changed. Of an atomic operation that was posted on a connection that is lost the target is asked first: one that was
 //!   executed there is acknowledged in its turn, with the answer that was lost, and one that was not is posted again. A WRITE
 //!   before one that was executed had been made before it, and is not posted again: it could undo what that did. Before
 //!   the next connection is let in, the target has ended the lost one, so what it says stays true. A target that does not
@@ -49,6 +49,8 @@ use crate::session::{RemoteFile, Session, SessionOptions};
 
 /// Operations that are not acknowledged, or not taken yet.
 pub const WINDOW_MAX: usize = 64;
+/// Bytes that an atomic operation is about.
+const ATOMIC_BYTES: u64 = 8;
 /// Connections that the target may end because of the oldest operation in the window, before that is given up.
 const FATAL_MAX: u32 = 5;
 
@@ -137,7 +139,24 @@ impl OpenFile {
     }
 }
 
+impl Pending {
+    /// Behind the bytes that it is about.
+    fn end(&self) -> u64 {
+        let length = match &self.work {
+            Work::Write(bytes, _) | Work::Read(bytes) => bytes.len() as u64,
+            Work::Atomic(..) => ATOMIC_BYTES,
+            Work::Flush | Work::Settled(_) | Work::Failed(_) => 0,
+        };
+        self.offset.saturating_add(length)
+    }
+}
+
 impl Work {
+    /// Does it change bytes?
+    fn changes(&self) -> bool {
+        matches!(self, Self::Write(..) | Self::Atomic(..))
+    }
+
     /// Is nothing left to be posted?
     fn is_settled(&self) -> bool {
         matches!(self, Self::Settled(_) | Self::Failed(_))
@@ -412,14 +431,14 @@ impl Channel {
 
     /// Posts what may be. Who has no connection does so when there is one.
     fn post_more(&mut self) -> Result<(), ClientError> {
-        let Some(session) = &mut self.session else {
-            return Ok(());
-        };
         let most = match self.suspects {
             0 => self.window.len(),
             _ => self.window.len().min(1),
         };
-        while self.posted < most {
+        while self.posted < most && !self.would_change_what_is_read(self.posted) {
+            let Some(session) = &mut self.session else {
+                return Ok(());
+            };
             let pending = &mut self.window[self.posted];
             if let Some(open) = &self.files[pending.file.0] {
                 note_posted(pending, self.block.connection, &mut self.atomics);
@@ -428,6 +447,35 @@ impl Channel {
             self.posted += 1;
         }
         Ok(())
+    }
+
+    /// Whether an operation changes bytes that an earlier one reads.
+    fn would_change_what_is_read(&self, at: usize) -> bool {
+        let changing = &self.window[at];
+        changing.work.changes()
+            && self.window.range(..at).any(|earlier| {
+                matches!(earlier.work, Work::Read(_)) && self.overlap(earlier, changing)
+            })
+    }
+
+    /// Whether two operations may be about the same bytes of a file.
+    fn overlap(&self, one: &Pending, other: &Pending) -> bool {
+        if one.file != other.file {
+            let inode = |pending: &Pending| {
+                let open = self.files[pending.file.0].as_ref();
+                open.map(|open| (open.region.inode, open.region.stag))
+            };
+            let (Some((one_inode, one_stag)), Some((other_inode, other_stag))) =
+                (inode(one), inode(other))
+            else {
+                return false;
+            };
+            // Regions of a file may begin anywhere in it.
+            if one_stag != other_stag {
+                return one_inode == other_inode;
+            }
+        }
+        one.offset < other.end() && other.offset < one.end()
     }
 
     /// Waits for the acknowledgement of the oldest operation that is not acknowledged; none if all are.
