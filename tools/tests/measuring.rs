@@ -2,8 +2,15 @@
 
 mod common;
 
+use std::net::TcpListener;
+use std::os::unix::thread::JoinHandleExt;
+use std::sync::Arc;
+use std::time::Duration;
+
 use common::{bad, can_serve, good};
 use serde_json::Value;
+use tools::perf::rdma::{self, Victim};
+use tools::perf::shape::{Direction, Pattern, Shape};
 
 fn measure(more: &[&str]) -> Value {
     let options = ["--json", "perf"];
@@ -66,4 +73,43 @@ fn mistakes() {
     assert!(said.contains("--idle"), "{said}");
     let said = bad(&["perf", "lat", "--idle", "10"]);
     assert!(said.contains("idle connections"), "{said}");
+}
+/// Signals that have nothing to do with it, those of a debugger or a terminal, do not make a slow target a silent one.
+#[test]
+fn signals_do_not_end_a_wait() {
+    if !can_serve() {
+        return;
+    }
+    signal_hook::flag::register(libc::SIGUSR1, Arc::default()).unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let victim = Victim {
+        address: listener.local_addr().unwrap(),
+        path: "/file".to_owned(),
+        pid: None,
+        tls: None,
+        crc: false,
+        token: Vec::new(),
+    };
+    let shape = Shape {
+        direction: Direction::Read,
+        size: 8,
+        depth: 1,
+        connections: 1,
+        idle: 0,
+        seconds: 0.1,
+        file_bytes: 64,
+        sync: false,
+        poll: false,
+        pattern: Pattern::Random,
+    };
+    let load = std::thread::spawn(move || rdma::run(&victim, &shape));
+    let (peer, _) = listener.accept().unwrap();
+    for _ in 0..50 {
+        // SAFETY: the thread has not been joined, so the number is still its own.
+        unsafe { libc::pthread_kill(load.as_pthread_t(), libc::SIGUSR1) };
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    drop(peer);
+    let error = format!("{:#}", load.join().unwrap().unwrap_err());
+    assert!(error.contains("ended"), "{error}");
 }

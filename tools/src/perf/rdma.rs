@@ -161,7 +161,8 @@ pub fn run(victim: &Victim, shape: &Shape) -> Result<Figures> {
         }
         if any {
             last_news = at;
-        } else if at - last_news > PATIENCE || !shape.poll {
+        } else if last_news.elapsed() > PATIENCE {
+            // Not before: signals end a wait early, too.
             return Err(io::Error::from(io::ErrorKind::TimedOut)).context("the target is silent");
         }
     }
