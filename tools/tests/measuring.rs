@@ -74,6 +74,19 @@ fn mistakes() {
     let said = bad(&["perf", "lat", "--idle", "10"]);
     assert!(said.contains("idle connections"), "{said}");
 }
+/// What nothing makes durable is not called so.
+#[test]
+fn plain_memory_is_not_durable() {
+    if !can_serve() {
+        return;
+    }
+    let dram = ["--device", "dram", "--sync", "--file-size", "1MiB"];
+    let said = bad(&[&["perf", "write"], &dram[..]].concat());
+    assert!(said.contains("durable"), "{said}");
+    let said = bad(&[&["perf", "lat", "--direction", "write"], &dram[..]].concat());
+    assert!(said.contains("durable"), "{said}");
+}
+
 /// Signals that have nothing to do with it, those of a debugger or a terminal, do not make a slow target a silent one.
 #[test]
 fn signals_do_not_end_a_wait() {
