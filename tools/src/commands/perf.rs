@@ -7,7 +7,7 @@ use std::net::Ipv4Addr;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, bail};
 use bytesize::ByteSize;
 use serde_json::{Value, json};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -102,9 +102,16 @@ fn compare(
             theirs.push(rival.run(options, theirs_slice)?);
         }
     }
-    let none = || anyhow!("nothing was measured");
-    let figures = Figures::sum(ours).ok_or_else(none)?;
-    Ok((figures, Figures::sum(theirs)))
+    let nothing = |whose: &Subject| {
+        format!(
+            "{}: no operation was over within {} s (--seconds, --rounds, --size)",
+            whose.name(),
+            slice.seconds
+        )
+    };
+    let figures = Figures::sum(ours).with_context(|| nothing(subject))?;
+    let other = rival.map(|rival| Figures::sum(theirs).with_context(|| nothing(rival)));
+    Ok((figures, other.transpose()?))
 }
 
 /// Something that can be measured, with the server it needs.
