@@ -60,20 +60,70 @@ fn idle_connections() {
     assert_eq!(report["baseline"]["name"], "alone");
 }
 
-/// What can not be measured as asked is said, not something else measured.
+/// Whoever is compared with the target has its file where the target has it: in memory, or on the disk.
+#[test]
+fn rivals_read_from_where_the_target_does() {
+    if !can_serve() {
+        return;
+    }
+    let socket = ["read", "--rounds", "1", "--baseline", "socket"];
+    let report = measure(&socket);
+    check(&report["baseline"]);
+    assert_eq!(report["baseline"]["cache"], "buffered");
+    let cold = ["--file-size", "16MiB", "--pool", "4MiB", "--seconds", "0.1"];
+    let report = good(&[&["--json", "perf"], &socket[..], &cold].concat());
+    let report: Value = serde_json::from_str(&report).unwrap();
+    check(&report["baseline"]);
+    assert_eq!(report["baseline"]["cache"], "direct");
+}
+
+/// What can not be measured as asked is said, not something else measured, and not after a while.
 #[test]
 fn mistakes() {
-    let crowd = ["perf", "read", "--connections", "3000", "--pool", "4MiB"];
-    let said = bad(&crowd);
-    assert!(
-        said.contains("--pool") && said.contains("too small"),
-        "{said}"
-    );
-    let said = bad(&["perf", "read", "--baseline", "alone"]);
-    assert!(said.contains("--idle"), "{said}");
-    let said = bad(&["perf", "lat", "--idle", "10"]);
-    assert!(said.contains("idle connections"), "{said}");
+    let mistakes = [
+        // Sizes that would be compared with something else, or with nothing.
+        (
+            "perf read --connections 3000 --pool 4MiB",
+            "too small for so many connections",
+        ),
+        (
+            "perf read --resident --file-size 64MiB --pool 4MiB",
+            "too small for a file",
+        ),
+        (
+            "perf read --file-size 64MiB --baseline socket",
+            "4 times as large",
+        ),
+        (
+            "perf lat --file-size 64MiB --baseline disk",
+            "4 times as large",
+        ),
+        (
+            "perf read --size 1000 --baseline socket",
+            "multiples of 512",
+        ),
+        ("perf disk --size 1000", "multiples of 512"),
+        ("perf read --file-size 16EiB", "up to 16"),
+        (
+            "perf read --size 16MiB --depth 1024 --connections 64",
+            "in flight",
+        ),
+        // What the other side, or the side that was chosen, does not do.
+        ("perf read --baseline alone", "--idle"),
+        ("perf read --baseline socket --idle 10", "--idle"),
+        ("perf lat --idle 10", "idle connections"),
+        ("perf raw --direction write --sync", "stores nothing"),
+        ("perf reg --baseline socket", "--baseline"),
+        ("perf raw localhost/file", "no target"),
+        ("perf read localhost/file --pool 1GiB", "--pool"),
+        ("perf read localhost/file --device dram", "--device"),
+    ];
+    for (arguments, why) in mistakes {
+        let said = bad(&arguments.split(' ').collect::<Vec<_>>());
+        assert!(said.contains(why), "{arguments}: {said}");
+    }
 }
+
 /// What nothing makes durable is not called so.
 #[test]
 fn plain_memory_is_not_durable() {
