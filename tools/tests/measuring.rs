@@ -2,8 +2,10 @@
 
 mod common;
 
+use std::fs;
 use std::net::TcpListener;
 use std::os::unix::thread::JoinHandleExt;
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -108,6 +110,7 @@ fn mistakes() {
             "perf read --size 16MiB --depth 1024 --connections 64",
             "in flight",
         ),
+        ("ftl bench --size 64MiB", "at least 512MiB"),
         // What the other side, or the side that was chosen, does not do.
         ("perf read --baseline alone", "--idle"),
         ("perf read --baseline socket --idle 10", "--idle"),
@@ -175,4 +178,36 @@ fn signals_do_not_end_a_wait() {
     drop(peer);
     let error = format!("{:#}", load.join().unwrap().unwrap_err());
     assert!(error.contains("ended"), "{error}");
+}
+
+/// Who ends a measurement in the middle has the disk as it was.
+#[test]
+fn an_interrupted_measurement_leaves_nothing() {
+    if !can_serve() {
+        return;
+    }
+    for command in ["ftl bench --size 1GiB", "perf read", "perf reg"] {
+        let dir = tempfile::tempdir().unwrap();
+        let mut child = Command::new(common::FLASHNET)
+            .args(command.split(' '))
+            .arg("--directory")
+            .arg(dir.path())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        // Once there is a file there is something to leave behind.
+        let files = || {
+            let inner = fs::read_dir(dir.path()).unwrap().flatten();
+            inner.flat_map(|d| fs::read_dir(d.path())).flatten().count()
+        };
+        while files() == 0 {
+            assert!(child.try_wait().unwrap().is_none(), "{command}");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        // SAFETY: a signal to a child that has not been waited for.
+        unsafe { libc::kill(child.id() as i32, libc::SIGTERM) };
+        assert!(!child.wait().unwrap().success(), "{command}");
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0, "{command}");
+    }
 }
