@@ -120,6 +120,10 @@ fn mistakes() {
         ("perf raw localhost/file", "no target"),
         ("perf read localhost/file --pool 1GiB", "--pool"),
         ("perf read localhost/file --device dram", "--device"),
+        // An amplification of nothing.
+        ("bench wa --measure 0", "--measure"),
+        ("bench wa --measure nan", "--measure"),
+        ("bench wa --warm inf", "--warm"),
     ];
     for (arguments, why) in mistakes {
         let said = bad(&arguments.split(' ').collect::<Vec<_>>());
@@ -210,4 +214,39 @@ fn an_interrupted_measurement_leaves_nothing() {
         assert!(!child.wait().unwrap().success(), "{command}");
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0, "{command}");
     }
+}
+
+/// A trace is looked through before anything is made of it: nothing is left of one that is none, or says nothing.
+#[test]
+fn traces_that_say_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let (trace, image) = (dir.path().join("trace"), dir.path().join("image"));
+    let [path, media] = [&trace, &image].map(|path| path.to_str().unwrap());
+    let replay = ["ftl", "replay", path, "--grains", "4096", "--media", media];
+    let trim = 1 << 63;
+    let words = |steps: &[u64]| steps.iter().flat_map(|step| step.to_le_bytes()).collect();
+    let cases: [(Vec<u8>, &str); 5] = [
+        (vec![0; 7], "no whole number"),
+        (Vec::new(), "nothing to measure"),
+        (words(&[1, 2, 3, 4096]), "step 3"),
+        (words(&[1, 2, 4096 | trim, 3]), "step 2"),
+        (words(&[1, 2, 3 | trim, 4 | trim]), "nothing to measure"),
+    ];
+    for (bytes, why) in cases {
+        fs::write(&trace, bytes).unwrap();
+        let said = bad(&replay);
+        assert!(said.contains(why), "{said}");
+        assert!(!image.exists(), "{why}");
+    }
+    // Too little hidden for the engine, which it says when the image is there.
+    fs::write(&trace, words(&[1, 2, 3, 4]) as Vec<u8>).unwrap();
+    let said = bad(&[&replay[..], &["--op", "0"]].concat());
+    assert!(said.contains("do not suffice"), "{said}");
+    assert!(!image.exists());
+    let report = good(&[&["--json"], &replay[..], &["--op", "50"]].concat());
+    let report: Value = serde_json::from_str(&report).unwrap();
+    assert_eq!(report["user_grains"], 2);
+    // A file that was there before is not ours to remove.
+    let said = bad(&replay);
+    assert!(said.contains("exists") && image.exists(), "{said}");
 }
