@@ -110,6 +110,7 @@ fn mistakes() {
             "perf read --size 16MiB --depth 1024 --connections 64",
             "in flight",
         ),
+        ("bench fs --size 16EiB", "up to 16"),
         ("ftl bench --size 64MiB", "at least 512MiB"),
         // What the other side, or the side that was chosen, does not do.
         ("perf read --baseline alone", "--idle"),
