@@ -65,7 +65,11 @@ pub(super) fn run(options: &BenchHyperloop, json: bool) -> Result<()> {
     }
     for (crowded, outcome) in &halves {
         println!("{}, {}", outcome.figure().title(), crowd(*crowded));
-        println!("{}\n", outcome.table());
+        println!("{}", outcome.table());
+        if let Some(note) = outcome.note() {
+            println!("{note}");
+        }
+        println!();
     }
     println!(
         "{} members, {} tenants on each processor in the crowded half, {}, {:.0} s",
