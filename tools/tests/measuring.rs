@@ -2,8 +2,17 @@
 
 mod common;
 
+use std::fs;
+use std::net::TcpListener;
+use std::os::unix::thread::JoinHandleExt;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
 use common::{bad, can_serve, good};
 use serde_json::Value;
+use tools::perf::rdma::{self, Victim};
+use tools::perf::shape::{Direction, Pattern, Shape};
 
 fn measure(more: &[&str]) -> Value {
     let options = ["--json", "perf"];
@@ -53,17 +62,192 @@ fn idle_connections() {
     assert_eq!(report["baseline"]["name"], "alone");
 }
 
-/// What can not be measured as asked is said, not something else measured.
+/// Whoever is compared with the target has its file where the target has it: in memory, or on the disk.
+#[test]
+fn rivals_read_from_where_the_target_does() {
+    if !can_serve() {
+        return;
+    }
+    let socket = ["read", "--rounds", "1", "--baseline", "socket"];
+    let report = measure(&socket);
+    check(&report["baseline"]);
+    assert_eq!(report["baseline"]["cache"], "buffered");
+    let cold = ["--file-size", "16MiB", "--pool", "4MiB", "--seconds", "0.1"];
+    let report = good(&[&["--json", "perf"], &socket[..], &cold].concat());
+    let report: Value = serde_json::from_str(&report).unwrap();
+    check(&report["baseline"]);
+    assert_eq!(report["baseline"]["cache"], "direct");
+}
+
+/// What can not be measured as asked is said, not something else measured, and not after a while.
 #[test]
 fn mistakes() {
-    let crowd = ["perf", "read", "--connections", "3000", "--pool", "4MiB"];
-    let said = bad(&crowd);
-    assert!(
-        said.contains("--pool") && said.contains("too small"),
-        "{said}"
-    );
-    let said = bad(&["perf", "read", "--baseline", "alone"]);
-    assert!(said.contains("--idle"), "{said}");
-    let said = bad(&["perf", "lat", "--idle", "10"]);
-    assert!(said.contains("idle connections"), "{said}");
+    let mistakes = [
+        // Sizes that would be compared with something else, or with nothing.
+        (
+            "perf read --connections 3000 --pool 4MiB",
+            "too small for so many connections",
+        ),
+        (
+            "perf read --resident --file-size 64MiB --pool 4MiB",
+            "too small for a file",
+        ),
+        (
+            "perf read --file-size 64MiB --baseline socket",
+            "4 times as large",
+        ),
+        (
+            "perf lat --file-size 64MiB --baseline disk",
+            "4 times as large",
+        ),
+        (
+            "perf read --size 1000 --baseline socket",
+            "multiples of 512",
+        ),
+        ("perf disk --size 1000", "multiples of 512"),
+        ("perf read --file-size 16EiB", "up to 16"),
+        (
+            "perf read --size 16MiB --depth 1024 --connections 64",
+            "in flight",
+        ),
+        ("bench fs --size 16EiB", "up to 16"),
+        ("ftl bench --size 64MiB", "at least 512MiB"),
+        // What the other side, or the side that was chosen, does not do.
+        ("perf read --baseline alone", "--idle"),
+        ("perf read --baseline socket --idle 10", "--idle"),
+        ("perf lat --idle 10", "idle connections"),
+        ("perf raw --direction write --sync", "stores nothing"),
+        ("perf reg --baseline socket", "--baseline"),
+        ("perf raw localhost/file", "no target"),
+        ("perf read localhost/file --pool 1GiB", "--pool"),
+        ("perf read localhost/file --device dram", "--device"),
+        // An amplification of nothing.
+        ("bench wa --measure 0", "--measure"),
+        ("bench wa --measure nan", "--measure"),
+        ("bench wa --warm inf", "--warm"),
+    ];
+    for (arguments, why) in mistakes {
+        let said = bad(&arguments.split(' ').collect::<Vec<_>>());
+        assert!(said.contains(why), "{arguments}: {said}");
+    }
+}
+
+/// What nothing makes durable is not called so.
+#[test]
+fn plain_memory_is_not_durable() {
+    if !can_serve() {
+        return;
+    }
+    let dram = ["--device", "dram", "--sync", "--file-size", "1MiB"];
+    let said = bad(&[&["perf", "write"], &dram[..]].concat());
+    assert!(said.contains("durable"), "{said}");
+    let said = bad(&[&["perf", "lat", "--direction", "write"], &dram[..]].concat());
+    assert!(said.contains("durable"), "{said}");
+}
+
+/// Signals that have nothing to do with it, those of a debugger or a terminal, do not make a slow target a silent one.
+#[test]
+fn signals_do_not_end_a_wait() {
+    if !can_serve() {
+        return;
+    }
+    signal_hook::flag::register(libc::SIGUSR1, Arc::default()).unwrap();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let victim = Victim {
+        address: listener.local_addr().unwrap(),
+        path: "/file".to_owned(),
+        pid: None,
+        tls: None,
+        crc: false,
+        token: Vec::new(),
+    };
+    let shape = Shape {
+        direction: Direction::Read,
+        size: 8,
+        depth: 1,
+        connections: 1,
+        idle: 0,
+        seconds: 0.1,
+        file_bytes: 64,
+        sync: false,
+        poll: false,
+        pattern: Pattern::Random,
+    };
+    let load = std::thread::spawn(move || rdma::run(&victim, &shape));
+    let (peer, _) = listener.accept().unwrap();
+    for _ in 0..50 {
+        // SAFETY: the thread has not been joined, so the number is still its own.
+        unsafe { libc::pthread_kill(load.as_pthread_t(), libc::SIGUSR1) };
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    drop(peer);
+    let error = format!("{:#}", load.join().unwrap().unwrap_err());
+    assert!(error.contains("ended"), "{error}");
+}
+
+/// Who ends a measurement in the middle has the disk as it was.
+#[test]
+fn an_interrupted_measurement_leaves_nothing() {
+    if !can_serve() {
+        return;
+    }
+    for command in ["ftl bench --size 1GiB", "perf read", "perf reg"] {
+        let dir = tempfile::tempdir().unwrap();
+        let mut child = Command::new(common::FLASHNET)
+            .args(command.split(' '))
+            .arg("--directory")
+            .arg(dir.path())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        // Once there is a file there is something to leave behind.
+        let files = || {
+            let inner = fs::read_dir(dir.path()).unwrap().flatten();
+            inner.flat_map(|d| fs::read_dir(d.path())).flatten().count()
+        };
+        while files() == 0 {
+            assert!(child.try_wait().unwrap().is_none(), "{command}");
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        // SAFETY: a signal to a child that has not been waited for.
+        unsafe { libc::kill(child.id() as i32, libc::SIGTERM) };
+        assert!(!child.wait().unwrap().success(), "{command}");
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0, "{command}");
+    }
+}
+
+/// A trace is looked through before anything is made of it: nothing is left of one that is none, or says nothing.
+#[test]
+fn traces_that_say_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let (trace, image) = (dir.path().join("trace"), dir.path().join("image"));
+    let [path, media] = [&trace, &image].map(|path| path.to_str().unwrap());
+    let replay = ["ftl", "replay", path, "--grains", "4096", "--media", media];
+    let trim = 1 << 63;
+    let words = |steps: &[u64]| steps.iter().flat_map(|step| step.to_le_bytes()).collect();
+    let cases: [(Vec<u8>, &str); 5] = [
+        (vec![0; 7], "no whole number"),
+        (Vec::new(), "nothing to measure"),
+        (words(&[1, 2, 3, 4096]), "step 3"),
+        (words(&[1, 2, 4096 | trim, 3]), "step 2"),
+        (words(&[1, 2, 3 | trim, 4 | trim]), "nothing to measure"),
+    ];
+    for (bytes, why) in cases {
+        fs::write(&trace, bytes).unwrap();
+        let said = bad(&replay);
+        assert!(said.contains(why), "{said}");
+        assert!(!image.exists(), "{why}");
+    }
+    // Too little hidden for the engine, which it says when the image is there.
+    fs::write(&trace, words(&[1, 2, 3, 4]) as Vec<u8>).unwrap();
+    let said = bad(&[&replay[..], &["--op", "0"]].concat());
+    assert!(said.contains("do not suffice"), "{said}");
+    assert!(!image.exists());
+    let report = good(&[&["--json"], &replay[..], &["--op", "50"]].concat());
+    let report: Value = serde_json::from_str(&report).unwrap();
+    assert_eq!(report["user_grains"], 2);
+    // A file that was there before is not ours to remove.
+    let said = bad(&replay);
+    assert!(said.contains("exists") && image.exists(), "{said}");
 }

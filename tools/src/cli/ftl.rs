@@ -13,7 +13,7 @@ use super::remotelog::BenchRemotelog;
 /// The translation layer alone.
 #[derive(Clone, Debug, Subcommand)]
 pub enum FtlCommand {
-    /// Measure the engine against its bare device, in turns, on files made for it.
+    /// Measure the engine against its bare device, in turns, on a file made for it.
     #[command(after_help = "Example: flashnet ftl bench --directory /mnt/flash --size 4GiB")]
     Bench(Bench),
     /// Drive the engine with a trace of writes and print its write amplification.
@@ -26,10 +26,10 @@ pub enum FtlCommand {
 /// Options of `ftl bench`.
 #[derive(Clone, Debug, Args)]
 pub struct Bench {
-    /// Where the files are made, and removed [default: the temporary directory].
+    /// Where the file is made, and removed [default: the temporary directory].
     #[arg(long, value_name = "DIR")]
     pub directory: Option<PathBuf>,
-    /// Size of the volume, and of the plain file beside it.
+    /// Size of the file, which is the volume in one turn and the bare device in the next.
     #[arg(long, value_name = "SIZE", default_value = "2GiB")]
     pub size: ByteSize,
     /// Seconds measured of each case, of each side.

@@ -490,7 +490,7 @@ pub struct Perf {
     /// Directory for the temporary image, on the disk to be measured [default: the system's].
     #[arg(long, value_name = "DIR")]
     pub directory: Option<PathBuf>,
-    /// Let the socket baseline use the page cache instead of direct I/O.
+    /// Let the socket baseline use the page cache instead of direct I/O, as it does where the target has the file in memory.
     #[arg(long)]
     pub baseline_buffered: bool,
     /// Which bytes each operation is about.

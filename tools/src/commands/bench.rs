@@ -78,6 +78,9 @@ const ROWS: [Row; 10] = [
 
 /// Hidden shares of the curves.
 const CURVE_OPS: [f64; 5] = [7.0, 10.0, 15.0, 20.0, 30.0];
+/// Fewest writes that an amplification is said of, and most, in multiples of the space.
+const SPACES_MIN: f64 = 0.01;
+const SPACES_MAX: f64 = 10_000.0;
 /// Grains of a segment.
 const SEGMENT_GRAINS: u64 = 128;
 
@@ -95,6 +98,16 @@ fn wa(options: &BenchWa, json: bool) -> Result<()> {
     ensure!(
         options.grains >= 4096,
         "--grains: too small to say anything"
+    );
+    ensure!(
+        (0.0..=SPACES_MAX).contains(&options.warm),
+        "--warm {}: 0 to {SPACES_MAX} are possible",
+        options.warm
+    );
+    ensure!(
+        (SPACES_MIN..=SPACES_MAX).contains(&options.measure),
+        "--measure {}: {SPACES_MIN} to {SPACES_MAX} are possible",
+        options.measure
     );
     let policies = if options.policies.is_empty() {
         GcPolicy::ALL.to_vec()

@@ -1,13 +1,15 @@
 //! `perf`: measures this stack, and its rivals in the same run.
 
+mod asked;
+
 use std::ffi::OsStr;
 use std::fs::File;
-use std::io::Write;
+use std::io::{self, ErrorKind, Write};
 use std::net::Ipv4Addr;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, bail};
 use bytesize::ByteSize;
 use serde_json::{Value, json};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -18,14 +20,15 @@ use super::registration;
 use super::show;
 use super::spawn::Server;
 use crate::cli::{self, Baseline, Measure, Place};
-use crate::client::{Identity, RemotePath, Session, SessionOptions};
+use crate::client::{Identity, RemoteFile, RemotePath, Session, SessionOptions};
 use crate::control::{FLAG_CREATE, FLAG_TRUNCATE, FLAG_WRITE, Op, Request};
 use crate::descriptors;
 use crate::perf::figures::Figures;
 use crate::perf::rdma::{self, Victim};
 use crate::perf::shape::{Direction, Pattern, Shape};
+use crate::perf::socket::Cache;
 use crate::perf::{disk, hyperloop, lat, null, raw, socket};
-use crate::target::{DRAM_PATH, POOL_PER_CONNECTION};
+use crate::target::DRAM_PATH;
 
 const FILE: &str = "/perf.data";
 
@@ -34,11 +37,9 @@ pub(super) fn run(options: &cli::Perf, json: bool) -> Result<()> {
     if options.measure == Measure::Reg {
         return registration::run(options, json);
     }
-    if options.tls.tls && options.target.is_none() {
-        bail!("--tls: name a file of a running target that has a certificate");
-    }
+    let shape = asked::shape(options)?;
+    let pool = asked::pool_bytes(options, &shape)?;
     descriptors::raise_limit();
-    let shape = shape(options)?;
     let directory = match &options.directory {
         Some(dir) => tempfile::tempdir_in(dir),
         None => tempfile::tempdir(),
@@ -49,19 +50,19 @@ pub(super) fn run(options: &cli::Perf, json: bool) -> Result<()> {
     let subject = match (options.measure, &options.target) {
         (Measure::Raw, _) => Subject::raw(&shape)?,
         (Measure::Disk, _) => Subject::disk(dir, &shape)?,
-        (_, Some(target)) => Subject::remote(target, options)?,
-        (_, None) => Subject::target(dir, options, &shape)?,
+        (_, Some(target)) => Subject::remote(target, options, &shape)?,
+        (_, None) => Subject::target(dir, options, pool, &shape)?,
     };
     let rival = match options.baseline {
         None => None,
         Some(Baseline::Raw) => Some(Subject::raw(&shape)?),
         Some(Baseline::Disk) => Some(Subject::disk(dir, &shape)?),
         Some(Baseline::Alone) => Some(subject.alone()?),
-        Some(Baseline::Socket) => Some(Subject::socket(dir, options.baseline_buffered, &shape)?),
+        Some(Baseline::Socket) => Some(Subject::socket(dir, asked::cache(options), &shape)?),
     };
     let (figures, other) = compare(&subject, rival.as_ref(), options, &shape)?;
-    let other = rival.as_ref().map(Subject::name).zip(other.as_ref());
-    print(json, &shape, (subject.name(), &figures), other)?;
+    let other = rival.as_ref().zip(other.as_ref());
+    print(json, &shape, (&subject, &figures), other)?;
     subject.end()
 }
 
@@ -71,7 +72,10 @@ pub(super) fn clean_up_when_ended(directory: &Path) -> Result<()> {
     let directory = directory.to_owned();
     std::thread::spawn(move || {
         if let Some(signal) = signals.forever().next() {
-            let _ = std::fs::remove_dir_all(&directory);
+            // Again while the command makes files in it.
+            while std::fs::remove_dir_all(&directory)
+                .is_err_and(|error| error.kind() == ErrorKind::DirectoryNotEmpty)
+            {}
             std::process::exit(128 + signal);
         }
     });
@@ -102,9 +106,16 @@ fn compare(
             theirs.push(rival.run(options, theirs_slice)?);
         }
     }
-    let none = || anyhow!("nothing was measured");
-    let figures = Figures::sum(ours).ok_or_else(none)?;
-    Ok((figures, Figures::sum(theirs)))
+    let nothing = |whose: &Subject| {
+        format!(
+            "{}: no operation was over within {} s (--seconds, --rounds, --size)",
+            whose.label(),
+            slice.seconds
+        )
+    };
+    let figures = Figures::sum(ours).with_context(|| nothing(subject))?;
+    let other = rival.map(|rival| Figures::sum(theirs).with_context(|| nothing(rival)));
+    Ok((figures, other.transpose()?))
 }
 
 /// Something that can be measured, with the server it needs.
@@ -113,7 +124,7 @@ enum Subject {
     Flashnet(Victim, Option<Server>),
     /// This stack as well, without idle connections.
     Alone(Victim),
-    Socket(Server),
+    Socket(Server, Cache),
     Raw(Server),
     Disk(PathBuf),
 }
@@ -123,9 +134,17 @@ impl Subject {
         match self {
             Self::Flashnet(..) => "flashnet",
             Self::Alone(_) => "alone",
-            Self::Socket(_) => "socket",
+            Self::Socket(..) => "socket",
             Self::Raw(_) => "raw",
             Self::Disk(_) => "disk",
+        }
+    }
+
+    /// For people: what should not be forgotten beside the figures.
+    fn label(&self) -> &'static str {
+        match self {
+            Self::Socket(_, Cache::Buffered) => "socket, page cache",
+            _ => self.name(),
         }
     }
 
@@ -133,8 +152,12 @@ impl Subject {
         match self {
             Self::Flashnet(victim, _) if options.measure == Measure::Lat => lat::run(victim, shape),
             Self::Flashnet(victim, _) | Self::Alone(victim) => rdma::run(victim, shape),
-            Self::Socket(server) => Ok(socket::run(server.address, shape, Some(server.pid()))?),
-            Self::Raw(server) => Ok(raw::run(server.address, shape, Some(server.pid()))?),
+            Self::Socket(server, _) => {
+                socket::run(server.address, shape, Some(server.pid())).context("the socket server")
+            }
+            Self::Raw(server) => {
+                raw::run(server.address, shape, Some(server.pid())).context("the bare program")
+            }
             Self::Disk(path) => disk::run(path, shape).context("direct I/O on a plain file"),
         }
     }
@@ -155,7 +178,7 @@ impl Subject {
         Ok(())
     }
 
-    fn remote(target: &str, options: &cli::Perf) -> Result<Self> {
+    fn remote(target: &str, options: &cli::Perf, shape: &Shape) -> Result<Self> {
         let remote = RemotePath::with_port(target, options.tls.port())?;
         let token = Identity::of_file(options.identity.token_file.as_deref())?.token();
         let how = SessionOptions {
@@ -169,7 +192,15 @@ impl Subject {
             );
         }
         // The one that answers: a name may stand for addresses that nobody listens on.
-        let answers = Session::connect_as(&remote.resolve()?, how, &token)?;
+        let mut answers = Session::connect_as(&remote.resolve()?, how, &token)?;
+        if options.resident {
+            let file = answers.open(Request::new(Op::Open, remote.path.as_str()))?;
+            if file.length < shape.file_bytes {
+                let (path, len) = (&remote.path, file.length);
+                bail!("{path} has {len} bytes, {} are needed", shape.file_bytes);
+            }
+            bring_in(&mut answers, &file, shape)?;
+        }
         let victim = Victim {
             address: answers.address(),
             tls,
@@ -182,7 +213,12 @@ impl Subject {
     }
 
     /// A target on a temporary image, with the file.
-    fn target(directory: &Path, options: &cli::Perf, shape: &Shape) -> Result<Self> {
+    fn target(
+        directory: &Path,
+        options: &cli::Perf,
+        pool_bytes: u64,
+        shape: &Shape,
+    ) -> Result<Self> {
         let image = directory.join("perf.img");
         let dram = options.device == Place::Dram;
         let file = if dram { 0 } else { shape.file_bytes };
@@ -198,22 +234,7 @@ impl Subject {
             segment_size: None,
             force: false,
         })?;
-        // Each connection takes its part of the pool; one more fills the file.
-        let needed = (shape.connections + shape.idle + 1) as u64 * POOL_PER_CONNECTION;
-        let usual = match options.resident {
-            true => shape.file_bytes * 2,
-            false => 32 << 20,
-        };
-        let pool = match options.pool {
-            Some(given) if given.as_u64() < needed => {
-                let needed = ByteSize::b(needed);
-                bail!("--pool {given} is too small for so many connections: they take {needed}");
-            }
-            Some(given) => given.as_u64(),
-            // Twice: those of one run may not be gone yet when those of the next come.
-            None => usual.max(needed * 2),
-        };
-        let pool = format!("{pool}B");
+        let pool = format!("{pool_bytes}B");
         let memory = format!("{}B", shape.file_bytes);
         let mut more = vec!["--pool", pool.as_str()];
         if shape.poll {
@@ -237,13 +258,13 @@ impl Subject {
         Ok(Self::Flashnet(victim, Some(server)))
     }
 
-    fn socket(directory: &Path, buffered: bool, shape: &Shape) -> Result<Self> {
-        let path = plain_file(directory, shape)?;
+    fn socket(directory: &Path, cache: Cache, shape: &Shape) -> Result<Self> {
+        let path = plain_file(directory, cache, shape)?;
         let mut arguments: Vec<&OsStr> = vec!["--file".as_ref(), path.as_os_str()];
-        if buffered {
+        if cache == Cache::Buffered {
             arguments.push("--buffered".as_ref());
         }
-        Ok(Self::Socket(Server::comparison(&arguments)?))
+        Ok(Self::Socket(Server::comparison(&arguments)?, cache))
     }
 
     fn raw(shape: &Shape) -> Result<Self> {
@@ -258,7 +279,7 @@ impl Subject {
     }
 
     fn disk(directory: &Path, shape: &Shape) -> Result<Self> {
-        Ok(Self::Disk(plain_file(directory, shape)?))
+        Ok(Self::Disk(plain_file(directory, Cache::Direct, shape)?))
     }
 }
 
@@ -282,9 +303,9 @@ pub(super) fn serve(options: &cli::PerfServer) -> Result<()> {
     match &options.file {
         Some(file) => {
             let cache = if options.buffered {
-                socket::Cache::Buffered
+                Cache::Buffered
             } else {
-                socket::Cache::Direct
+                Cache::Direct
             };
             socket::serve(&listener, file, cache)
                 .with_context(|| format!("cannot serve {}", file.display()))
@@ -299,57 +320,6 @@ pub(super) fn serve(options: &cli::PerfServer) -> Result<()> {
             )?)
         }
     }
-}
-
-fn shape(options: &cli::Perf) -> Result<Shape> {
-    let size = options.size.as_u64() as usize;
-    let (depth, connections) = match options.measure {
-        Measure::Lat => (1, 1),
-        _ => (options.depth, options.connections),
-    };
-    if !(1..=16 << 20).contains(&size) {
-        bail!("operations of {} bytes: 1 byte to 16MiB are possible", size);
-    }
-    if !(1..=1024).contains(&depth) || !(1..=16_384).contains(&connections) {
-        bail!("{connections} connections x depth {depth}: up to 16384 x 1024 are possible");
-    }
-    let only_ours = matches!(options.measure, Measure::Read | Measure::Write);
-    if options.idle > 16_384 - connections || options.idle > 0 && !only_ours {
-        bail!(
-            "{} idle connections: `read` and `write` can have up to 16384 in all",
-            options.idle
-        );
-    }
-    if options.baseline == Some(Baseline::Alone) && options.idle == 0 {
-        bail!("--baseline alone: there are no idle connections to leave away (--idle N)");
-    }
-    if !(0.1..=86_400.0).contains(&options.seconds) {
-        bail!("{} seconds: 0.1 to 86400 are possible", options.seconds);
-    }
-    let file = options.file_size.unwrap_or(if options.resident {
-        ByteSize::mib(64)
-    } else {
-        ByteSize::gib(1)
-    });
-    if file.as_u64() < size as u64 {
-        bail!("a file of {file} is smaller than one operation");
-    }
-    Ok(Shape {
-        direction: match options.measure {
-            Measure::Read => Direction::Read,
-            Measure::Write => Direction::Write,
-            _ => options.direction,
-        },
-        size,
-        depth,
-        connections,
-        idle: options.idle,
-        seconds: options.seconds,
-        file_bytes: file.as_u64(),
-        sync: options.sync,
-        poll: options.poll,
-        pattern: options.pattern,
-    })
 }
 
 /// Writes the file, and reads it once if it shall be in memory.
@@ -374,9 +344,15 @@ fn fill(server: &Server, shape: &Shape, resident: bool) -> Result<()> {
     };
     session.call(sync)?;
     if resident {
-        session.read(&file, 0, shape.file_bytes, |_, _| Ok(()))?;
+        bring_in(&mut session, &file, shape)?;
     }
     session.close();
+    Ok(())
+}
+
+/// Reads what is measured once.
+fn bring_in(session: &mut Session, file: &RemoteFile, shape: &Shape) -> Result<()> {
+    session.read(file, 0, shape.file_bytes, |_, _| Ok(()))?;
     Ok(())
 }
 
@@ -390,10 +366,15 @@ fn pattern(offset: u64, bytes: &mut [u8]) {
     }
 }
 
-/// Makes an ordinary file like the one of the volume.
-fn plain_file(directory: &Path, shape: &Shape) -> Result<PathBuf> {
+/// Makes an ordinary file like the one of the volume, durable, and in the page cache or not.
+fn plain_file(directory: &Path, cache: Cache, shape: &Shape) -> Result<PathBuf> {
     let path = directory.join("baseline.data");
-    let mut file = File::create(&path)?;
+    write_plain(&path, cache, shape).with_context(|| format!("cannot make {}", path.display()))?;
+    Ok(path)
+}
+
+fn write_plain(path: &Path, cache: Cache, shape: &Shape) -> io::Result<()> {
+    let mut file = File::create(path)?;
     let mut chunk = vec![0; 1 << 20];
     let progress = show::progress(shape.file_bytes, "baseline");
     for offset in (0..shape.file_bytes).step_by(chunk.len()) {
@@ -404,26 +385,31 @@ fn plain_file(directory: &Path, shape: &Shape) -> Result<PathBuf> {
     }
     progress.finish_and_clear();
     file.sync_all()?;
-    // SAFETY: advice about an open file; no memory is involved.
-    unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) };
-    Ok(path)
+    if cache == Cache::Direct {
+        // SAFETY: advice about an open file; no memory is involved.
+        unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) };
+    }
+    Ok(())
 }
 
 fn print(
     json: bool,
     shape: &Shape,
-    (name, figures): (&str, &Figures),
-    baseline: Option<(&str, &Figures)>,
+    (subject, figures): (&Subject, &Figures),
+    baseline: Option<(&Subject, &Figures)>,
 ) -> Result<()> {
     let ratio = baseline.map(|(_, other)| figures.iops / other.iops);
     if json {
         let mut out = serde_json::to_value(figures)?;
-        out["name"] = json!(name);
+        out["name"] = json!(subject.name());
         out["shape"] = serde_json::to_value(shape)?;
         out["baseline"] = match baseline {
-            Some((name, other)) => {
+            Some((rival, other)) => {
                 let mut value = serde_json::to_value(other)?;
-                value["name"] = json!(name);
+                value["name"] = json!(rival.name());
+                if let Subject::Socket(_, cache) = rival {
+                    value["cache"] = json!(cache);
+                }
                 value
             }
             None => Value::Null,
@@ -459,9 +445,9 @@ fn print(
         "cores client",
         "server",
     ]);
-    for (name, f) in [Some((name, figures)), baseline].into_iter().flatten() {
+    for (whose, f) in [Some((subject, figures)), baseline].into_iter().flatten() {
         table.add_row([
-            name.to_owned(),
+            whose.label().to_owned(),
             format!("{:.0}", f.iops),
             format!("{:.1}", f.mib_s),
             format!("{:.1}", f.mean_us),

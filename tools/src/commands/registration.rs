@@ -32,6 +32,9 @@ pub(super) fn run(options: &cli::Perf, json: bool) -> Result<()> {
     if options.target.is_some() {
         bail!("reg makes its own files: it takes no target");
     }
+    if options.baseline.is_some() {
+        bail!("reg has a rival of its own: it takes no --baseline");
+    }
     let directory = match &options.directory {
         Some(dir) => tempfile::tempdir_in(dir),
         None => tempfile::tempdir(),

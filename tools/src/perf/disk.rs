@@ -12,7 +12,7 @@ use memmap2::MmapMut;
 
 use super::cpu;
 use super::figures::{Figures, latencies};
-use super::shape::{Direction, Offsets, Shape};
+use super::shape::{Direction, Offsets, PAYLOAD, Shape};
 use crate::reactor::{Ring, Tag};
 
 /// Time before measuring starts.
@@ -28,7 +28,11 @@ pub fn run(path: &Path, shape: &Shape) -> io::Result<Figures> {
     let depth = shape.connections * shape.depth;
     // A mapping per operation: page aligned, as direct I/O wants it.
     let mut buffers = (0..depth)
-        .map(|_| MmapMut::map_anon(shape.size))
+        .map(|_| {
+            let mut buffer = MmapMut::map_anon(shape.size)?;
+            buffer.fill(PAYLOAD);
+            Ok(buffer)
+        })
         .collect::<io::Result<Vec<_>>>()?;
     let mut started = vec![Instant::now(); depth];
     let mut offsets = Offsets::new(shape, 0);
@@ -48,7 +52,7 @@ pub fn run(path: &Path, shape: &Shape) -> io::Result<Figures> {
                     at,
                     buffer.as_ptr(),
                     len,
-                    false,
+                    shape.sync,
                     slot as u32,
                 );
             },

@@ -68,7 +68,8 @@ impl Figures {
         })
     }
 
-    /// Several runs of the same shape as if they had been one; none for none.
+    /// Several runs of the same shape as if they had been one; none if no operation was measured in any of them, of which
+    /// there is nothing to say.
     pub fn sum(runs: Vec<Self>) -> Option<Self> {
         let mut runs = runs.into_iter().map(|run| run.parts);
         let mut sum = runs.next()?;
@@ -80,7 +81,7 @@ impl Figures {
             sum.client += run.client;
             sum.server = sum.server.zip(run.server).map(|(a, b)| a + b);
         }
-        Some(Self::of(sum))
+        (!sum.latencies.is_empty()).then(|| Self::of(sum))
     }
 
     fn of(parts: Parts) -> Self {
@@ -101,5 +102,27 @@ impl Figures {
             seconds,
             parts,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(operations: u64) -> Figures {
+        let mut taken = latencies();
+        taken.record_n(1000, operations).unwrap();
+        let second = Duration::from_secs(1);
+        Figures::new(taken, 4096, second, second, None)
+    }
+
+    /// Turns in which nothing was over count with their time; where nothing was over in any, there are no figures, no zeros.
+    #[test]
+    fn nothing_measured_is_no_figure() {
+        assert!(Figures::sum(vec![]).is_none());
+        assert!(Figures::sum(vec![run(0), run(0)]).is_none());
+        let sum = Figures::sum(vec![run(0), run(10), run(0)]).unwrap();
+        assert_eq!((sum.operations, sum.seconds), (10, 3.0));
+        assert_eq!(sum.iops, 10.0 / 3.0);
     }
 }

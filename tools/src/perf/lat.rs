@@ -2,16 +2,16 @@
 
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use softrdma::driver::tcp::TcpClient;
 use softrdma::{
-    Buffer, Config, LocalSlice, Operation, RegionTable, RemoteAddr, Source, Stag, TaggedOffset,
+    Buffer, Config, LocalSlice, Operation, RegionTable, RemoteAddr, Source, TaggedOffset,
     WorkRequest, WrId,
 };
 
 use super::cpu;
 use super::figures::{Figures, latencies};
-use super::rdma::Victim;
+use super::rdma::{Victim, buffer};
 use super::shape::{Direction, Offsets, Shape};
 use crate::control::{FLAG_WRITE, MESSAGE_BYTES_MAX, Op, Reply, Request};
 
@@ -31,7 +31,7 @@ pub fn run(victim: &Victim, shape: &Shape) -> Result<Figures> {
     let mut client = TcpClient::connect(&host, config, &table, &victim.token, PATIENCE)?;
     let region = open(&mut client, victim, shape)?;
     client.set_polling(shape.poll)?;
-    let buffer = Buffer::zeroed(shape.size);
+    let buffer = buffer(1, shape);
     let mut offsets = Offsets::new(shape, 0);
     let mut histogram = latencies();
     let begin = Instant::now();
@@ -75,22 +75,7 @@ fn open(client: &mut TcpClient, victim: &Victim, shape: &Shape) -> Result<Remote
     }
     client.send(&request.emit(), None)?;
     let reply = Reply::parse(&client.recv(MESSAGE_BYTES_MAX)?)?;
-    if reply.status != 0 {
-        bail!("{}", reply.message);
-    }
-    if reply.length < shape.file_bytes {
-        bail!(
-            "{} has {} bytes, {} are needed",
-            victim.path,
-            reply.length,
-            shape.file_bytes
-        );
-    }
-    let sync = shape.sync && reply.stag_sync != 0;
-    Ok(RemoteAddr {
-        stag: Stag(if sync { reply.stag_sync } else { reply.stag }),
-        to: TaggedOffset(reply.to),
-    })
+    victim.region(&reply, shape)
 }
 
 /// One READ; or one WRITE, visible to every reader (and durable, if through a sync STag) when it is over.

@@ -18,7 +18,7 @@ use softrdma::{
 
 use super::cpu;
 use super::figures::{Figures, Latencies, latencies};
-use super::shape::{Direction, Offsets, Shape};
+use super::shape::{Direction, Offsets, PAYLOAD, Shape};
 use crate::client::ClientTls;
 use crate::control::{FLAG_WRITE, MESSAGE_BYTES_MAX, Op, Reply, Request};
 use crate::reactor::{LinkTag, Net, Notice, Ring, Tag};
@@ -45,18 +45,51 @@ pub struct Victim {
     pub token: Vec<u8>,
 }
 
+impl Victim {
+    /// The region that a load goes to, by the answer to its opening; an error if it is not what was asked for.
+    pub(super) fn region(&self, reply: &Reply, shape: &Shape) -> Result<RemoteAddr> {
+        if reply.status != 0 {
+            bail!("{}", reply.message);
+        }
+        if reply.length < shape.file_bytes {
+            bail!(
+                "{} has {} bytes, {} are needed",
+                self.path,
+                reply.length,
+                shape.file_bytes
+            );
+        }
+        if shape.sync && reply.stag_sync == 0 {
+            bail!(
+                "--sync: nothing makes what is written to {} durable",
+                self.path
+            );
+        }
+        let stag = match shape.sync {
+            true => reply.stag_sync,
+            false => reply.stag,
+        };
+        Ok(RemoteAddr {
+            stag: Stag(stag),
+            to: TaggedOffset(reply.to),
+        })
+    }
+}
+
+/// Memory of a client for so many operations of `shape`.
+pub(super) fn buffer(depth: usize, shape: &Shape) -> Arc<Buffer> {
+    match shape.direction {
+        Direction::Read => Buffer::zeroed(depth * shape.size),
+        Direction::Write => Buffer::from_bytes(&vec![PAYLOAD; depth * shape.size]),
+    }
+}
+
 /// What happens on one connection.
 struct Client {
-    region: Option<Region>,
+    region: Option<RemoteAddr>,
     buffer: Arc<Buffer>,
     offsets: Offsets,
     started: Vec<Instant>,
-}
-
-#[derive(Clone, Copy)]
-struct Region {
-    stag: Stag,
-    to: u64,
 }
 
 struct Load<'a> {
@@ -108,7 +141,7 @@ pub fn run(victim: &Victim, shape: &Shape) -> Result<Figures> {
             .ok_or_else(|| anyhow!("too many connections"))?;
         let client = Client {
             region: None,
-            buffer: Buffer::zeroed(depth * shape.size),
+            buffer: buffer(depth, shape),
             offsets: Offsets::new(shape, n as u64),
             started: vec![Instant::now(); depth],
         };
@@ -161,7 +194,8 @@ pub fn run(victim: &Victim, shape: &Shape) -> Result<Figures> {
         }
         if any {
             last_news = at;
-        } else if at - last_news > PATIENCE || !shape.poll {
+        } else if last_news.elapsed() > PATIENCE {
+            // Not before: signals end a wait early, too.
             return Err(io::Error::from(io::ErrorKind::TimedOut)).context("the target is silent");
         }
     }
@@ -215,22 +249,7 @@ impl Load<'_> {
             .context("a completion of no client")?;
         if done.opcode == CompletionOpcode::Recv {
             let reply = Reply::parse(&done.message.unwrap_or_default())?;
-            if reply.status != 0 {
-                bail!("{}", reply.message);
-            }
-            if reply.length < self.shape.file_bytes {
-                bail!(
-                    "{} has {} bytes, {} are needed",
-                    self.victim.path,
-                    reply.length,
-                    self.shape.file_bytes
-                );
-            }
-            let sync = self.shape.sync && reply.stag_sync != 0;
-            client.region = Some(Region {
-                stag: Stag(if sync { reply.stag_sync } else { reply.stag }),
-                to: reply.to,
-            });
+            client.region = Some(self.victim.region(&reply, self.shape)?);
             self.running += 1;
             for slot in 0..client.started.len() {
                 client.post(self.shape, connection, slot)?;
@@ -253,8 +272,8 @@ impl Client {
     ) -> Result<()> {
         let region = self.region.context("no region yet")?;
         let remote = RemoteAddr {
-            stag: region.stag,
-            to: TaggedOffset(region.to + self.offsets.draw()),
+            to: TaggedOffset(region.to.0 + self.offsets.draw()),
+            ..region
         };
         self.started[slot] = Instant::now();
         let mut sink = LocalSlice::new(&self.buffer, slot * shape.size, shape.size);

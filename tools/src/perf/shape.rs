@@ -5,6 +5,9 @@ use std::time::Duration;
 use clap::ValueEnum;
 use serde::Serialize;
 
+/// What is written, by whomever: no zeros, which devices need not keep.
+pub const PAYLOAD: u8 = 0x5a;
+
 /// Direction of the payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize)]
 #[serde(rename_all = "lowercase")]

@@ -33,7 +33,13 @@ impl Step {
 /// Opens a trace; returns how many steps it has, and the steps.
 pub fn open(path: &Path) -> Result<(u64, impl Iterator<Item = Result<Step>> + use<>)> {
     let file = File::open(path).with_context(|| format!("can not open {}", path.display()))?;
-    let bytes = file.metadata()?.len();
+    let metadata = file.metadata()?;
+    ensure!(
+        metadata.is_file(),
+        "{} is no trace: it is no ordinary file",
+        path.display()
+    );
+    let bytes = metadata.len();
     ensure!(
         bytes.is_multiple_of(STEP_BYTES),
         "{} is no trace: {bytes} bytes are no whole number of 64-bit words",
@@ -49,6 +55,29 @@ pub fn open(path: &Path) -> Result<(u64, impl Iterator<Item = Result<Step>> + us
         Ok(Step::of(u64::from_le_bytes(word)))
     };
     Ok((steps, (0..steps).map(next)))
+}
+
+/// Goes through a trace before anything is made for it: every step lies within `grains`, and some step after the first `skip`
+/// is a write, which is what an amplification is said of.
+pub fn check(path: &Path, grains: u64, skip: u64) -> Result<()> {
+    let (_, steps) = open(path)?;
+    let mut writes = false;
+    for (number, step) in (0..).zip(steps) {
+        let step = step?;
+        let (Step::Write(lba) | Step::Trim(lba)) = step;
+        ensure!(
+            lba < grains,
+            "step {number} of {} names LBA {lba}, beyond a space of {grains} grains (--grains)",
+            path.display()
+        );
+        writes |= number >= skip && matches!(step, Step::Write(_));
+    }
+    ensure!(
+        writes,
+        "no step of {} is a write after the first {skip}: there is nothing to measure",
+        path.display()
+    );
+    Ok(())
 }
 
 #[cfg(test)]

@@ -91,6 +91,9 @@ const ROWS: [Row; 10] = [
     },
 ];
 
+/// Largest file.
+const SIZE_MAX: u64 = 16 << 40;
+
 /// The options with everything decided.
 struct Plan {
     bytes: u64,
@@ -136,10 +139,16 @@ impl Plan {
             plan.files
         );
         ensure!(
-            plan.pool >= 1 << 20 && plan.bytes >= 4 * plan.pool,
+            plan.pool >= 1 << 20 && plan.bytes / 4 >= plan.pool,
             "a file of {} and a pool of {}: the pool has at least 1 MiB, and the file is four times as large",
             show::bytes(plan.bytes),
             show::bytes(plan.pool)
+        );
+        ensure!(
+            plan.bytes <= SIZE_MAX,
+            "a file of {}: up to {} are possible",
+            show::bytes(plan.bytes),
+            show::bytes(SIZE_MAX)
         );
         Ok(plan)
     }

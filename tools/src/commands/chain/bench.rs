@@ -38,6 +38,8 @@ struct Stay {
     most: u64,
     /// Of all that were acknowledged, those that have been.
     given_up: Submitted,
+    /// How long reading back and giving up took, in which nothing could be appended.
+    took: Duration,
 }
 
 impl Stay {
@@ -53,11 +55,13 @@ impl Stay {
         Ok(Self {
             most: most.max(1),
             given_up: 0,
+            took: Duration::ZERO,
         })
     }
 
     /// What was acknowledged since the last time is in the log, once and in order, and nothing else is. Then it goes.
     fn give_up(&mut self, client: &mut Client, pattern: &Pattern) -> Result<()> {
+        let begun = Instant::now();
         client.drain()?;
         let found = client.records()?;
         let expected = self.given_up + 1..=client.acknowledged();
@@ -79,6 +83,7 @@ impl Stay {
             client.truncate(last + 1)?;
         }
         self.given_up = client.acknowledged();
+        self.took += begun.elapsed();
         Ok(())
     }
 }
@@ -86,6 +91,7 @@ impl Stay {
 /// What was seen.
 struct Seen {
     latencies: Latencies,
+    /// In which there was something to append.
     elapsed: Duration,
     pauses: Vec<Pause>,
     longest: Duration,
@@ -278,7 +284,7 @@ fn load(
     }
     Ok(Seen {
         latencies,
-        elapsed: start.elapsed(),
+        elapsed: start.elapsed() - stay.map_or(Duration::ZERO, |stay| stay.took),
         pauses,
         longest,
         acknowledged,

@@ -9,9 +9,10 @@ use anyhow::{Context, Result, bail, ensure};
 use serde_json::json;
 
 use crate::cli::ftl::Bench;
+use crate::commands::perf::clean_up_when_ended;
 use crate::commands::show;
 use crate::perf::figures::Figures;
-use crate::perf::flash::{Access, BLOCK, Bare, Engine, Run, pairs_per_second};
+use crate::perf::flash::{APPENDS, Access, BLOCK, Bare, CHUNK, Engine, Run, pairs_per_second};
 
 /// A comparison.
 struct Case {
@@ -49,6 +50,9 @@ const CASES: [Case; 4] = [
         by_bytes: false,
     },
 ];
+/// Half of the smallest volume is read, fifty times the engine's memory.
+const SIZE_MIN: u64 = 512 << 20;
+const SIZE_MAX: u64 = 16 << 40;
 /// Get-put pairs of resident pages that one core must reach, per second.
 const PAIRS_BAR: f64 = 2e6;
 
@@ -86,6 +90,7 @@ pub(super) fn run(options: &Bench, json: bool) -> Result<()> {
         None => tempfile::tempdir(),
     }
     .context("cannot make a temporary directory")?;
+    clean_up_when_ended(directory.path())?;
     let wanted = |name: &str| options.only.as_ref().is_none_or(|o| name.contains(o));
     let mut rows = Vec::new();
     if CASES.iter().any(|case| wanted(case.name)) {
@@ -110,7 +115,11 @@ fn on_file(
     cases: impl Iterator<Item = &'static Case>,
 ) -> Result<Vec<Row>> {
     let bytes = options.size.as_u64() - options.size.as_u64() % (1 << 20);
-    ensure!(bytes >= 64 << 20, "--size: at least 64MiB");
+    ensure!(
+        bytes >= SIZE_MIN,
+        "--size: at least 512MiB, or much of what is read would be in the engine's memory"
+    );
+    ensure!(bytes <= SIZE_MAX, "--size: at most 16TiB");
     let path = directory.join("volume.img");
     // Neither side shall pay for blocks that the file system has yet to initialize.
     drop(FileDevice::create(&path, bytes, Allocation::Written).context("cannot make the file")?);
@@ -120,7 +129,8 @@ fn on_file(
     for case in cases {
         let (mut ours, mut theirs) = (Vec::new(), Vec::new());
         for round in 0..options.rounds {
-            let mut engine = Engine::create(&path).context("cannot make a volume")?;
+            let engine = Engine::create(&path, case.access.frames());
+            let mut engine = engine.context("cannot make a volume")?;
             let mut run = Run {
                 access: case.access,
                 time,
@@ -209,4 +219,9 @@ fn print(json: bool, rows: &[Row], pairs: Option<f64>) {
         table.add_row(cells);
     }
     println!("{table}");
+    println!(
+        "bare: reads with as many in flight; appends of {}, {APPENDS} in flight; sync writes one after the other, \
+         O_DIRECT|O_DSYNC, as a program without a log makes them, however many writers the engine has",
+        show::bytes(CHUNK as u64)
+    );
 }

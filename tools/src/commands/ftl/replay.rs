@@ -1,9 +1,10 @@
 //! `flashnet ftl replay`: a trace through the engine, and the write amplification that came of it.
 
 use std::io::IsTerminal;
+use std::path::Path;
 use std::time::Instant;
 
-use anyhow::{Result, ensure};
+use anyhow::Result;
 use indicatif::ProgressBar;
 
 use crate::cli::ftl::Replay;
@@ -12,14 +13,35 @@ use crate::replay::trace::{self, Step};
 use crate::replay::{Measured, ReplayOptions, Replayer};
 
 pub(super) fn run(options: &Replay, json: bool) -> Result<()> {
-    let (steps, trace) = trace::open(&options.trace)?;
+    let (steps, _) = trace::open(&options.trace)?;
     let skip = options.skip.unwrap_or(steps / 2);
-    ensure!(
-        skip < steps,
-        "nothing is left to measure after {skip} of {steps} steps"
-    );
-    let media = (options.media.as_os_str() != "null").then(|| options.media.clone());
+    trace::check(&options.trace, options.grains, skip)?;
     let started = Instant::now();
+    let image = Some(options.media.as_path()).filter(|path| !is_memory(path) && !path.exists());
+    let measured = replay(options, steps, skip, json).inspect_err(|_| {
+        if let Some(image) = image {
+            // It was made for this; without it the same can be tried again.
+            let _ = std::fs::remove_file(image);
+        }
+    })?;
+    if json {
+        let mut value = serde_json::to_value(&measured)?;
+        value["seconds"] = started.elapsed().as_secs_f64().into();
+        println!("{value}");
+    } else {
+        print(&measured);
+        println!("{steps} steps in {}", show::time(started.elapsed()));
+    }
+    Ok(())
+}
+
+/// Whether the volume is no file.
+fn is_memory(media: &Path) -> bool {
+    ["null", "mem"].map(Path::new).contains(&media)
+}
+
+fn replay(options: &Replay, steps: u64, skip: u64, json: bool) -> Result<Measured> {
+    let media = (options.media.as_os_str() != "null").then(|| options.media.clone());
     let mut replayer = Replayer::new(ReplayOptions {
         grains: options.grains,
         overprovision_percent: options.op,
@@ -33,12 +55,13 @@ pub(super) fn run(options: &Replay, json: bool) -> Result<()> {
     } else {
         ProgressBar::new(steps)
     };
-    for (done, step) in trace.enumerate() {
-        if done as u64 == skip {
+    let (_, trace) = trace::open(&options.trace)?;
+    for (done, step) in (0..).zip(trace) {
+        if done == skip {
             replayer.start_measuring();
         }
         if done % (1 << 16) == 0 {
-            bar.set_position(done as u64);
+            bar.set_position(done);
         }
         match step? {
             Step::Write(lba) => replayer.write(lba)?,
@@ -46,16 +69,7 @@ pub(super) fn run(options: &Replay, json: bool) -> Result<()> {
         }
     }
     bar.finish_and_clear();
-    let measured = replayer.measured();
-    if json {
-        let mut value = serde_json::to_value(&measured)?;
-        value["seconds"] = started.elapsed().as_secs_f64().into();
-        println!("{value}");
-    } else {
-        print(&measured);
-        println!("{steps} steps in {}", show::time(started.elapsed()));
-    }
-    Ok(())
+    Ok(replayer.measured())
 }
 
 fn print(measured: &Measured) {

@@ -15,7 +15,7 @@ use crate::perf::figures::Figures;
 use crate::perf::shape::Offsets;
 
 /// Appends in flight: as many as the engine has staging buffers for users.
-const APPENDS: usize = 8;
+pub const APPENDS: usize = 8;
 
 /// A file accessed directly.
 #[derive(Debug)]

@@ -16,8 +16,6 @@ use crate::perf::figures::Figures;
 use crate::perf::shape::Offsets;
 
 const PORT: Port = Port(0);
-/// Pages in memory: few, so that reads go to the device.
-const FRAMES: usize = 4096;
 /// Sequential writes ahead of what has a frame.
 const APPENDS: usize = 64;
 
@@ -31,12 +29,12 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// Makes a volume of the file at `path`.
-    pub fn create(path: &Path) -> io::Result<Self> {
+    /// Makes a volume of the file at `path`, with memory for so many pages.
+    pub fn create(path: &Path, frames: usize) -> io::Result<Self> {
         let mut device = FileDevice::open(path).map_err(io::Error::other)?;
         Ftl::format(&mut device, &FormatOptions::default()).map_err(io::Error::other)?;
         let options = OpenOptions {
-            pool_frames: FRAMES,
+            pool_frames: frames,
             ..OpenOptions::default()
         };
         let (ftl, _) = Ftl::open(&mut device, options).map_err(io::Error::other)?;

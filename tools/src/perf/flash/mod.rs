@@ -6,7 +6,7 @@ mod engine;
 mod resident;
 mod slots;
 
-pub use bare::Bare;
+pub use bare::{APPENDS, Bare};
 pub use engine::Engine;
 pub use resident::pairs_per_second;
 
@@ -32,6 +32,16 @@ pub enum Access {
         /// Writers.
         writers: usize,
     },
+}
+
+impl Access {
+    /// Pages in the engine's memory: few where reads shall go to the device.
+    pub const fn frames(self) -> usize {
+        match self {
+            Self::Read { .. } => 1024,
+            Self::Append | Self::Sync { .. } => 4096,
+        }
+    }
 }
 
 /// Bounds of one run.

@@ -63,6 +63,7 @@ pub(super) struct Spread {
     pub mean: f64,
     pub p95: f64,
     pub p99: f64,
+    pub max: f64,
 }
 
 impl Spread {
@@ -73,7 +74,13 @@ impl Spread {
             mean: latencies.mean() / 1e3,
             p95: us(0.95),
             p99: us(0.99),
+            max: latencies.max() as f64 / 1e3,
         }
+    }
+
+    /// Fewer operations than a 99th percentile takes: what is called so is the longest.
+    const fn is_few(&self) -> bool {
+        self.count < 100
     }
 }
 
@@ -108,6 +115,17 @@ impl Outcome {
             Self::Latency(_, rows) => lines(rows, |spread| spread.p99),
             Self::Throughput(rows) => lines(rows, |figure| figure.per_second),
         }
+    }
+
+    /// What must be known beside the table.
+    pub(super) fn note(&self) -> Option<&'static str> {
+        let Self::Latency(_, rows) = self else {
+            return None;
+        };
+        let mut spreads = rows.iter().flat_map(|row| &row.sides);
+        spreads
+            .any(|(_, spread)| spread.is_few())
+            .then_some("p99 of fewer than 100 operations is the longest of them")
     }
 
     /// For people.
@@ -175,6 +193,7 @@ impl Outcome {
                     "mean_us": spread.mean,
                     "p95_us": spread.p95,
                     "p99_us": spread.p99,
+                    "max_us": spread.max,
                 })
             }),
             Self::Throughput(rows) => points(rows, |figures| {

@@ -26,6 +26,11 @@ pub(super) fn run(options: &BenchHyperloop, json: bool) -> Result<()> {
         (0.01..=600.0).contains(&options.seconds),
         "--seconds: 0.01 to 600 are possible"
     );
+    if let Some(directory) = &options.plots {
+        // Before minutes are spent on what could not be kept.
+        fs::create_dir_all(directory)
+            .with_context(|| format!("cannot make {}", directory.display()))?;
+    }
     let started = Instant::now();
     let is_real_time = Priority::Client.take().is_ok();
     let mut halves = Vec::new();
@@ -39,8 +44,6 @@ pub(super) fn run(options: &BenchHyperloop, json: bool) -> Result<()> {
         }
     }
     if let Some(directory) = &options.plots {
-        fs::create_dir_all(directory)
-            .with_context(|| format!("cannot make {}", directory.display()))?;
         for (crowded, outcome) in &halves {
             let name = format!("{}-{}.svg", outcome.figure().name(), crowd(*crowded));
             plot::draw(&directory.join(name), outcome, crowd(*crowded))?;
@@ -62,7 +65,11 @@ pub(super) fn run(options: &BenchHyperloop, json: bool) -> Result<()> {
     }
     for (crowded, outcome) in &halves {
         println!("{}, {}", outcome.figure().title(), crowd(*crowded));
-        println!("{}\n", outcome.table());
+        println!("{}", outcome.table());
+        if let Some(note) = outcome.note() {
+            println!("{note}");
+        }
+        println!();
     }
     println!(
         "{} members, {} tenants on each processor in the crowded half, {}, {:.0} s",
