@@ -90,10 +90,10 @@ impl Device {
         loop {
             match (&self.0).read(buffer) {
                 Ok(len) => return Ok(Some(&buffer[..len])),
+                Err(error) if has_gone(&error) => return Ok(None),
                 Err(error) => match error.raw_os_error() {
                     // The second if who asked was interrupted and has gone.
                     Some(libc::EINTR | libc::ENOENT | libc::EAGAIN) => {}
-                    Some(libc::ENODEV) => return Ok(None),
                     _ => return Err(error),
                 },
             }
@@ -110,13 +110,22 @@ impl Device {
     }
 }
 
+/// Whether the kernel says that the mount has gone: the second if a request was just being taken that nobody waits for, a
+/// `RELEASE` say.
+fn has_gone(error: &io::Error) -> bool {
+    matches!(
+        error.raw_os_error(),
+        Some(libc::ENODEV | libc::ECONNABORTED)
+    )
+}
+
 impl Outlet for Device {
     fn answer(&self, unique: u64, error: i32, parts: &[&[u8]]) {
         match self.send(unique, error, parts) {
             Ok(()) => {}
             // Who asked has gone, or the mount has.
             Err(error) if error.kind() == ErrorKind::NotFound => {}
-            Err(error) if error.raw_os_error() == Some(libc::ENODEV) => {}
+            Err(error) if has_gone(&error) => {}
             Err(refused) => {
                 tracing::error!(%refused, unique, "the kernel refused an answer");
                 // Whoever waits must not wait for ever.

@@ -368,8 +368,10 @@ impl Mounted {
         self.recaller = None;
         self.looker = None;
         self.sweeper = None;
+        // Whatever became of the threads.
+        let synced = (self.sync)().map_err(UnmountError::Flush);
         joined.map_err(|source| other(&self.path, source))?;
-        (self.sync)().map_err(UnmountError::Flush)
+        synced
     }
 }
 
