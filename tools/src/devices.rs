@@ -37,7 +37,7 @@ pub fn open(paths: &[PathBuf], access: Access) -> Result<ArrayDevice<FileDevice>
     match ArrayDevice::assemble(devices, access == Access::Degraded) {
         Ok(device) => Ok(device),
         Err(error) if error.is_missing() => bail!(
-            "{error}; serve and scrub go on without it if told so by --degraded, and what is on it is lost then"
+            "{error}; serve goes on without it if told so by --degraded, and what is on it is lost then (scrub --degraded tells what that is)"
         ),
         Err(error) => Err(error.into()),
     }

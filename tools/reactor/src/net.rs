@@ -15,7 +15,7 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::mem;
-use std::net::Shutdown;
+use std::net::{Shutdown, SocketAddr};
 use std::os::fd::AsRawFd;
 use std::time::Duration;
 
@@ -167,6 +167,12 @@ impl<S: PageStore> Net<S> {
         self.arm(tag.slot());
         self.touch(tag.slot());
         Some(tag)
+    }
+
+    /// Who is at the other end of a link, if it is connected still.
+    pub fn peer(&self, tag: LinkTag) -> Option<SocketAddr> {
+        let link = self.links.get(tag.slot()).filter(|link| link.tag == tag)?;
+        link.socket.peer_addr().ok()?.as_socket()
     }
 
     /// The connection of a link, to post work; the link is looked at in the next [`Self::pump`].

@@ -30,7 +30,7 @@ pub struct Scrub {
     /// Read at most so many bytes per second.
     #[arg(long, value_name = "SIZE")]
     pub rate: Option<ByteSize>,
-    /// Go on although devices of the volume are missing, for good: what is on them is lost.
+    /// Although devices of the volume are missing: tells what is lost without them. Nothing is written.
     #[arg(long)]
     pub degraded: bool,
     /// Device or image file; all of them in any order, if the volume lies on several.

@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use ftl::inspect::Inspector;
 use ftl::{
-    ArrayDevice, DeviceUse, FileDevice, GRAIN_BYTES, Intent, Lba, LbaRange, MediaFault,
-    OpenOptions, Pba, Volume, VolumeError,
+    Device, DeviceUse, GRAIN_BYTES, Intent, Lba, LbaRange, MediaFault, OpenOptions, OverlayDevice,
+    Pba, Volume, VolumeError,
 };
 use indicatif::ProgressBar;
 use serde_json::json;
@@ -44,20 +44,15 @@ pub(super) fn run(options: &Scrub, json: bool) -> Result<()> {
         .with_context(|| format!("cannot scrub {names}"))?
         .superblocks();
     let superblocks_damaged = copies.iter().filter(|copy| copy.is_err()).count();
-    let open = OpenOptions {
-        pool_frames: POOL_FRAMES,
-        ..OpenOptions::default()
-    };
-    let (volume, _) =
-        Volume::open(device, open).with_context(|| format!("cannot open the volume on {names}"))?;
     let start = Instant::now();
-    let (read, faults) =
-        read_all(&volume, rate).with_context(|| format!("cannot scrub {names}"))?;
-    volume.shutdown()?;
-    let places = Places {
-        paths: &options.devices,
-        devices: volume.ftl().devices(),
-        places: volume.ftl().info().geometry.places,
+    // From the first write on what is on a missing device is out of date for good, which nobody wants of a look.
+    let Scrubbed {
+        read,
+        faults,
+        places,
+    } = match options.degraded {
+        true => scrub(OverlayDevice::new(device), options, rate)?,
+        false => scrub(device, options, rate)?,
     };
     print(
         json,
@@ -74,12 +69,47 @@ pub(super) fn run(options: &Scrub, json: bool) -> Result<()> {
     }
 }
 
+/// What was found.
+struct Scrubbed<'a> {
+    /// Grains.
+    read: u64,
+    faults: Vec<MediaFault>,
+    places: Places<'a>,
+}
+
+fn scrub<D: Device + Send + 'static>(
+    device: D,
+    options: &Scrub,
+    rate: Option<u64>,
+) -> Result<Scrubbed<'_>> {
+    let names = devices::names(&options.devices);
+    let open = OpenOptions {
+        pool_frames: POOL_FRAMES,
+        ..OpenOptions::default()
+    };
+    let (volume, _) =
+        Volume::open(device, open).with_context(|| format!("cannot open the volume on {names}"))?;
+    let (read, faults) =
+        read_all(&volume, rate).with_context(|| format!("cannot scrub {names}"))?;
+    volume.shutdown()?;
+    let places = Places {
+        paths: &options.devices,
+        devices: volume.ftl().devices(),
+        places: volume.ftl().info().geometry.places,
+    };
+    Ok(Scrubbed {
+        read,
+        faults,
+        places,
+    })
+}
+
 /// Reads every mapped grain; returns how many, and those that could not be read.
 ///
 /// # Errors
 /// When the volume itself fails.
-fn read_all(
-    volume: &Volume<ArrayDevice<FileDevice>>,
+fn read_all<D: Device + Send + 'static>(
+    volume: &Volume<D>,
     rate: Option<u64>,
 ) -> Result<(u64, Vec<MediaFault>), VolumeError> {
     volume.load(LbaRange::ALL)?;

@@ -208,13 +208,20 @@ impl Core {
     fn pump_links(&mut self, now: Time) {
         let reception = &self.parts.reception;
         let connections = &self.parts.connections;
+        let mut refused = None;
         self.net
             .pump(now, &mut self.parts.pages, |tag, connection, notice| {
                 if let Notice::Event(Event::Closed(_)) = &notice {
                     connections.fetch_sub(1, Ordering::Relaxed);
                 }
-                reception.hear(tag, connection, notice);
+                if let Some(denial) = reception.hear(tag, connection, notice) {
+                    refused = Some((tag, denial));
+                }
             });
+        if let Some((tag, denial)) = refused {
+            let peer = self.net.peer(tag);
+            warn!(?peer, ?tag, %denial, "connection refused");
+        }
     }
 
     /// Hands the answers of the translation layer to those who wait for them; false if there were none.

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use softrdma::{CompletionOpcode, Connection, Event, RecvBuffer, SocketState, WrId};
-use tracing::{debug, warn};
+use tracing::debug;
 
 use super::core::{ControlJob, ControlSenders};
 use super::job::{Job, admit};
@@ -32,16 +32,16 @@ pub(super) struct Reception {
 }
 
 impl Reception {
-    /// A connection says something.
+    /// A connection says something. Returned is a refusal that people should hear of.
     pub(super) fn hear(
         &self,
         tag: LinkTag,
         connection: &mut Connection<FlashPages>,
         notice: Notice,
-    ) {
+    ) -> Option<Denial> {
         match notice {
             Notice::Event(Event::ConnectRequest(request)) => {
-                self.let_in(tag, connection, &request.private_data);
+                return self.let_in(tag, connection, &request.private_data);
             }
             Notice::Event(Event::Established(agreed)) => debug!(?tag, ?agreed, "established"),
             Notice::Event(Event::PeerFinished) => connection.disconnect(),
@@ -55,12 +55,10 @@ impl Reception {
                 self.control.send(tag, ControlJob::Gone(self.index, tag));
             }
             Notice::Completion(done) if done.opcode == CompletionOpcode::Recv => {
-                let Some(message) = done.message.filter(|_| done.status.is_success()) else {
-                    return;
-                };
+                let message = done.message.filter(|_| done.status.is_success())?;
                 // Its end is told before what was received earlier; behind it the control threads expect nothing.
                 if connection.socket_state() == SocketState::Close {
-                    return;
+                    return None;
                 }
                 let domain = connection.protection_domain();
                 let job = ControlJob::Request(self.index, tag, domain, message);
@@ -76,10 +74,16 @@ impl Reception {
             Notice::Completion(_) => {}
             Notice::Tls(error) => debug!(?tag, %error, "TLS"),
         }
+        None
     }
 
     /// Until here, nothing of the connection has been looked at but its start frame.
-    fn let_in(&self, tag: LinkTag, connection: &mut Connection<FlashPages>, private_data: &[u8]) {
+    fn let_in(
+        &self,
+        tag: LinkTag,
+        connection: &mut Connection<FlashPages>,
+        private_data: &[u8],
+    ) -> Option<Denial> {
         let ask = |door: &Door| door.admit(private_data, unix_now());
         let admission = match self.door.get().map_or(Err(Denial::Busy), ask) {
             Ok(admission) => admission,
@@ -92,25 +96,29 @@ impl Reception {
         });
         match entered {
             Entered::First => accept(connection),
-            Entered::Late => self.refuse(tag, connection, Denial::Superseded),
+            Entered::Late => return self.refuse(tag, connection, Denial::Superseded),
             Entered::After((reactor, old)) => {
                 // `Job::Admit` comes when nothing of any earlier connection can have an effect any more.
                 let _ = self.inboxes[reactor].push(Job::Fence(old));
             }
         }
+        None
     }
 
-    fn refuse(&self, tag: LinkTag, connection: &mut Connection<FlashPages>, denial: Denial) {
-        // Strangers come in numbers, and may come with anything.
-        let stranger = matches!(denial, Denial::NoToken | Denial::Superseded);
-        if !stranger && self.warned.swap(unix_now(), Ordering::Relaxed) != unix_now() {
-            warn!(?tag, %denial, "connection refused");
-        } else {
-            debug!(?tag, %denial, "connection refused");
-        }
+    fn refuse(
+        &self,
+        tag: LinkTag,
+        connection: &mut Connection<FlashPages>,
+        denial: Denial,
+    ) -> Option<Denial> {
+        debug!(?tag, %denial, "connection refused");
         if let Err(error) = connection.reject(&denial.emit()) {
             debug!(%error, "reject");
         }
+        // Strangers come in numbers, and may come with anything.
+        let stranger = matches!(denial, Denial::NoToken | Denial::Superseded);
+        let is_news = |_: &Denial| self.warned.swap(unix_now(), Ordering::Relaxed) != unix_now();
+        Some(denial).filter(|_| !stranger).filter(is_news)
     }
 }
 
