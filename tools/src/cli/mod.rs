@@ -377,7 +377,9 @@ pub struct Get {
     /// `HOST[:PORT]/PATH`
     #[arg(value_name = "HOST[:PORT]/PATH")]
     pub source: String,
-    /// Local file; `-` for standard output [default: the last part of PATH].
+    /// Local file; `-` for standard output [default: the last part of PATH]. A file gets this name, or is replaced, when
+    /// all of it has come; until then it is beside it as `.NAME.*.part`, which goes when the command is cut off. What is no
+    /// regular file is written to as it is.
     pub to: Option<PathBuf>,
     /// Who asks.
     #[command(flatten)]
