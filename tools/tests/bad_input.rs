@@ -151,6 +151,31 @@ fn a_sparse_image_is_warned_of() {
     assert_eq!(warned(&whole), "");
 }
 
+/// Who asks for a group that is not there makes no files.
+#[test]
+fn a_store_that_is_not_there() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = dir.path().join("log.store");
+    let store = store.to_str().unwrap();
+    let url = format!("file:{store}");
+    for arguments in [
+        &["status", "--store", store][..],
+        &["status", "--store", &url],
+        &["add", "--store", store, "4"],
+        &["remove", "--store", store, "4"],
+        &["serve", "--store", store, "--member", "1"],
+        &["bench", "--store", store],
+        &["verify", "--store", store],
+    ] {
+        let says = bad(&[&["chain"], arguments].concat());
+        assert_says(&says, &["log.store", "chain create"]);
+        assert!(
+            fs::read_dir(dir.path()).unwrap().next().is_none(),
+            "{arguments:?}"
+        );
+    }
+}
+
 #[test]
 fn image_in_use() {
     if !can_serve() {
