@@ -38,7 +38,7 @@ pub use litmus::Litmus;
     max_term_width = 110
 )]
 pub struct Cli {
-    /// Print one JSON object instead of text.
+    /// Print JSON instead of text: an object, or a list of objects where there may be any number of them.
     #[arg(long, global = true)]
     pub json: bool,
     /// What to do.
