@@ -113,6 +113,69 @@ fn formatting_twice_needs_force() {
     good(&["mkfs", "--force", name]);
 }
 
+/// A format that fails takes the images away that it has made, and no others.
+#[test]
+fn a_format_that_fails_leaves_no_images() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    let (new, far, old) = (path("new.img"), path("no/far.img"), path("old.img"));
+    fs::write(&old, vec![0; 4096]).unwrap();
+    let mkfs = |more: &[&str]| bad(&[&["mkfs"], more].concat());
+    assert_says(&mkfs(&["--size=64MiB", &new, &far]), &["far.img"]);
+    assert_says(&mkfs(&["--size=4KiB", &new]), &["new.img", "too small"]);
+    let odd = ["--size=64MiB", "--segment-size=1000", &new];
+    assert_says(&mkfs(&odd), &["new.img", "segment size"]);
+    assert_says(&mkfs(&[&old]), &["old.img", "too small"]);
+    let left = fs::read_dir(dir.path()).unwrap().flatten();
+    assert_eq!(
+        left.map(|left| left.file_name()).collect::<Vec<_>>(),
+        ["old.img"]
+    );
+}
+
+/// An image file with holes is a volume that others can take the space from: that is said.
+#[test]
+fn a_sparse_image_is_warned_of() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("sparse.img");
+    fs::File::create(&path).unwrap().set_len(64 << 20).unwrap();
+    let path = path.to_str().unwrap();
+    let warned = |arguments: &[&str]| {
+        let output = flashnet(arguments);
+        assert!(output.status.success());
+        String::from_utf8(output.stderr).unwrap()
+    };
+    assert_says(&warned(&["mkfs", path]), &["sparse.img", "reserved"]);
+    let whole = dir.path().join("whole.img");
+    let whole = ["mkfs", "--size=64MiB", whole.to_str().unwrap()];
+    assert_eq!(warned(&whole), "");
+}
+
+/// Who asks for a group that is not there makes no files.
+#[test]
+fn a_store_that_is_not_there() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = dir.path().join("log.store");
+    let store = store.to_str().unwrap();
+    let url = format!("file:{store}");
+    for arguments in [
+        &["status", "--store", store][..],
+        &["status", "--store", &url],
+        &["add", "--store", store, "4"],
+        &["remove", "--store", store, "4"],
+        &["serve", "--store", store, "--member", "1"],
+        &["bench", "--store", store],
+        &["verify", "--store", store],
+    ] {
+        let says = bad(&[&["chain"], arguments].concat());
+        assert_says(&says, &["log.store", "chain create"]);
+        assert!(
+            fs::read_dir(dir.path()).unwrap().next().is_none(),
+            "{arguments:?}"
+        );
+    }
+}
+
 #[test]
 fn image_in_use() {
     if !can_serve() {

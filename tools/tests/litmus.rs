@@ -3,11 +3,12 @@
 mod common;
 
 use std::fs::{self, OpenOptions};
+use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use common::{Image, can_mount, can_serve, good, skip};
+use common::{FLASHNET, Image, can_mount, can_serve, good, skip};
 use memmap2::MmapOptions;
 use softrdma::{Operation, Source, WorkRequest, WrId};
 use tools::client::{ClientError, Session, SessionOptions};
@@ -47,6 +48,66 @@ fn look_for_it(more: &[&str]) {
         assert_eq!(test["seen"], 0, "{test}");
     }
     assert!(fs::read_dir(scratch.path()).unwrap().next().is_none());
+}
+
+/// The processes that a process has started.
+fn children(pid: u32) -> Vec<i32> {
+    let all = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+    all.split_whitespace()
+        .map(|pid| pid.parse().unwrap())
+        .collect()
+}
+
+/// Interrupted in the middle of a test that has long to go it cleans up, also when the target does not answer any more.
+#[test]
+fn interrupted_it_leaves_nothing_behind() {
+    if !can_serve() || !can_mount() {
+        return;
+    }
+    for hangs in [false, true] {
+        let scratch = tempfile::tempdir().unwrap();
+        let mut litmus: Child = Command::new(FLASHNET)
+            .args(["litmus", "--rounds=10000000", "--directory"])
+            .arg(scratch.path())
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        let start = Instant::now();
+        let patience = || assert!(start.elapsed() < Duration::from_secs(120), "it hangs");
+        // Made when the target serves.
+        let made = || {
+            let made = fs::read_dir(scratch.path()).unwrap().flatten().next();
+            made.is_some_and(|made| made.path().join("mnt/litmus").exists())
+        };
+        while !made() {
+            patience();
+            thread::sleep(Duration::from_millis(10));
+        }
+        if hangs {
+            for target in children(litmus.id()) {
+                // SAFETY: a signal to a child of a child that has not been waited for.
+                unsafe { libc::kill(target, libc::SIGSTOP) };
+            }
+        }
+        // SAFETY: a signal to a child that has not been waited for.
+        unsafe { libc::kill(litmus.id() as i32, libc::SIGTERM) };
+        let status = loop {
+            if let Some(status) = litmus.try_wait().unwrap() {
+                break status;
+            }
+            patience();
+            thread::sleep(Duration::from_millis(10));
+        };
+        assert_eq!(status.code(), Some(1));
+        assert!(fs::read_dir(scratch.path()).unwrap().next().is_none());
+        let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
+        assert!(
+            !mounts.contains(scratch.path().to_str().unwrap()),
+            "{mounts}"
+        );
+    }
 }
 
 /// A large remote WRITE, and content that is replaced as a whole, reach every page of a mapping.

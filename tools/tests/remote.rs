@@ -3,6 +3,11 @@
 mod common;
 
 use std::fs;
+use std::io::Read;
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::ExitStatusExt;
+use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
 use common::world::put;
@@ -108,6 +113,81 @@ fn put_ls_stat_get_survive_restarts() {
         report.contains("1 files") && report.contains("0 problems"),
         "{report}"
     );
+}
+
+/// Hands on what comes from a target, up to so many bytes, and then nothing until `end` is dropped.
+fn stall(target: SocketAddr, bytes: u64, end: Receiver<()>) -> SocketAddr {
+    let door = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = door.local_addr().unwrap();
+    std::thread::spawn(move || {
+        let (client, _) = door.accept().unwrap();
+        let server = TcpStream::connect(target).unwrap();
+        let (mut from, mut to) = (client.try_clone().unwrap(), server.try_clone().unwrap());
+        std::thread::spawn(move || std::io::copy(&mut from, &mut to));
+        let _ = std::io::copy(&mut (&server).take(bytes), &mut &client);
+        let _ = end.recv();
+        let _ = client.shutdown(Shutdown::Both);
+        let _ = server.shutdown(Shutdown::Both);
+    });
+    address
+}
+
+/// What is cut off, by its end or by a signal, leaves what was there before, and nothing else.
+#[test]
+fn get_is_all_or_nothing() {
+    if !can_serve() {
+        return;
+    }
+    let image = Image::new("64MiB");
+    let target = image.serve(&[]);
+    let dir = image.beside("here");
+    fs::create_dir(&dir).unwrap();
+    let (from, to) = (image.beside("from"), dir.join("to"));
+    let content = common::pattern(8 << 20, 3);
+    fs::write(&from, &content).unwrap();
+    good(&["put", from.to_str().unwrap(), &target.url("/file")]);
+    let here = || {
+        let names = fs::read_dir(&dir).unwrap().flatten();
+        names.map(|name| name.file_name()).collect::<Vec<_>>()
+    };
+    fs::write(&to, "before").unwrap();
+    fs::set_permissions(&to, fs::Permissions::from_mode(0o640)).unwrap();
+    for signal in [None, Some(libc::SIGINT), Some(libc::SIGTERM)] {
+        let (stop, end) = std::sync::mpsc::channel();
+        let door = stall(target.address, 1 << 20, end);
+        let mut get = std::process::Command::new(common::FLASHNET)
+            .args(["get", &format!("{door}/file"), to.to_str().unwrap()])
+            .spawn()
+            .unwrap();
+        while here().len() < 2 {
+            assert!(get.try_wait().unwrap().is_none(), "it has ended");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        match signal {
+            None => drop(stop),
+            // SAFETY: a signal to a child that has not been waited for.
+            Some(signal) => drop(unsafe { libc::kill(get.id() as i32, signal) }),
+        }
+        let status = get.wait().unwrap();
+        assert_eq!(
+            (status.code(), status.signal()),
+            (signal.is_none().then_some(1), signal)
+        );
+        assert_eq!(here(), ["to"]);
+        assert_eq!(fs::read(&to).unwrap(), b"before");
+    }
+    let link = image.beside("link");
+    std::os::unix::fs::symlink(&to, &link).unwrap();
+    good(&["get", &target.url("/file"), link.to_str().unwrap()]);
+    assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+    assert!(fs::read(&to).unwrap() == content);
+    assert_eq!(
+        fs::metadata(&to).unwrap().permissions().mode() & 0o777,
+        0o640
+    );
+    good(&["get", &target.url("/file"), "/dev/null"]);
+    assert!(!fs::metadata("/dev/null").unwrap().is_file());
+    assert_eq!(here(), ["to"]);
 }
 
 /// Bytes at any offset and of any length, through both flavours of the STag, read back as written.

@@ -37,7 +37,7 @@ pub use ask::{AskError, ask, list};
 pub use etcd::{EtcdOpenError, EtcdStore, EtcdTls, EtcdTlsError};
 pub use file::{FileStore, FileStoreError};
 pub use ledger::Ledger;
-pub use open::{OpenError, open};
+pub use open::{OpenError, file_of, open};
 pub(crate) use wake::Knock;
 pub use wake::Wake;
 

@@ -44,15 +44,10 @@ pub enum OpenError {
 /// # Errors
 /// If it names no store, or the store cannot be opened. Whether etcd is there is found out when it is asked.
 pub fn open(url: &str) -> Result<Box<dyn Store + Send>, OpenError> {
-    let scheme = url
-        .split_once(':')
-        .filter(|(before, _)| !before.contains('/'));
-    match scheme {
-        None => Ok(Box::new(FileStore::open(Path::new(url))?)),
-        Some(("file", path)) => {
-            let path = path.strip_prefix("//").unwrap_or(path);
-            Ok(Box::new(FileStore::open(Path::new(path))?))
-        }
+    if let Some(path) = file_of(url) {
+        return Ok(Box::new(FileStore::open(path)?));
+    }
+    match scheme(url) {
         Some((scheme @ ("etcd" | "etcds"), rest)) => {
             let rest = rest.strip_prefix("//").unwrap_or(rest);
             let (http, options) = match scheme {
@@ -67,10 +62,25 @@ pub fn open(url: &str) -> Result<Box<dyn Store + Send>, OpenError> {
             let (endpoints, prefix) = etcd(http, rest);
             Ok(Box::new(EtcdStore::open(&endpoints, &prefix, &tls)?))
         }
-        Some((scheme, _)) => Err(OpenError::Scheme {
-            scheme: scheme.to_owned(),
+        other => Err(OpenError::Scheme {
+            scheme: other.map_or(url, |(scheme, _)| scheme).to_owned(),
         }),
     }
+}
+
+/// The file that a URL names, if it names one, which need not be there.
+pub fn file_of(url: &str) -> Option<&Path> {
+    match scheme(url) {
+        None => Some(Path::new(url)),
+        Some(("file", path)) => Some(Path::new(path.strip_prefix("//").unwrap_or(path))),
+        Some(_) => None,
+    }
+}
+
+/// What is before the first colon and behind it, unless that is part of a path.
+fn scheme(url: &str) -> Option<(&str, &str)> {
+    url.split_once(':')
+        .filter(|(before, _)| !before.contains('/'))
 }
 
 /// What is behind the question mark. No path has an ampersand or an at sign.

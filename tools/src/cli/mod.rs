@@ -38,7 +38,7 @@ pub use litmus::Litmus;
     max_term_width = 110
 )]
 pub struct Cli {
-    /// Print one JSON object instead of text.
+    /// Print JSON instead of text: an object, or a list of objects where there may be any number of them.
     #[arg(long, global = true)]
     pub json: bool,
     /// What to do.
@@ -377,7 +377,9 @@ pub struct Get {
     /// `HOST[:PORT]/PATH`
     #[arg(value_name = "HOST[:PORT]/PATH")]
     pub source: String,
-    /// Local file; `-` for standard output [default: the last part of PATH].
+    /// Local file; `-` for standard output [default: the last part of PATH]. A file gets this name, or is replaced, when
+    /// all of it has come; until then it is beside it as `.NAME.*.part`, which goes when the command is cut off. What is no
+    /// regular file is written to as it is.
     pub to: Option<PathBuf>,
     /// Who asks.
     #[command(flatten)]

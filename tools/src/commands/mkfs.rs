@@ -1,13 +1,17 @@
 //! `mkfs`: a volume and an empty file system on a device, or on several.
 
 use std::io::Read;
-use std::path::Path;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail};
 use contigfs::Fs;
 use ftl::device::Allocation;
-use ftl::{ArrayDevice, DEVICES_MAX, FileDevice, Ftl, GRAIN_BYTES, OpenError, OpenOptions, Volume};
+use ftl::{
+    ArrayDevice, DEVICES_MAX, FileDevice, Ftl, GRAIN_BYTES, MediaError, OpenError, OpenOptions,
+    Volume,
+};
 use serde_json::json;
 
 use super::show;
@@ -20,6 +24,7 @@ const POOL_FRAMES: usize = 1024;
 /// Runs the command.
 pub(super) fn run(options: &cli::Mkfs, json: bool) -> Result<()> {
     let made = format(options)?;
+    options.devices.iter().for_each(|path| warn_of_holes(path));
     if json {
         println!("{made}");
     } else {
@@ -38,6 +43,23 @@ pub(super) fn run(options: &cli::Mkfs, json: bool) -> Result<()> {
     Ok(())
 }
 
+/// An image file with holes needs space that others may have taken by then.
+fn warn_of_holes(path: &Path) {
+    let Ok(known) = std::fs::metadata(path) else {
+        return;
+    };
+    let held = known.blocks() * 512;
+    if known.is_file() && held < known.len() {
+        let path = path.display();
+        eprintln!(
+            "{path}: only {} of its {} are reserved: writes fail when the file system below it is full (`fallocate -l {} {path}` reserves the rest)",
+            show::bytes(held),
+            show::bytes(known.len()),
+            known.len()
+        );
+    }
+}
+
 /// The path to look for a device at when it is missing.
 fn absolute(path: &Path) -> String {
     let found = std::path::absolute(path);
@@ -53,15 +75,29 @@ fn is_blank(path: &Path) -> Result<bool> {
     Ok(start.iter().all(|&byte| byte == 0))
 }
 
+/// Image files that were made, and go again unless all goes well.
+#[derive(Debug, Default)]
+struct Made(Vec<PathBuf>);
+
+impl Drop for Made {
+    fn drop(&mut self) {
+        for path in &self.0 {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+}
+
 /// Opens a device to be formatted, or makes it.
-fn open(path: &Path, options: &cli::Mkfs) -> Result<FileDevice> {
+fn open(path: &Path, options: &cli::Mkfs, made: &mut Made) -> Result<FileDevice> {
     let mut device = match (path.exists(), options.size) {
         (false, Some(size)) => {
             let allocation = match options.prefill {
                 true => Allocation::Written,
                 false => Allocation::Reserve,
             };
-            FileDevice::create(path, size.as_u64(), allocation)?
+            let device = FileDevice::create(path, size.as_u64(), allocation)?;
+            made.0.push(path.to_owned());
+            return Ok(device);
         }
         (false, None) => bail!(
             "{} does not exist: --size makes an image file",
@@ -79,6 +115,8 @@ fn open(path: &Path, options: &cli::Mkfs) -> Result<FileDevice> {
                 "{} holds something: --force formats it and loses that",
                 path.display()
             ),
+            // It does not even reach to where the mark of a volume is; the format says what it takes.
+            Err(OpenError::Media(MediaError::Invalid)) if is_blank(path)? => {}
             Err(OpenError::Media(error)) => bail!("cannot read {}: {error}", path.display()),
             _ => bail!(
                 "{} holds a volume already: --force formats it again and loses what is on it",
@@ -99,9 +137,10 @@ pub(super) fn format(options: &cli::Mkfs) -> Result<serde_json::Value> {
         );
     }
     devices::refuse_twice(paths)?;
+    let mut made = Made::default();
     let mut opened = Vec::new();
     for path in paths {
-        opened.push((absolute(path), open(path, options)?));
+        opened.push((absolute(path), open(path, options, &mut made)?));
     }
     let mut device = ArrayDevice::blank(opened);
     let names = devices::names(paths);
@@ -129,6 +168,7 @@ pub(super) fn format(options: &cli::Mkfs) -> Result<serde_json::Value> {
     };
     Fs::format(&volume, &root).with_context(|| format!("cannot make a file system on {names}"))?;
     volume.shutdown()?;
+    made.0.clear();
     let grain = GRAIN_BYTES as u64;
     let geometry = info.geometry;
     Ok(json!({

@@ -13,6 +13,7 @@ mod litmus;
 mod mkfs;
 mod mount;
 mod mounted;
+mod part;
 mod peer;
 mod perf;
 mod quota;

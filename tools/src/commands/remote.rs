@@ -8,6 +8,7 @@ use std::time::{Duration, Instant, SystemTime};
 use anyhow::{Context, Result, bail};
 use serde_json::json;
 
+use super::part::Part;
 use super::show;
 use crate::cli;
 use crate::cli::tls::TlsConnect;
@@ -100,11 +101,18 @@ pub(super) fn get(options: &cli::Get, json: bool) -> Result<()> {
     };
     let file = session.open(Request::new(Op::Open, remote.path.as_str()))?;
     let standard_output = to == Path::new("-");
+    let mut part = None;
     let mut out: Box<dyn Write> = if standard_output {
         Box::new(std::io::stdout().lock())
     } else {
-        let made = File::create(&to).with_context(|| format!("cannot write {}", to.display()))?;
-        Box::new(made)
+        let cannot = || format!("cannot write {}", to.display());
+        match Part::beside(&to).with_context(cannot)? {
+            Some((begun, file)) => {
+                part = Some(begun);
+                Box::new(file)
+            }
+            None => Box::new(File::create(&to).with_context(cannot)?),
+        }
     };
     let progress = show::progress(file.length, "get");
     let mut checksum = crc32fast::Hasher::new();
@@ -115,6 +123,11 @@ pub(super) fn get(options: &cli::Get, json: bool) -> Result<()> {
         out.write_all(bytes).map_err(ClientError::Local)
     })?;
     out.flush()?;
+    drop(out);
+    if let Some(part) = part {
+        part.finish()
+            .with_context(|| format!("cannot write {}", to.display()))?;
+    }
     let elapsed = start.elapsed();
     progress.finish_and_clear();
     session.close();

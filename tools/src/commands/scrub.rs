@@ -143,7 +143,10 @@ fn read_all<D: Device + Send + 'static>(
 }
 
 /// The next run of addresses in which something is mapped.
-fn next_portion(volume: &Volume<ArrayDevice<FileDevice>>, cursor: &Mutex<Lba>) -> Option<LbaRange> {
+fn next_portion<D: Device + Send + 'static>(
+    volume: &Volume<D>,
+    cursor: &Mutex<Lba>,
+) -> Option<LbaRange> {
     let mut cursor = cursor.lock().expect("no reader panics");
     let end = LbaRange::SPACE.end();
     let rest = LbaRange::new(*cursor, end.0 - cursor.0);
@@ -153,8 +156,8 @@ fn next_portion(volume: &Volume<ArrayDevice<FileDevice>>, cursor: &Mutex<Lba>) -
     Some(LbaRange::new(first, count))
 }
 
-fn read_portion(
-    volume: &Volume<ArrayDevice<FileDevice>>,
+fn read_portion<D: Device + Send + 'static>(
+    volume: &Volume<D>,
     portion: LbaRange,
     pace: &Pace,
     bar: &ProgressBar,

@@ -3,12 +3,14 @@
 use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 
+use super::interrupt;
 use crate::target::detach;
 
 /// Longest start of a server.
@@ -16,15 +18,38 @@ const START: Duration = Duration::from_secs(60);
 /// Longest orderly end.
 const STOP: Duration = Duration::from_secs(30);
 
+/// The processes that there are.
+static PROCESSES: Mutex<Vec<Weak<Mutex<Child>>>> = Mutex::new(Vec::new());
+
 /// A server process. Dropping it kills it.
 #[derive(Debug)]
 pub(super) struct Server {
-    child: Child,
+    process: Process,
+    // Dropped when the process has ended.
+    _mount: MountPoint,
     /// Where it serves.
     pub address: SocketAddr,
     /// How long it took to start.
     pub started_in: Duration,
-    mount: Option<std::path::PathBuf>,
+}
+
+/// A process. Dropping it kills it.
+#[derive(Debug)]
+struct Process(Arc<Mutex<Child>>);
+
+/// Where a server mounts, if it does. Dropping it takes away what the server has left there.
+#[derive(Debug)]
+struct MountPoint(Option<PathBuf>);
+
+/// Kills all servers: whoever waits for an answer of one waits no longer.
+pub(super) fn kill_all() {
+    for process in lock(&PROCESSES).iter().filter_map(Weak::upgrade) {
+        let _ = lock(&process).kill();
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// This program, called with `arguments`; it dies with the caller and hears nothing of its terminal.
@@ -32,11 +57,11 @@ pub(super) fn command(arguments: &[&std::ffi::OsStr]) -> Result<Command> {
     let program = std::env::current_exe().context("cannot find this program's file")?;
     let mut command = Command::new(program);
     command.args(arguments).process_group(0);
-    // SAFETY: prctl is async-signal-safe and touches no memory of this process.
+    // SAFETY: prctl and what changes the mask of signals are async-signal-safe and touch no memory of this process.
     unsafe {
         command.pre_exec(|| {
             libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
-            Ok(())
+            interrupt::mask(libc::SIG_UNBLOCK)
         });
     }
     Ok(command)
@@ -73,57 +98,50 @@ impl Server {
         if std::env::var_os("FLASHNET_LOG").is_none() {
             command.env("FLASHNET_LOG", "error");
         }
-        let (child, line) = spawn(command)?;
+        let mount = MountPoint(mount.map(Path::to_owned));
+        let (process, line) = Process::spawn(command)?;
         let ready: serde_json::Value = serde_json::from_str(&line)?;
         let address = ready["address"].as_str().unwrap_or_default().parse()?;
         Ok(Self {
-            child,
+            process,
+            _mount: mount,
             address,
             started_in: start.elapsed(),
-            mount: mount.map(Path::to_owned),
         })
     }
 
     /// Starts the server side of a comparison.
     pub(super) fn comparison(arguments: &[&std::ffi::OsStr]) -> Result<Self> {
-        let start = Instant::now();
-        let mut all: Vec<&std::ffi::OsStr> = vec!["perf-server".as_ref()];
-        all.extend(arguments);
-        let (child, line) = spawn(command(&all)?)?;
-        Ok(Self {
-            child,
-            address: line.trim().parse()?,
-            started_in: start.elapsed(),
-            mount: None,
-        })
+        Self::perf_server(arguments, None)
     }
 
     /// Starts a server that mounts the file system of zeros at `dir`.
     pub(super) fn null(dir: &Path) -> Result<Self> {
-        let arguments = [
-            "perf-server".as_ref(),
-            "--null-mount".as_ref(),
-            dir.as_os_str(),
-        ];
+        Self::perf_server(&["--null-mount".as_ref(), dir.as_os_str()], Some(dir))
+    }
+
+    fn perf_server(arguments: &[&std::ffi::OsStr], mount: Option<&Path>) -> Result<Self> {
         let start = Instant::now();
-        let (child, line) = spawn(command(&arguments)?)?;
+        let mut all: Vec<&std::ffi::OsStr> = vec!["perf-server".as_ref()];
+        all.extend(arguments);
+        let mount = MountPoint(mount.map(Path::to_owned));
+        let (process, line) = Process::spawn(command(&all)?)?;
         Ok(Self {
-            child,
+            process,
+            _mount: mount,
             address: line.trim().parse()?,
             started_in: start.elapsed(),
-            mount: Some(dir.to_owned()),
         })
     }
 
     /// Its process.
     pub(super) fn pid(&self) -> u32 {
-        self.child.id()
+        lock(&self.process.0).id()
     }
 
     /// Kills it at whatever it is doing.
     pub(super) fn kill(&mut self) -> Result<()> {
-        self.child.kill()?;
-        let status = self.child.wait()?;
+        let status = self.process.kill()?;
         if status.signal() != Some(libc::SIGKILL) {
             bail!("the server had ended by itself: {status}");
         }
@@ -132,16 +150,15 @@ impl Server {
 
     /// Asks it to end, and waits until it has.
     pub(super) fn stop(self) -> Result<()> {
-        // SAFETY: sends a signal to a child that has not been waited for, so the number is still its own.
-        unsafe { libc::kill(self.child.id() as i32, libc::SIGTERM) };
+        self.process.terminate()?;
         self.ended()
     }
 
     /// Waits until it has ended, as it has been asked to.
-    pub(super) fn ended(mut self) -> Result<()> {
+    pub(super) fn ended(self) -> Result<()> {
         let start = Instant::now();
         loop {
-            if let Some(status) = self.child.try_wait()? {
+            if let Some(status) = lock(&self.process.0).try_wait()? {
                 if !status.success() {
                     bail!("the server ended with {status}");
                 }
@@ -155,47 +172,67 @@ impl Server {
     }
 }
 
-impl Drop for Server {
-    fn drop(&mut self) {
-        if matches!(self.child.try_wait(), Ok(None)) {
-            let _ = self.child.kill();
-            let _ = self.child.wait();
+impl Process {
+    /// Starts a server and reads its first line, which says that it is ready.
+    fn spawn(mut command: Command) -> Result<(Self, String)> {
+        let mut child = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .context("cannot start a server process")?;
+        let output = child.stdout.take().context("no pipe from the server")?;
+        let process = Self(Arc::new(Mutex::new(child)));
+        let mut all = lock(&PROCESSES);
+        all.retain(|process| process.strong_count() > 0);
+        all.push(Arc::downgrade(&process.0));
+        drop(all);
+        let (sender, receiver) = std::sync::mpsc::sync_channel(1);
+        std::thread::spawn(move || {
+            let mut reader = BufReader::new(output);
+            let mut line = String::new();
+            let read = reader.read_line(&mut line).map(|_| line);
+            let _ = sender.send(read);
+            // Whatever it prints later must not fill the pipe.
+            let _ = std::io::copy(&mut reader, &mut std::io::sink());
+        });
+        let line = receiver.recv_timeout(START);
+        match line {
+            Ok(Ok(line)) if !line.is_empty() => Ok((process, line)),
+            Ok(_) => {
+                let status = lock(&process.0).wait()?;
+                bail!("the server did not start ({status})")
+            }
+            Err(_) => bail!("the server did not start within {} s", START.as_secs()),
         }
-        if let Some(dir) = &self.mount {
-            // Fails when the server has unmounted by itself, as it should have.
-            let _ = detach(dir);
+    }
+
+    fn kill(&self) -> Result<ExitStatus> {
+        let mut child = lock(&self.0);
+        child.kill()?;
+        Ok(child.wait()?)
+    }
+
+    fn terminate(&self) -> Result<()> {
+        let mut child = lock(&self.0);
+        if child.try_wait()?.is_none() {
+            // SAFETY: sends a signal to a child that has not been waited for, so the number is still its own.
+            unsafe { libc::kill(child.id() as i32, libc::SIGTERM) };
         }
+        Ok(())
     }
 }
 
-/// Starts a server and reads its first line, which says that it is ready.
-fn spawn(mut command: Command) -> Result<(Child, String)> {
-    let mut child = command
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .spawn()
-        .context("cannot start a server process")?;
-    let output = child.stdout.take().context("no pipe from the server")?;
-    let (sender, receiver) = std::sync::mpsc::sync_channel(1);
-    std::thread::spawn(move || {
-        let mut reader = BufReader::new(output);
-        let mut line = String::new();
-        let read = reader.read_line(&mut line).map(|_| line);
-        let _ = sender.send(read);
-        // Whatever it prints later must not fill the pipe.
-        let _ = std::io::copy(&mut reader, &mut std::io::sink());
-    });
-    let line = receiver.recv_timeout(START);
-    match line {
-        Ok(Ok(line)) if !line.is_empty() => Ok((child, line)),
-        Ok(_) => {
-            let status = child.wait()?;
-            bail!("the server did not start ({status})")
-        }
-        Err(_) => {
-            let _ = child.kill();
-            let _ = child.wait();
-            bail!("the server did not start within {} s", START.as_secs())
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.kill();
+    }
+}
+
+impl Drop for MountPoint {
+    fn drop(&mut self) {
+        if let Some(dir) = &self.0 {
+            // Fails when the server has unmounted by itself, as it should have.
+            let _ = detach(dir);
         }
     }
 }

@@ -33,7 +33,7 @@ pub(super) fn run(options: &ChainCreate, json: bool) -> Result<()> {
         durable: !options.volatile,
     };
     let layout = birth.layout().context("such a group can not be")?;
-    let mut store = super::open(&options.store)?;
+    let mut store = super::open_or_make(&options.store)?;
     let config = Configuration::new(birth, members);
     let put = Request::Put {
         key: CONFIG.to_owned(),

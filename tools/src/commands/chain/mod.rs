@@ -32,7 +32,19 @@ pub(super) fn run(command: &ChainCommand, json: bool) -> Result<()> {
     }
 }
 
+/// Opens a store that is there.
 fn open(store: &StoreOption) -> Result<Box<dyn Store + Send>> {
+    // Opening a file makes what is missing, which is nobody's wish but of those who make a group.
+    if config::file_of(&store.store).is_some_and(|path| !path.exists()) {
+        bail!(
+            "there is no group in {}: create one first, by `flashnet chain create`",
+            store.store
+        );
+    }
+    open_or_make(store)
+}
+
+fn open_or_make(store: &StoreOption) -> Result<Box<dyn Store + Send>> {
     config::open(&store.store).with_context(|| format!("cannot use the store {}", store.store))
 }
 

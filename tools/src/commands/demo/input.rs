@@ -27,10 +27,22 @@ pub(super) struct InputFile {
     pub source: PathBuf,
     /// Its path in the volume, without the leading slash.
     pub name: String,
-    /// Its length.
+    /// Bytes that were copied: the file may become another one meanwhile.
     pub bytes: u64,
-    /// Checksum of its content.
+    /// Checksum of them.
     pub crc32: u32,
+}
+
+impl InputFile {
+    /// Hands out what it holds now, and notes it.
+    fn copy(
+        &mut self,
+        interrupt: &Interrupt,
+        take: impl FnMut(u64, &[u8]) -> Result<()>,
+    ) -> Result<()> {
+        (self.bytes, self.crc32) = scan(&self.source, interrupt, take)?;
+        Ok(())
+    }
 }
 
 /// All files of the demo.
@@ -115,13 +127,11 @@ impl Input {
             if entry.file_type().is_dir() {
                 self.directories.push(name);
             } else if entry.file_type().is_file() {
-                let (bytes, crc32) = checksum(entry.path())
-                    .with_context(|| format!("cannot read {}", entry.path().display()))?;
                 self.files.push(InputFile {
                     source: entry.path().to_owned(),
                     name,
-                    bytes,
-                    crc32,
+                    bytes: 0,
+                    crc32: 0,
                 });
             }
         }
@@ -129,26 +139,19 @@ impl Input {
     }
 
     /// Copies everything below `dir`, as any program would; every file is durable when this returns.
-    pub(super) fn copy_by_posix(&self, dir: &Path, interrupt: &Interrupt) -> Result<Moved> {
+    pub(super) fn copy_by_posix(&mut self, dir: &Path, interrupt: &Interrupt) -> Result<Moved> {
         let mut moved = Moved::start();
         for directory in &self.directories {
             fs::create_dir_all(dir.join(directory))?;
         }
-        let mut chunk = vec![0; CHUNK];
-        for file in &self.files {
-            let mut source = File::open(&file.source)?;
+        for file in &mut self.files {
             let to = dir.join(&file.name);
             let mut made =
                 File::create(&to).with_context(|| format!("cannot create {}", to.display()))?;
-            loop {
-                interrupt.check()?;
-                let n = source.read(&mut chunk)?;
-                if n == 0 {
-                    break;
-                }
-                made.write_all(&chunk[..n])
-                    .with_context(|| format!("cannot write {}", to.display()))?;
-            }
+            file.copy(interrupt, |_, chunk| {
+                made.write_all(chunk)
+                    .with_context(|| format!("cannot write {}", to.display()))
+            })?;
             made.sync_all()?;
             moved.add(file);
         }
@@ -156,7 +159,7 @@ impl Input {
     }
 
     /// Copies everything onto an image that is not being served.
-    pub(super) fn copy_by_library(&self, image: &Path, interrupt: &Interrupt) -> Result<Moved> {
+    pub(super) fn copy_by_library(&mut self, image: &Path, interrupt: &Interrupt) -> Result<Moved> {
         let mut moved = Moved::start();
         let (volume, _) = Volume::open(
             FileDevice::open(image)?,
@@ -170,20 +173,12 @@ impl Input {
             for directory in &self.directories {
                 make(&files, directory, FileKind::Directory)?;
             }
-            let mut chunk = vec![0; CHUNK];
-            for file in &self.files {
+            for file in &mut self.files {
                 let inode = make(&files, &file.name, FileKind::File)?;
-                let mut source = File::open(&file.source)?;
-                let mut at = 0;
-                loop {
-                    interrupt.check()?;
-                    let n = source.read(&mut chunk)?;
-                    if n == 0 {
-                        break;
-                    }
-                    files.write(inode, at, &chunk[..n], WriteOptions::default())?;
-                    at += n as u64;
-                }
+                file.copy(interrupt, |at, chunk| {
+                    files.write(inode, at, chunk, WriteOptions::default())?;
+                    Ok(())
+                })?;
                 moved.add(file);
             }
             files.sync_all()?;
@@ -196,10 +191,8 @@ impl Input {
     pub(super) fn compare_by_posix(&self, dir: &Path, interrupt: &Interrupt) -> Result<Moved> {
         let mut moved = Moved::start();
         for file in &self.files {
-            interrupt.check()?;
             let path = dir.join(&file.name);
-            let (bytes, crc32) =
-                checksum(&path).with_context(|| format!("cannot read {}", path.display()))?;
+            let (bytes, crc32) = scan(&path, interrupt, |_, _| Ok(()))?;
             if (bytes, crc32) != (file.bytes, file.crc32) {
                 bail!("{} does not read back as it was written", path.display());
             }
@@ -244,16 +237,24 @@ fn make<S: contigfs::BlockStore>(files: &Fs<S>, name: &str, kind: FileKind) -> R
     Ok(files.create(parent, name, &node)?.ino)
 }
 
-fn checksum(path: &Path) -> Result<(u64, u32)> {
-    let mut file = File::open(path)?;
+/// Hands a file out in chunks, each with its place; its length and checksum.
+fn scan(
+    path: &Path,
+    interrupt: &Interrupt,
+    mut take: impl FnMut(u64, &[u8]) -> Result<()>,
+) -> Result<(u64, u32)> {
+    let cannot = || format!("cannot read {}", path.display());
+    let mut file = File::open(path).with_context(cannot)?;
     let mut hasher = crc32fast::Hasher::new();
     let mut chunk = vec![0; CHUNK];
     let mut bytes = 0;
     loop {
-        let n = file.read(&mut chunk)?;
+        interrupt.check()?;
+        let n = file.read(&mut chunk).with_context(cannot)?;
         if n == 0 {
             return Ok((bytes, hasher.finalize()));
         }
+        take(bytes, &chunk[..n])?;
         hasher.update(&chunk[..n]);
         bytes += n as u64;
     }

@@ -42,11 +42,12 @@ pub(super) fn run(options: &cli::Demo, json: bool) -> Result<()> {
     let mut report = Report::new(json);
     let result = Demo {
         options,
-        interrupt,
+        interrupt: interrupt.clone(),
         scratch: scratch.path(),
         report: &mut report,
     }
     .run();
+    let result = interrupt.settle(result);
     report.finish(result.is_ok());
     scratch
         .close()
@@ -63,7 +64,7 @@ struct Demo<'a> {
 
 impl Demo<'_> {
     fn run(mut self) -> Result<()> {
-        let input = Input::new(self.options.input.as_deref(), self.scratch, &self.interrupt)?;
+        let mut input = Input::new(self.options.input.as_deref(), self.scratch, &self.interrupt)?;
         let image = self.format()?;
         let mount = self.mount_point()?;
         if mount.is_none() {
@@ -196,8 +197,9 @@ impl Demo<'_> {
             self.interrupt.check()?;
             std::thread::sleep(Duration::from_millis(10));
         }
+        // Whoever loses the target has lost it to the kill only if it knows of that by then.
+        stop.store(true, Ordering::SeqCst);
         server.kill()?;
-        stop.store(true, Ordering::Relaxed);
         let (records, step) = stream
             .join()
             .map_err(|_| anyhow::anyhow!("the stream of writes panicked"))??;

@@ -28,7 +28,7 @@ const IN_FLIGHT: usize = 8;
 pub(super) struct Records(Ledger);
 
 impl Records {
-    /// Writes records until the target dies, which `killed` must confirm.
+    /// Writes records until the target dies, before which `killed` is set.
     pub(super) fn stream(address: SocketAddr, killed: &AtomicBool) -> Result<(Self, Step)> {
         let mut session = Session::connect(address, SessionOptions::default())?;
         let request = Request {
@@ -82,12 +82,7 @@ impl Records {
             end,
             ClientError::Closed { .. } | ClientError::Operation { .. }
         );
-        // The news of the broken connection may arrive before that of the kill.
-        let patience = Instant::now();
-        while !killed.load(Ordering::Relaxed) && patience.elapsed().as_secs() < 5 {
-            std::thread::yield_now();
-        }
-        if !lost || !killed.load(Ordering::Relaxed) {
+        if !lost || !killed.load(Ordering::SeqCst) {
             return Err(end.into());
         }
         let acknowledged = latencies.len();

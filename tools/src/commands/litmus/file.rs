@@ -8,6 +8,7 @@ use anyhow::{Context, Result};
 use tempfile::TempDir;
 
 use crate::cli;
+use crate::commands::interrupt::Interrupt;
 use crate::commands::mkfs;
 use crate::commands::spawn::Server;
 
@@ -24,11 +25,13 @@ pub(super) struct SharedFile {
     scratch: TempDir,
     /// Mappings have the pages of the target.
     pub(super) shares_pages: bool,
+    /// Ends a test before its time.
+    pub(super) interrupt: Interrupt,
 }
 
 impl SharedFile {
     /// Starts a target on a temporary image, with a file of zeros.
-    pub(super) fn serve(options: &cli::Litmus) -> Result<Self> {
+    pub(super) fn serve(options: &cli::Litmus, interrupt: &Interrupt) -> Result<Self> {
         let scratch = match &options.directory {
             Some(directory) => TempDir::with_prefix_in("flashnet-litmus-", directory),
             None => TempDir::with_prefix("flashnet-litmus-"),
@@ -55,6 +58,7 @@ impl SharedFile {
             server,
             scratch,
             shares_pages: options.share_pages,
+            interrupt: interrupt.clone(),
         };
         fs::write(file.path(), vec![0; (PLACE_BYTES * PLACES) as usize])
             .context("cannot make the file")?;

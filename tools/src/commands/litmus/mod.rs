@@ -48,7 +48,7 @@ pub(super) fn run(options: &cli::Litmus, json: bool) -> Result<()> {
     if options.share_pages && unsafe { libc::geteuid() } != 0 {
         bail!("only root may share pages with those who map a file (it takes CAP_SYS_ADMIN)");
     }
-    let file = SharedFile::serve(options)?;
+    let file = SharedFile::serve(options, &interrupt)?;
     let mut report = Report::default();
     let mut place = 0;
     for shape in Shape::ALL {
@@ -58,8 +58,9 @@ pub(super) fn run(options: &cli::Litmus, json: bool) -> Result<()> {
             _ => &UNDIRECTED,
         };
         for &pair in pairs {
+            let outcome = shape.run(&file, pair, place, u64::from(options.rounds));
+            let outcome = interrupt.settle(outcome)?;
             interrupt.check()?;
-            let outcome = shape.run(&file, pair, place, u64::from(options.rounds))?;
             report.add(shape, pair, outcome);
             place += 1;
         }

@@ -62,7 +62,7 @@ impl Show {
     /// Runs the rounds, numbered from 1.
     fn play(&self, step: &Step, mut round: impl FnMut(u64) -> Result<()>) -> Result<()> {
         let mut number = 0;
-        while number < self.rounds || !self.was_looked_at() && !step.has_failed() {
+        while (number < self.rounds || !self.was_looked_at()) && !step.is_off() {
             number += 1;
             round(number)?;
         }
@@ -167,7 +167,7 @@ fn two<A: Send, B: Send>(
     first: (Way, impl FnOnce(&mut dyn Party, &Step) -> Result<A> + Send),
     second: (Way, impl FnOnce(&mut dyn Party, &Step) -> Result<B> + Send),
 ) -> Result<(A, B)> {
-    let step = &Step::new(2);
+    let step = &Step::new(2, &file.interrupt);
     thread::scope(|scope| {
         let one = scope.spawn(move || {
             step.run(|| {
@@ -220,7 +220,7 @@ fn first_fault(file: &SharedFile, from: Way, to: Way, at: u64, rounds: u64) -> R
     };
     let look = move |_: &mut dyn Party, step: &Step| {
         let mut outcome = Outcome::default();
-        while !show.is_over() && !step.has_failed() {
+        while !show.is_over() && !step.is_off() {
             let mut party = to.open(file)?;
             party.load(at)?;
             for _ in 0..3 {
@@ -249,7 +249,7 @@ fn message_passing(file: &SharedFile, from: Way, to: Way, at: u64, rounds: u64) 
     };
     let look = move |party: &mut dyn Party, step: &Step| {
         let (mut outcome, mut last) = (Outcome::default(), 0);
-        while !step.has_failed() {
+        while !step.is_off() {
             let over = show.is_over();
             let flag = party.load(at + Y)?;
             let message = party.load(at + X)?;
@@ -304,7 +304,7 @@ fn false_sharing(
     rounds: u64,
 ) -> Result<Outcome> {
     let ways: Vec<Way> = [[first; SHARERS], [second; SHARERS]].concat();
-    let step = &Step::new(ways.len());
+    let step = &Step::new(ways.len(), &file.interrupt);
     let finished = &AtomicU64::new(0);
     thread::scope(|scope| {
         let threads: Vec<_> = (0u64..)
@@ -353,7 +353,7 @@ fn share(
         if last == rounds {
             finished.fetch_add(1, Ordering::SeqCst);
         }
-        if step.has_failed() {
+        if step.is_off() {
             break;
         }
         party.rest();
@@ -374,7 +374,7 @@ fn torn_store(file: &SharedFile, from: Way, to: Way, at: u64, rounds: u64) -> Re
     };
     let look = move |party: &mut dyn Party, step: &Step| {
         let mut outcome = Outcome::default();
-        while !show.is_over() && !step.has_failed() {
+        while !show.is_over() && !step.is_off() {
             let value = party.load(at)?;
             show.look(&mut outcome, value != (value & 0xffff) * QUARTERS);
             party.rest();

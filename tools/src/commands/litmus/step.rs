@@ -4,21 +4,34 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use anyhow::{Result, bail};
 
+use crate::commands::interrupt::Interrupt;
+
 /// A number of threads in step.
 #[derive(Debug)]
 pub(super) struct Step {
     threads: u64,
     arrived: AtomicU64,
     failed: AtomicBool,
+    interrupt: Interrupt,
+}
+
+/// Dropped, it tells of a failure.
+struct Failure<'a>(&'a AtomicBool);
+
+impl Drop for Failure<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
 }
 
 impl Step {
     /// For so many threads.
-    pub(super) fn new(threads: usize) -> Self {
+    pub(super) fn new(threads: usize, interrupt: &Interrupt) -> Self {
         Self {
             threads: threads as u64,
             arrived: AtomicU64::new(0),
             failed: AtomicBool::new(false),
+            interrupt: interrupt.clone(),
         }
     }
 
@@ -27,7 +40,8 @@ impl Step {
         let ticket = self.arrived.fetch_add(1, Ordering::SeqCst);
         let all = (ticket / self.threads + 1) * self.threads;
         while self.arrived.load(Ordering::SeqCst) < all {
-            if self.has_failed() {
+            self.interrupt.check()?;
+            if self.failed.load(Ordering::SeqCst) {
                 bail!("another party failed");
             }
             std::thread::yield_now();
@@ -35,17 +49,16 @@ impl Step {
         Ok(())
     }
 
-    /// Runs the work of one thread; when it fails, the others learn of it.
+    /// Runs the work of one thread; when it fails, or panics, the others learn of it.
     pub(super) fn run<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<T> {
-        let result = work();
-        if result.is_err() {
-            self.failed.store(true, Ordering::SeqCst);
-        }
-        result
+        let failure = Failure(&self.failed);
+        let done = work()?;
+        std::mem::forget(failure);
+        Ok(done)
     }
 
-    /// Whether a thread has failed.
-    pub(super) fn has_failed(&self) -> bool {
-        self.failed.load(Ordering::SeqCst)
+    /// Whether there is no use in going on: a thread has failed, or the user wants the command to end.
+    pub(super) fn is_off(&self) -> bool {
+        self.failed.load(Ordering::SeqCst) || self.interrupt.check().is_err()
     }
 }

@@ -5,6 +5,7 @@ use std::convert::Infallible;
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
 use std::thread::sleep;
 use std::time::Duration;
 
@@ -86,9 +87,25 @@ impl Churn {
     pub(super) fn live(&mut self, life: &Life) -> Result<Counts> {
         self.counts = Counts::default();
         match self.work(life) {
-            Err(error) if error.is::<io::Error>() && life.explains() => Ok(self.counts),
-            Err(error) => Err(error.context("files")),
+            Err(error) if self.is_gone(&error) && life.is_ending() => Ok(self.counts),
+            Err(error) => {
+                life.found.store(true, Ordering::SeqCst);
+                Err(error.context("files"))
+            }
             Ok(()) => Ok(self.counts),
+        }
+    }
+
+    /// Whether the volume was not there any more; what it has answered is another matter.
+    fn is_gone(&self, error: &anyhow::Error) -> bool {
+        let Some(error) = error.downcast_ref::<io::Error>() else {
+            return false;
+        };
+        match error.raw_os_error() {
+            Some(libc::ENOTCONN | libc::ECONNABORTED | libc::ENODEV) => true,
+            // Under a mount point from which the volume has gone nothing is found.
+            Some(libc::ENOENT) => fs::metadata(&self.dir).is_err(),
+            _ => false,
         }
     }
 
@@ -293,6 +310,7 @@ mod tests {
             address: "127.0.0.1:1".parse().expect("an address"),
             ending: AtomicBool::new(ended),
             ended: AtomicBool::new(ended),
+            found: AtomicBool::new(false),
         }
     }
 
@@ -319,6 +337,14 @@ mod tests {
         assert!(churn.live(&life(false)).is_err(), "a strange file");
         fs::remove_file(strange).expect("remove");
         churn.live(&life(true)).expect("all is there again");
+
+        // The end of a target explains that the volume is gone, and not what it has answered.
+        let lost = churn.remove("none").expect_err("no such file");
+        assert!(!churn.is_gone(&lost), "{lost}");
+        for (code, gone) in [(libc::ENOTCONN, true), (libc::EIO, false)] {
+            let error = io::Error::from_raw_os_error(code).into();
+            assert_eq!(churn.is_gone(&error), gone, "{error}");
+        }
 
         churn.doubt = Some(Doubt::Removed("2".into()));
         churn.live(&life(true)).expect("still there");

@@ -29,7 +29,7 @@ use self::churn::Churn;
 use self::memory::Memory;
 use self::report::{Counts, Report};
 use self::writer::Writer;
-use super::interrupt::Interrupt;
+use super::interrupt::{Interrupt, Interrupted};
 use super::mkfs;
 use super::spawn::{self, Server};
 use crate::cli;
@@ -40,8 +40,6 @@ const LIFE: std::ops::Range<f64> = 2.0..30.0;
 const KILLS: (u32, u32) = (2, 3);
 /// Every so many lives the volume is checked while nobody uses it.
 const CHECK_EVERY: u64 = 4;
-/// The news of a broken connection may arrive before that of the kill.
-const NEWS: Duration = Duration::from_secs(5);
 /// Share of the volume that writers have, all together: one in so many bytes.
 const WRITERS_SHARE: u64 = 4;
 
@@ -56,9 +54,10 @@ pub(super) fn run(options: &cli::Soak, json: bool) -> Result<()> {
     .context("cannot make a temporary directory")?;
     let mut soak = Soak::new(options, scratch.path(), seed, interrupt, json)?;
     let result = soak.run();
+    let result = soak.interrupt.settle(result);
     soak.report.finish(&soak.memory, seed, result.is_ok());
     if let Err(error) = &result
-        && !error.is::<super::interrupt::Interrupted>()
+        && !error.is::<Interrupted>()
     {
         scratch.disable_cleanup(true);
         eprintln!("the image is kept in {}", scratch.path().display());
@@ -73,6 +72,8 @@ struct Life {
     ending: AtomicBool,
     /// It has ended.
     ended: AtomicBool,
+    /// Somebody has found something: others may wait for a target that does not answer any more.
+    found: AtomicBool,
 }
 
 impl Life {
@@ -80,14 +81,10 @@ impl Life {
         self.ended.load(Ordering::Relaxed)
     }
 
-    /// Whether the end of the target explains that something stopped working; the news of it may be late.
-    fn explains(&self) -> bool {
-        let start = Instant::now();
-        let is_ending = || self.ending.load(Ordering::Relaxed);
-        while !is_ending() && start.elapsed() < NEWS {
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        is_ending()
+    /// Whether the target was about to end, and that explains that it was gone. This is known before the target is
+    /// touched: whoever has lost it earlier has found something.
+    fn is_ending(&self) -> bool {
+        self.ending.load(Ordering::SeqCst)
     }
 }
 
@@ -144,7 +141,7 @@ impl Soak {
         Ok(Self {
             image,
             mount,
-            end: Instant::now() + options.duration.into(),
+            end: Instant::now() + *options.duration,
             writers,
             churn,
             memory: Memory::default(),
@@ -167,7 +164,7 @@ impl Soak {
                 .with_context(|| format!("life {number}"))?;
             let checked = last || number % CHECK_EVERY == 0;
             if checked {
-                self.fsck()?;
+                self.fsck(!kill)?;
             }
             let end = match (kill, checked) {
                 (true, false) => "killed",
@@ -180,6 +177,7 @@ impl Soak {
                 break;
             }
         }
+        ensure!(self.report.shows_something(), "nothing was done");
         self.memory.judge()
     }
 
@@ -189,12 +187,13 @@ impl Soak {
         let mut server = Server::target(&self.image, self.mount.as_deref(), &[])?;
         let life = Life {
             address: server.address,
-            ending: AtomicBool::new(last),
+            ending: AtomicBool::new(false),
             ended: AtomicBool::new(last),
+            found: AtomicBool::new(false),
         };
         let (writers, churn) = (&mut self.writers, &mut self.churn);
         let (interrupt, memory) = (&self.interrupt, &mut self.memory);
-        std::thread::scope(|scope| {
+        let done = std::thread::scope(|scope| {
             let life = &life;
             let mut workers = Vec::new();
             for writer in writers {
@@ -207,11 +206,8 @@ impl Soak {
             let mut interrupted = Ok(());
             // Who finishes by himself has found something, or has checked all there is to check.
             let wait = |done: usize| {
-                if last {
-                    done < workers.len()
-                } else {
-                    done == 0
-                }
+                let all = if last { workers.len() } else { 1 };
+                done < all && !life.found.load(Ordering::SeqCst)
             };
             while (last || start.elapsed() < length) && interrupted.is_ok() {
                 if !wait(workers.iter().filter(|w| w.is_finished()).count()) {
@@ -222,8 +218,11 @@ impl Soak {
                 interrupted = interrupt.check();
             }
             let resident = memory.end_life();
-            life.ending.store(true, Ordering::Relaxed);
-            let end = if kill { server.kill() } else { server.stop() };
+            life.ending.store(true, Ordering::SeqCst);
+            let end = match kill || interrupted.is_err() {
+                true => server.kill(),
+                false => server.stop(),
+            };
             life.ended.store(true, Ordering::Relaxed);
             let mut counts = Counts::default();
             let mut results = Ok(());
@@ -234,20 +233,31 @@ impl Soak {
                     Err(_) => bail!("a worker panicked"),
                 }
             }
-            interrupted?;
-            results?;
-            end?;
+            match (results, end) {
+                // A target that had ended by itself is why others found it gone.
+                (Err(found), Err(end)) => return Err(found.context(format!("{end:#}"))),
+                (results, end) => results.and(end).and(interrupted)?,
+            }
             Ok((counts, resident))
-        })
+        })?;
+        if !kill {
+            self.writers.iter_mut().for_each(Writer::ended_in_order);
+        }
+        Ok(done)
     }
 
-    /// Has the volume checked while nobody uses it.
-    fn fsck(&self) -> Result<()> {
-        let arguments = ["fsck".as_ref(), self.image.as_os_str()];
+    /// Has the volume checked while nobody uses it. One whose target has ended in order was shut down.
+    fn fsck(&self, in_order: bool) -> Result<()> {
+        let arguments = ["--json".as_ref(), "fsck".as_ref(), self.image.as_os_str()];
         let output = spawn::command(&arguments)?.output()?;
         let said = String::from_utf8_lossy(&output.stdout).into_owned()
             + &String::from_utf8_lossy(&output.stderr);
         ensure!(output.status.success(), "fsck: {said}");
+        let report: serde_json::Value = serde_json::from_slice(&output.stdout)?;
+        ensure!(
+            !in_order || report["clean"] == true,
+            "the target ended in order, and the volume was not shut down: {said}"
+        );
         Ok(())
     }
 }

@@ -122,6 +122,11 @@ impl Report {
         }
     }
 
+    /// Whether records were acknowledged, and what was acknowledged was looked for.
+    pub(super) fn shows_something(&self) -> bool {
+        self.lives > 1 && self.sum.acknowledged > 0
+    }
+
     /// The sum.
     pub(super) fn finish(&self, memory: &Memory, seed: u64, ok: bool) {
         let (first, later) = memory.peaks();

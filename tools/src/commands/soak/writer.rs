@@ -1,11 +1,12 @@
 //! A client that writes records over RDMA, and knows what must be there.
 
 use std::collections::VecDeque;
+use std::sync::atomic::Ordering;
 
 use anyhow::{Context, Result, ensure};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
-use softrdma::{Buffer, LocalSlice, Operation, Source, WorkRequest, WrId};
+use softrdma::{Buffer, CloseReason, LocalSlice, Operation, Source, Status, WorkRequest, WrId};
 
 use super::Life;
 use super::report::Counts;
@@ -17,6 +18,21 @@ use crate::control::{FLAG_CREATE, FLAG_TRUNCATE, FLAG_WRITE, Op, Request};
 const IN_FLIGHT: u64 = 16;
 /// Of a hundred writes, so many go through the sync STag.
 const SYNC_PERCENT: u32 = 60;
+
+/// Whether the target was not there any more; what it has answered is another matter.
+fn is_gone(error: &anyhow::Error) -> bool {
+    match error.downcast_ref() {
+        Some(ClientError::Closed { reason, .. }) => !matches!(
+            reason,
+            CloseReason::TerminateReceived(_)
+                | CloseReason::TerminateSent(_)
+                | CloseReason::Storage(_)
+        ),
+        Some(ClientError::Operation { status, .. }) => *status == Status::Flushed,
+        Some(ClientError::Connect { .. }) => true,
+        _ => false,
+    }
+}
 
 /// A client with a file of its own.
 #[derive(Debug)]
@@ -49,9 +65,19 @@ impl Writer {
     pub(super) fn live(&mut self, life: &Life) -> Result<Counts> {
         self.counts = Counts::default();
         match self.work(life) {
-            Err(error) if error.is::<ClientError>() && life.explains() => Ok(self.counts),
-            Err(error) => Err(error.context(self.path.clone())),
+            Err(error) if is_gone(&error) && life.is_ending() => Ok(self.counts),
+            Err(error) => {
+                life.found.store(true, Ordering::SeqCst);
+                Err(error.context(self.path.clone()))
+            }
             Ok(()) => Ok(self.counts),
+        }
+    }
+
+    /// The target has ended in order: it keeps what was visible, durable or not.
+    pub(super) fn ended_in_order(&mut self) {
+        for (slot, &version) in (0..).zip(&self.current) {
+            self.ledger.acknowledge(slot, version);
         }
     }
 
@@ -108,6 +134,12 @@ impl Writer {
             all.extend_from_slice(bytes);
             Ok(())
         })?;
+        ensure!(
+            all.len() as u64 == self.ledger.bytes(),
+            "a READ of {} bytes gave {}",
+            self.ledger.bytes(),
+            all.len()
+        );
         for (slot, found) in (0..).zip(all.chunks(RECORD)) {
             let version = self.ledger.judge(slot, found)?;
             self.ledger.acknowledge(slot, version);
@@ -173,5 +205,31 @@ impl Writer {
         );
         self.counts.read += 1;
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use softrdma::PageError;
+
+    /// The end of a target explains a lost connection, and not what it has answered (I1).
+    #[test]
+    fn an_answer_is_no_lost_connection() {
+        let address = "127.0.0.1:1".parse().expect("an address");
+        let closed = |reason| ClientError::Closed { address, reason };
+        let refused = ClientError::Refused {
+            status: libc::ENOENT,
+            message: "no such file".into(),
+        };
+        for (error, gone) in [
+            (closed(CloseReason::Lost), true),
+            (closed(CloseReason::Graceful), true),
+            (closed(CloseReason::Storage(PageError::Media)), false),
+            (refused, false),
+        ] {
+            let error = error.into();
+            assert_eq!(is_gone(&error), gone, "{error}");
+        }
     }
 }

@@ -22,6 +22,10 @@ const READ_PERCENT: u32 = 30;
 pub(super) struct Stage {
     /// Grows each time before something is done to the target; the last value tells to end.
     pub(super) act: AtomicU64,
+    /// Grows each time before the target is killed.
+    pub(super) kills: AtomicU64,
+    /// Grows each time when it has been.
+    pub(super) killed: AtomicU64,
 }
 
 impl Stage {
@@ -48,6 +52,7 @@ enum Under {
         slot: u64,
         version: u64,
         sync: bool,
+        killed: u64,
     },
     Read {
         slot: u64,
@@ -58,6 +63,22 @@ enum Under {
     },
 }
 
+/// The last version of a slot that was acknowledged, durable or not: a target that ends in order keeps it, a killed one may
+/// lose it.
+#[derive(Clone, Copy, Debug, Default)]
+struct Visible {
+    version: u64,
+    /// As often the target had been killed before it was sent.
+    killed: u64,
+}
+
+impl Visible {
+    /// Whether a READ that has just ended may have found this version.
+    fn allows(self, found: u64, stage: &Stage) -> bool {
+        found >= self.version || stage.kills.load(Ordering::SeqCst) > self.killed
+    }
+}
+
 /// A client.
 #[derive(Debug)]
 pub(super) struct Client {
@@ -65,6 +86,7 @@ pub(super) struct Client {
     file: FileNo,
     told: RemoteFile,
     ledger: Ledger,
+    visible: Vec<Visible>,
     rng: SmallRng,
     depth: usize,
     under: Vec<(OpId, Under)>,
@@ -102,6 +124,7 @@ impl Client {
             channel,
             file,
             told,
+            visible: vec![Visible::default(); ledger.slots() as usize],
             ledger,
             rng: SmallRng::seed_from_u64(seed),
             depth,
@@ -120,9 +143,9 @@ impl Client {
                 break;
             }
             while self.under.len() < self.depth {
-                self.submit()?;
+                self.submit(stage)?;
             }
-            self.acknowledge()?;
+            self.acknowledge(stage)?;
             let arrived = Instant::now();
             if self.channel.connections() != connections {
                 self.counts.reconnections += self.channel.connections() - connections;
@@ -136,13 +159,13 @@ impl Client {
                 // Once for each thing that was done, everything is read again, by what was told before it.
                 if act != now {
                     act = now;
-                    self.judge()?;
+                    self.judge(stage)?;
                 }
             }
             last = Instant::now();
         }
-        self.drain()?;
-        self.judge()?;
+        self.drain(stage)?;
+        self.judge(stage)?;
         let told = self.channel.file(self.file);
         ensure!(
             (told.stag, told.stag_sync, told.to, told.length)
@@ -158,7 +181,7 @@ impl Client {
         Ok(self.counts)
     }
 
-    fn submit(&mut self) -> Result<()> {
+    fn submit(&mut self, stage: &Stage) -> Result<()> {
         let slot = self.rng.random_range(0..self.ledger.slots());
         let offset = slot * RECORD as u64;
         let dice = self.rng.random_range(0..100);
@@ -167,12 +190,14 @@ impl Client {
             (id, Under::Read { slot })
         } else {
             let sync = dice < READ_PERCENT + SYNC_PERCENT;
+            let killed = stage.killed.load(Ordering::SeqCst);
             let (version, record) = self.ledger.send(slot);
             let id = self.channel.write(self.file, offset, &record, sync)?;
             let under = Under::Write {
                 slot,
                 version,
                 sync,
+                killed,
             };
             (id, under)
         };
@@ -180,7 +205,7 @@ impl Client {
         Ok(())
     }
 
-    fn acknowledge(&mut self) -> Result<()> {
+    fn acknowledge(&mut self, stage: &Stage) -> Result<()> {
         let done = self
             .channel
             .acknowledged()?
@@ -199,20 +224,22 @@ impl Client {
                     slot,
                     version,
                     sync,
+                    killed,
                 },
                 _,
             ) => {
+                self.visible[slot as usize] = Visible { version, killed };
                 if sync {
                     self.ledger.acknowledge(slot, version);
                     self.counts.synced += 1;
                 }
             }
             (Under::Read { slot }, Some(found)) => {
-                self.ledger.judge(slot, &found)?;
+                self.judge_slot(slot, &found, stage)?;
                 self.counts.read += 1;
             }
             (Under::Judge { slot }, Some(found)) => {
-                self.ledger.judge(slot, &found)?;
+                self.judge_slot(slot, &found, stage)?;
                 self.counts.judged += 1;
             }
             (under, None) => anyhow::bail!("{under:?} has read nothing"),
@@ -220,23 +247,61 @@ impl Client {
         Ok(())
     }
 
-    fn drain(&mut self) -> Result<()> {
+    /// What was acknowledged is there: what is durable always, the rest if the target was not killed since.
+    fn judge_slot(&self, slot: u64, found: &[u8], stage: &Stage) -> Result<()> {
+        let version = self.ledger.judge(slot, found)?;
+        let visible = self.visible[slot as usize];
+        ensure!(
+            visible.allows(version, stage),
+            "slot {slot}: version {} was acknowledged, {version} is there, and the target was not killed",
+            visible.version
+        );
+        Ok(())
+    }
+
+    fn drain(&mut self, stage: &Stage) -> Result<()> {
         while !self.under.is_empty() {
-            self.acknowledge()?;
+            self.acknowledge(stage)?;
         }
         Ok(())
     }
 
     /// Reads every slot, and checks that what was acknowledged is there.
-    fn judge(&mut self) -> Result<()> {
+    fn judge(&mut self, stage: &Stage) -> Result<()> {
         for slot in 0..self.ledger.slots() {
             if self.under.len() >= self.depth {
-                self.acknowledge()?;
+                self.acknowledge(stage)?;
             }
             let offset = slot * RECORD as u64;
             let id = self.channel.read(self.file, offset, RECORD)?;
             self.under.push((id, Under::Judge { slot }));
         }
-        self.drain()
+        self.drain(stage)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A version that was acknowledged, durable or not, is lost only if the target was killed since it was sent; a kill that
+    /// is under way at that time may be later.
+    #[test]
+    fn only_a_kill_takes_away_what_was_visible() {
+        let stage = Stage::default();
+        let kill = || stage.kills.fetch_add(1, Ordering::SeqCst);
+        let killed = || stage.killed.fetch_add(1, Ordering::SeqCst);
+        let now = || Visible {
+            version: 5,
+            killed: stage.killed.load(Ordering::SeqCst),
+        };
+        let first = now();
+        assert!(first.allows(5, &stage) && first.allows(6, &stage));
+        assert!(!first.allows(4, &stage));
+        kill();
+        let under_way = now();
+        assert!(first.allows(4, &stage) && under_way.allows(4, &stage));
+        killed();
+        assert!(under_way.allows(4, &stage) && !now().allows(4, &stage));
     }
 }

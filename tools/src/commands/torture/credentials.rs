@@ -15,7 +15,7 @@ use tempfile::TempDir;
 use super::client::{Client, Counts, Stage};
 use crate::cli::torture as options;
 use crate::client::Identity;
-use crate::commands::interrupt::Interrupt;
+use crate::commands::interrupt::{Interrupt, Interrupted};
 use crate::commands::spawn::Server;
 use crate::commands::{mkfs, show};
 use crate::credentials::token::to_text;
@@ -34,13 +34,13 @@ pub(super) fn run(options: &options::Credentials, json: bool) -> Result<()> {
     }
     .context("cannot make a temporary directory")?;
     let result = Torture::new(options, scratch.path(), seed).and_then(|t| t.run(&interrupt));
-    match result {
+    match interrupt.settle(result) {
         Ok(report) => {
             report.print(options, seed, json);
             Ok(())
         }
         Err(error) => {
-            if !error.is::<crate::commands::interrupt::Interrupted>() {
+            if !error.is::<Interrupted>() {
                 scratch.disable_cleanup(true);
                 let kept = scratch.path().display();
                 eprintln!("seed {seed}; the image is kept in {kept}");
@@ -192,7 +192,11 @@ impl<'a> Torture<'a> {
                     Err(_) => bail!("a client panicked"),
                 }
             }
-            tortured.and(result)
+            match tortured {
+                // What was found by then was found.
+                Err(error) if error.is::<Interrupted>() => result.and(Err(error)),
+                tortured => tortured.and(result),
+            }
         })?;
         server.stop()?;
         ensure!(
@@ -208,7 +212,9 @@ impl<'a> Torture<'a> {
         stage.act.fetch_add(1, Ordering::Relaxed);
         match act {
             Act::Kill => {
+                stage.kills.fetch_add(1, Ordering::SeqCst);
                 server.kill()?;
+                stage.killed.fetch_add(1, Ordering::SeqCst);
                 *server = self.start(address, false)?;
                 report.restarts.push(server.started_in);
             }

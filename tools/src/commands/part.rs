@@ -1,0 +1,77 @@
+//! A local file on its way: under another name beside its own until all of it has come.
+//!
+//! What is cut off leaves nothing behind, and what was there before stays.
+
+use std::fs::{self, File, Permissions};
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+use signal_hook::low_level::emulate_default_handler;
+
+/// A part of a file. Dropping it removes it.
+#[derive(Debug)]
+pub(super) struct Part {
+    path: PathBuf,
+    to: PathBuf,
+}
+
+impl Part {
+    /// Begins what becomes the file `to`; none if that is something to be written to as it is, a device or a pipe. From now on
+    /// a signal that ends the process removes the part.
+    ///
+    /// # Errors
+    /// If no file can be made beside it.
+    pub(super) fn beside(to: &Path) -> io::Result<Option<(Self, File)>> {
+        let before = match fs::metadata(to) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+            other => Some(other?),
+        };
+        if before.as_ref().is_some_and(|before| !before.is_file()) {
+            return Ok(None);
+        }
+        // A symbolic link stays one.
+        let to = match before {
+            Some(_) => to.canonicalize()?,
+            None => to.to_owned(),
+        };
+        let name = to.file_name().ok_or(io::ErrorKind::InvalidInput)?;
+        let name = format!(
+            ".{}.{:08x}.part",
+            name.to_string_lossy(),
+            rand::random::<u32>()
+        );
+        let path = to.with_file_name(name);
+        let mut signals = Signals::new([SIGHUP, SIGINT, SIGTERM])?;
+        let file = File::create_new(&path)?;
+        let this = Self { path, to };
+        let path = this.path.clone();
+        std::thread::Builder::new().spawn(move || {
+            for signal in &mut signals {
+                let _ = fs::remove_file(&path);
+                let _ = emulate_default_handler(signal);
+            }
+        })?;
+        if let Some(before) = before {
+            file.set_permissions(Permissions::from_mode(before.permissions().mode() & 0o777))?;
+        }
+        Ok(Some((this, file)))
+    }
+
+    /// All of it has come.
+    ///
+    /// # Errors
+    /// If it cannot be given its name.
+    pub(super) fn finish(self) -> io::Result<()> {
+        fs::rename(&self.path, &self.to)
+    }
+}
+
+impl Drop for Part {
+    fn drop(&mut self) {
+        // Fails when it has become the file.
+        let _ = fs::remove_file(&self.path);
+    }
+}
