@@ -253,6 +253,22 @@ fn removed_but_in_use() {
     mount.unmount();
 }
 
+/// I18: a mount that goes while the kernel's last words are being taken (nobody waits for the end of a closed file) has gone in order.
+#[test]
+fn mounts_go_with_files_just_closed() {
+    const ROUNDS: usize = 200;
+    const FILES: usize = 24;
+    let Some(mut mount) = Mount::new(1000) else {
+        return;
+    };
+    for _ in 0..ROUNDS {
+        let open = |n: usize| File::create(mount.path().join(n.to_string())).unwrap();
+        drop((0..FILES).map(open).collect::<Vec<_>>());
+        mount.remount();
+    }
+    mount.unmount();
+}
+
 /// A busy mount says so and stays; a second mount on it is refused with a reason.
 #[test]
 fn busy_mounts() {
