@@ -35,28 +35,20 @@ use std::time::{Duration, Instant};
 use flashnet_reactor::Waker;
 use rand::SeedableRng;
 use rand::rngs::SmallRng;
-use softrdma::{
-    Atomic, Buffer, CloseReason, Completion, LocalSlice, Operation, Placement, Selectivity, Source,
-    WorkRequest, WrId,
-};
+use softrdma::{Atomic, Buffer, CloseReason, Completion};
 
 use crate::backoff::Backoff;
 use crate::control::{FLAG_PERSISTENT, Op, Reply, Request};
 use crate::credentials::SessionBlock;
 use crate::error::ClientError;
 use crate::identity::Identity;
+use crate::operation::{Failure, OpId, Pending, Posted, Refusal, Settled, Work};
 use crate::session::{RemoteFile, Session, SessionOptions};
 
 /// Operations that are not acknowledged, or not taken yet.
 pub const WINDOW_MAX: usize = 64;
-/// Bytes that an atomic operation is about.
-const ATOMIC_BYTES: u64 = 8;
 /// Connections that the target may end because of the oldest operation in the window, before that is given up.
 const FATAL_MAX: u32 = 5;
-
-/// Number of an operation in its channel; grows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct OpId(pub u64);
 
 /// A file of a channel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -83,47 +75,6 @@ impl Default for ChannelOptions {
     }
 }
 
-/// What an operation does.
-#[derive(Clone, Debug)]
-enum Work {
-    /// Through the sync STag or not.
-    Write(Arc<Buffer>, bool),
-    Read(Arc<Buffer>),
-    /// All of the region.
-    Flush,
-    /// And where it was posted, if it was.
-    Atomic(Atomic, Option<Posted>),
-    /// An operation of which is known what became of it on a connection that is lost.
-    Settled(Settled),
-    /// An operation that fails when its turn comes.
-    Failed(Failure),
-}
-
-/// Why an operation fails.
-#[derive(Clone, Debug)]
-enum Failure {
-    /// The target does not let its region be used.
-    Refused(Refusal),
-    /// The target has ended every connection because of it.
-    Terminated(CloseReason),
-}
-
-/// What the target says of a region that it does not let be used: errno and words.
-#[derive(Clone, Debug)]
-struct Refusal {
-    status: i32,
-    message: String,
-}
-
-impl From<Failure> for ClientError {
-    fn from(failure: Failure) -> Self {
-        match failure {
-            Failure::Refused(Refusal { status, message }) => Self::Refused { status, message },
-            Failure::Terminated(reason) => Self::Terminated { reason },
-        }
-    }
-}
-
 /// A file that is open.
 #[derive(Clone, Debug)]
 struct OpenFile {
@@ -137,57 +88,6 @@ impl OpenFile {
         let refused = self.refused.as_ref();
         refused.is_some_and(|refusal| refusal.status == libc::ESTALE)
     }
-}
-
-impl Pending {
-    /// Behind the bytes that it is about.
-    fn end(&self) -> u64 {
-        let length = match &self.work {
-            Work::Write(bytes, _) | Work::Read(bytes) => bytes.len() as u64,
-            Work::Atomic(..) => ATOMIC_BYTES,
-            Work::Flush | Work::Settled(_) | Work::Failed(_) => 0,
-        };
-        self.offset.saturating_add(length)
-    }
-}
-
-impl Work {
-    /// Does it change bytes?
-    fn changes(&self) -> bool {
-        matches!(self, Self::Write(..) | Self::Atomic(..))
-    }
-
-    /// Is nothing left to be posted?
-    fn is_settled(&self) -> bool {
-        matches!(self, Self::Settled(_) | Self::Failed(_))
-    }
-}
-
-/// What became of an operation on a connection that is lost.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Settled {
-    /// Atomic operation: what the word was before, if anybody knows. A WRITE was made.
-    original: Option<u64>,
-    /// In this life the target has said so: it had the effect in its memory then. By the time this is acknowledged, that may be
-    /// over.
-    life: u64,
-}
-
-/// Where an atomic operation was posted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Posted {
-    /// On this connection of the session.
-    connection: u64,
-    /// As the `n`th of them, from 0.
-    n: u64,
-}
-
-#[derive(Clone, Debug)]
-struct Pending {
-    id: OpId,
-    file: FileNo,
-    offset: u64,
-    work: Work,
 }
 
 /// An operation that has been acknowledged.
@@ -441,8 +341,8 @@ impl Channel {
             };
             let pending = &mut self.window[self.posted];
             if let Some(open) = &self.files[pending.file.0] {
-                note_posted(pending, self.block.connection, &mut self.atomics);
-                post(session, &open.region, pending)?;
+                pending.note_posted(self.block.connection, &mut self.atomics);
+                pending.post(session, &open.region)?;
             }
             self.posted += 1;
         }
@@ -772,57 +672,9 @@ fn original(reply: &Reply, n: u64) -> Option<u64> {
     reply.words.get(usize::try_from(at).ok()?).copied()
 }
 
-/// Notes where an atomic operation is about to be posted.
-fn note_posted(pending: &mut Pending, connection: u64, atomics: &mut u64) {
-    if let Work::Atomic(_, posted) = &mut pending.work {
-        *posted = Some(Posted {
-            connection,
-            n: *atomics,
-        });
-        *atomics += 1;
-    }
-}
-
 fn attach_request(file: &RemoteFile) -> Request {
     Request {
         handle: file.stag.0,
         ..Request::new(Op::Attach, "")
     }
-}
-
-/// Posts an operation so that it has exactly one completion, which acknowledges it: a WRITE's is that of a READ.
-fn post(session: &mut Session, file: &RemoteFile, pending: &Pending) -> Result<(), ClientError> {
-    let id = WrId(pending.id.0);
-    let answered = match &pending.work {
-        Work::Read(buffer) => Operation::Read {
-            sink: LocalSlice::whole(buffer),
-            remote: file.at(pending.offset),
-        },
-        Work::Write(bytes, sync) => {
-            let remote = match sync {
-                true => file.at_sync(pending.offset),
-                false => file.at(pending.offset),
-            };
-            let source = Source::Local(LocalSlice::whole(bytes));
-            session.post(WorkRequest {
-                signaled: false,
-                ..WorkRequest::new(id, Operation::Write { source, remote })
-            })?;
-            Operation::Read {
-                sink: LocalSlice::whole(&Buffer::zeroed(0)),
-                remote: file.at(0),
-            }
-        }
-        Work::Flush => Operation::Flush {
-            remote: file.at(0),
-            selectivity: Selectivity::Region,
-            placement: Placement::Persistent,
-        },
-        Work::Atomic(op, _) => Operation::Atomic {
-            remote: file.at(pending.offset),
-            op: *op,
-        },
-        Work::Settled(_) | Work::Failed(_) => return Ok(()),
-    };
-    session.post(WorkRequest::new(id, answered))
 }
