@@ -188,6 +188,11 @@ fn get_is_all_or_nothing() {
     good(&["get", &target.url("/file"), "/dev/null"]);
     assert!(!fs::metadata("/dev/null").unwrap().is_file());
     assert_eq!(here(), ["to"]);
+    // As long as a name can be.
+    let long = dir.join("n".repeat(255));
+    good(&["get", &target.url("/file"), long.to_str().unwrap()]);
+    assert!(fs::read(&long).unwrap() == content);
+    assert_eq!(here().len(), 2);
 }
 
 /// Bytes at any offset and of any length, through both flavours of the STag, read back as written.

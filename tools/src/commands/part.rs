@@ -11,6 +11,9 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use signal_hook::low_level::emulate_default_handler;
 
+/// So much of the name is in that of the part: whole, the longest names would not leave room for the rest.
+const NAME_CHARS: usize = 48;
+
 /// A part of a file. Dropping it removes it.
 #[derive(Debug)]
 pub(super) struct Part {
@@ -38,11 +41,8 @@ impl Part {
             None => to.to_owned(),
         };
         let name = to.file_name().ok_or(io::ErrorKind::InvalidInput)?;
-        let name = format!(
-            ".{}.{:08x}.part",
-            name.to_string_lossy(),
-            rand::random::<u32>()
-        );
+        let begins: String = name.to_string_lossy().chars().take(NAME_CHARS).collect();
+        let name = format!(".{begins}.{:08x}.part", rand::random::<u32>());
         let path = to.with_file_name(name);
         let mut signals = Signals::new([SIGHUP, SIGINT, SIGTERM])?;
         let file = File::create_new(&path)?;
