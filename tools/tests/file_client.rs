@@ -652,6 +652,35 @@ fn a_read_that_is_repeated_does_not_see_later_writes() {
     assert!(target.stop().success());
 }
 
+/// A request comes behind what was asked for before it, also where that waits for something.
+#[test]
+fn a_request_comes_behind_earlier_operations() {
+    if !can_serve() {
+        return;
+    }
+    let image = Image::new("128MiB");
+    let target = image.serve(&[]);
+    let client = Client::connect(target.address).unwrap();
+    let length = 32 << 20;
+    let file = tools::client::aio::File::from(create(&client, "/file", length));
+    for _ in 0..5 {
+        // The write waits for the reads.
+        let read = file.read_at(0, length as usize);
+        let written = file.write_at(b"behind", length - 6);
+        let asked = client.stat("/file").unwrap();
+        assert_eq!(asked.size, length);
+        let mut found = [0; 6];
+        let witness = Client::connect(target.address).unwrap();
+        let seen = witness.open("/file").unwrap();
+        seen.read_at(&mut found, length - 6).unwrap();
+        assert_eq!(&found, b"behind");
+        wait(read).unwrap();
+        wait(written).unwrap();
+        file.blocking().write_at(b"before", length - 6).unwrap();
+    }
+    assert!(target.stop().success());
+}
+
 /// I13: an atomic operation whose answer is lost has taken effect once, is not repeated, and its answer is told on the next
 /// connection; what was asked for before and after it is carried out as if nothing had happened.
 #[test]

@@ -14,7 +14,8 @@
 //! # Invariants
 //! - At most [`WINDOW_MAX`] operations are not taken; what is acknowledged is never posted again.
 //! - What is posted again are READs, WRITEs and FLUSHes, which do no harm if they are executed twice by one who writes his own
-//!   bytes. What changes bytes waits until READs of them have been acknowledged: one that is repeated would find them changed. Of an atomic operation that was posted on a connection that is lost the target is asked first: one that was
+//!   bytes. What changes bytes waits until READs of them have been acknowledged: one that is repeated would find them changed.
+//!   Of an atomic operation that was posted on a connection that is lost the target is asked first: one that was
 //!   executed there is acknowledged in its turn, with the answer that was lost, and one that was not is posted again. A WRITE
 //!   before one that was executed had been made before it, and is not posted again: it could undo what that did. Before
 //!   the next connection is let in, the target has ended the lost one, so what it says stays true. A target that does not
@@ -175,10 +176,15 @@ impl Channel {
         self.window.len()
     }
 
-    /// Asks, and waits for the reply; again on another connection if one is lost. What is asked for may happen twice.
+    /// Asks, and waits for the reply; again on another connection if one is lost. What is asked for may happen twice. It comes behind
+    /// all operations but those that are [held back](Self::holds_back).
     pub fn call(&mut self, request: &Request) -> Result<Reply, ClientError> {
         loop {
-            let result = self.session()?.call(request.clone());
+            self.session()?;
+            let result = match self.post_more() {
+                Ok(()) => self.session()?.call(request.clone()),
+                Err(error) => Err(error),
+            };
             match result {
                 Err(error) if self.passes(&error) => self.lose(&error)?,
                 result => {
@@ -349,6 +355,12 @@ impl Channel {
         Ok(())
     }
 
+    /// Whether operations wait until earlier ones have been acknowledged: because these read what they change, or the target has ended a
+    /// connection and it has to show because of which.
+    pub fn holds_back(&self) -> bool {
+        self.posted < self.window.len()
+    }
+
     /// Whether an operation changes bytes that an earlier one reads.
     fn would_change_what_is_read(&self, at: usize) -> bool {
         let changing = &self.window[at];
@@ -498,6 +510,7 @@ impl Channel {
         {
             self.terminated(reason);
         }
+        self.posted = 0;
         if !self.passes(error) || self.fatal > FATAL_MAX {
             return Err(ClientError::Lost {
                 address: self.addresses[0],
@@ -546,7 +559,6 @@ impl Channel {
                     Ok(session) => {
                         self.made += 1;
                         self.session = Some(session);
-                        self.posted = 0;
                         break;
                     }
                     Err(error)

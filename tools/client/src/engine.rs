@@ -212,9 +212,11 @@ impl<'a> Worker<'a> {
     fn carry_out(&mut self, command: Command) -> Result<(), ClientError> {
         let (submitted, promised) = match command {
             Command::Call(request, promise) => {
+                self.let_all_go()?;
                 return answer(promise, self.channel.call(&request));
             }
             Command::Open(request, promise) => {
+                self.let_all_go()?;
                 let opened = self.channel.open(request).map(|file| self.opened(file));
                 return answer(promise, opened);
             }
@@ -263,6 +265,15 @@ impl<'a> Worker<'a> {
                 Err(ClientError::Ended(why))
             }
         }
+    }
+
+    /// Waits until no operation is held back, which a request would overtake.
+    fn let_all_go(&mut self) -> Result<(), ClientError> {
+        while self.channel.holds_back() {
+            let done = self.channel.acknowledged();
+            self.tell(done)?;
+        }
+        Ok(())
     }
 
     fn opened(&mut self, number: FileNo) -> Opened {
