@@ -174,6 +174,35 @@ fn frozen_and_wiped() {
     judge(&group, load, 3, "freeze of the head, wiped member");
 }
 
+/// I15: all members stand still beyond their leases, as when their machine does: nobody goes on without the others.
+#[test]
+fn all_stand_still() {
+    let mut group = Group::local();
+    group.up(&[]);
+    let mut load = group.load(&[]);
+    let before = group.serves(&[1, 2, 3], "the start of the load");
+    for id in [1, 2, 3] {
+        group.freeze(id);
+    }
+    let gone = |status: &replicas::Status| (1..=3).all(|id| status.state(id) == "gone");
+    group.wait("all leases to end", gone);
+    for id in [1, 2, 3] {
+        group.thaw(id);
+    }
+    load.goes_on("all were thawed");
+    let after = group.serves(&[1, 2, 3], "all were thawed");
+    let smaller = |id: u32| {
+        let log = fs::read_to_string(group.log_of(id)).unwrap();
+        log.lines()
+            .any(|line| line.contains("open epoch=") && !line.contains("members=3"))
+    };
+    assert!(
+        ![1, 2, 3].into_iter().any(smaller),
+        "an epoch with less than three: {before:?} {after:?}"
+    );
+    judge(&group, load, 3, "all stood still");
+}
+
 /// I15: members are added and removed under load.
 #[test]
 fn members_come_and_go() {

@@ -125,6 +125,7 @@ impl Agent {
             period: timing.period,
             patience: timing.patience,
             read_lease: timing.read_lease,
+            silence: timing.silence(),
             slow: place.slow,
             planted: None,
         });

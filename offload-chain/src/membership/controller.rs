@@ -20,6 +20,9 @@ use super::slow::{SlowPolicy, SlowWatch};
 /// For how many periods a member that was doubted once is under suspicion.
 const SUSPECTED: u32 = 1200;
 
+/// Who stands still again and again gives others time to be back for so many leases at most, before it misses those who are not there.
+const GRACE_MAX: u32 = 4;
+
 /// How a controller is to behave.
 #[derive(Clone, Debug)]
 pub struct ControllerSettings {
@@ -29,6 +32,8 @@ pub struct ControllerSettings {
     pub patience: Duration,
     /// At least that of the members.
     pub read_lease: Duration,
+    /// How long others may be silent before they are taken for dead: leases of members and clients last as long.
+    pub silence: Duration,
     /// What to do with slow members.
     pub slow: SlowPolicy,
     #[doc(hidden)]
@@ -77,6 +82,10 @@ pub struct Controller {
     watching: bool,
     /// The last active epoch that is known to be over, and since when that is known.
     over_since: (Epoch, Duration),
+    /// When it last saw what is in the store.
+    seen: Duration,
+    /// Since when who is not there is not missed, and until when.
+    grace: Option<(Duration, Duration)>,
     /// Since when this phase of this epoch is known.
     phase_since: (Epoch, Phase, Duration),
     /// Whose epochs were in doubt because of them: how many, the last one, and when that was.
@@ -146,6 +155,13 @@ impl View {
         config.chain.iter().filter_map(lag).collect()
     }
 
+    /// Whether all have leases who are, or were last, in the group.
+    fn is_complete(&self, config: &Configuration) -> bool {
+        let seats = config.chain.iter().chain(&config.active_chain);
+        let mut members = seats.filter(|seat| config.members.contains(&seat.id));
+        members.all(|seat| self.reports.contains_key(&seat.id)) && self.dead_slots().is_empty()
+    }
+
     /// Slots whose client is gone.
     fn dead_slots(&self) -> Vec<(Slot, Boot)> {
         let slots = self.slots.iter();
@@ -166,6 +182,8 @@ impl Controller {
             next_look: Duration::ZERO,
             watching: false,
             over_since: (Epoch(0), Duration::ZERO),
+            seen: Duration::ZERO,
+            grace: None,
             phase_since: (Epoch(0), Phase::Active, Duration::ZERO),
             suspects: BTreeMap::new(),
             progress: BTreeMap::new(),
@@ -246,6 +264,7 @@ impl Controller {
     /// Decides on one step.
     fn act(&mut self, now: Duration, store: &mut impl Store, view: &View) {
         self.notes.extend(view.bad.iter().cloned().map(Note::Bad));
+        let misses = self.misses(now);
         let Some(config) = &view.configuration else {
             return;
         };
@@ -268,7 +287,11 @@ impl Controller {
             let expect = Expect::Anything;
             self.ask(now, store, Request::Delete { key, expect }, Asked::Other);
         }
-        if let Some((why, without)) = self.new_epoch_wanted(now, view, config) {
+        let wanted = match misses || view.is_complete(config) {
+            true => self.new_epoch_wanted(now, view, config),
+            false => None,
+        };
+        if let Some((why, without)) = wanted {
             if let Some(next) = self.propose(view, config, &without) {
                 self.notes.push(Note::NewEpoch(next.epoch, why));
                 self.put(now, store, view, &next);
@@ -292,6 +315,24 @@ impl Controller {
             }
             self.put(now, store, view, &next);
         }
+    }
+
+    /// Whether who is not there is missed. Who stood still does not know whether the others did, too, all of one machine or for the same
+    /// store: then all leases are over, and the first to come back would go on alone, without a copy. So it gives them time to
+    /// be back; not for ever: whom a store answers late each time has to miss the dead as well.
+    fn misses(&mut self, now: Duration) -> bool {
+        let silence = self.settings.silence;
+        let stood_still = now >= self.seen + silence / 2;
+        self.seen = now;
+        self.grace = match self.grace {
+            None if stood_still => Some((now, now + silence)),
+            Some((since, _)) if stood_still && now < since + silence * GRACE_MAX => {
+                Some((since, now + silence))
+            }
+            Some((_, until)) if now >= until => None,
+            grace => grace,
+        };
+        self.grace.is_none()
     }
 
     /// Whether the present epoch has to end, why, and who is to be left out.
@@ -549,6 +590,7 @@ mod tests {
             period: Duration::from_millis(50),
             patience: Duration::from_millis(200),
             read_lease: Duration::from_millis(300),
+            silence: Duration::from_millis(300),
             slow: SlowPolicy::default(),
             planted: None,
         }
@@ -591,6 +633,33 @@ mod tests {
         }
         config.active_chain.clone_from(&config.chain);
         (view, config)
+    }
+
+    /// A controller that stood still gives the others the time of a lease to be back; one that always does misses them in the end.
+    #[test]
+    fn who_stood_still_misses_nobody_at_once() {
+        let ControllerSettings {
+            period, silence, ..
+        } = settings();
+        let mut controller = Controller::new(settings());
+        let start = Duration::from_secs(1);
+        let mut from = |mut now: Duration, step| {
+            let begun = now;
+            while !controller.misses(now) {
+                now += step;
+            }
+            now - begun
+        };
+        assert_eq!(from(start, period), silence, "it has just started");
+        let later = start + silence + period;
+        assert_eq!(from(later, period), Duration::ZERO);
+        let stood = later + silence;
+        assert_eq!(from(stood, period), silence);
+        let always = from(stood + silence * 2, silence * 2 / 3);
+        assert!(
+            always > silence && always < silence * (GRACE_MAX + 2),
+            "{always:?}"
+        );
     }
 
     /// Whom clients doubt is who holds them up; also if slow members are not to be removed. Nobody, if all are alike.

@@ -387,6 +387,7 @@ impl World {
                 period: PERIOD,
                 patience: PATIENCE,
                 read_lease: READ_LEASE,
+                silence: PERIOD * MISSES,
                 slow: SlowPolicy {
                     remove: true,
                     ..SlowPolicy::default()
