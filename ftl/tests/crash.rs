@@ -73,7 +73,7 @@ fn enumerate(options: &Options, effort: Effort, usual: u64, lives: usize, ops: u
 /// The usual volume: nearly full, collection all the time, two ports.
 #[test]
 fn busy_volume() {
-    let tally = enumerate(&Options::tiny(), Effort::USUAL, 20, 4, 60);
+    let tally = enumerate(&Options::tiny(), Effort::USUAL, 15, 4, 60);
     at_least(tally.states, 20_000);
     // The rare places were visited, not only the broad road.
     for rare in [
@@ -104,7 +104,7 @@ fn sweeping_volume() {
         sweep: Some(14),
         ..Options::tiny()
     };
-    let tally = enumerate(&options, Effort::USUAL, 12, 4, 60);
+    let tally = enumerate(&options, Effort::USUAL, 8, 4, 60);
     at_least(tally.states, 8_000);
     at_least(tally.checkpoints, 100);
 }
@@ -141,7 +141,7 @@ fn cloning_volume() {
             reserving,
             ..Options::tiny()
         };
-        let tally = enumerate(&options, Effort::USUAL, 8, 4, 60);
+        let tally = enumerate(&options, Effort::USUAL, 6, 4, 60);
         at_least(tally.states, 3_000);
         at_least(tally.clones, 100);
     }
@@ -161,7 +161,7 @@ fn clones_of_busy_pages() {
             clone_urges: Some(0),
             ..Options::tiny()
         };
-        let tally = enumerate(&options, Effort::USUAL, 8, 4, 60);
+        let tally = enumerate(&options, Effort::USUAL, 6, 4, 60);
         at_least(tally.states, 3_000);
         at_least(tally.clone_copies, 20);
     }
@@ -180,7 +180,7 @@ fn names_in_rounds() {
             names_max: Some(names),
             ..Options::tiny()
         };
-        let tally = enumerate(&options, Effort::USUAL, 12, 4, 60);
+        let tally = enumerate(&options, Effort::USUAL, 10, 4, 60);
         at_least(tally.states, 3_000);
         at_least(tally.names_left, left);
     }
@@ -206,7 +206,7 @@ fn full_volume() {
         universe_percent: 260,
         ..Options::tiny()
     };
-    let tally = enumerate(&options, Effort::USUAL, 10, 4, 60);
+    let tally = enumerate(&options, Effort::USUAL, 7, 4, 60);
     at_least(tally.states, 3_000);
     at_least(tally.no_space, 1);
 }
@@ -298,7 +298,7 @@ fn all_subsets() {
 /// Devices of an array lose power with caches of their own: what is kept of one says nothing about another.
 #[test]
 fn array() {
-    for (segments, usual) in [(vec![7, 5], 10), (vec![3, 6, 5], 10)] {
+    for (segments, usual) in [(vec![7, 5], 7), (vec![3, 6, 5], 7)] {
         let options = Options {
             array: segments,
             ..Options::tiny()
@@ -327,7 +327,7 @@ fn discarding() {
         ..lone.clone()
     };
     for options in [lone, array] {
-        let tally = enumerate(&options, Effort::USUAL, 8, 4, 60);
+        let tally = enumerate(&options, Effort::USUAL, 6, 4, 60);
         at_least(tally.states, 5_000);
         let discards = ftl::crash_point::ALL.iter().position(|n| *n == "discard");
         at_least(tally.points[discards.expect("a name")], 100);

@@ -62,7 +62,7 @@ fn buffered() {
 #[test]
 fn mapped() {
     fsx(
-        100_000,
+        60_000,
         &[],
         "mapread = 10.0\nmapwrite = 10.0\nfsync = 0.1\nfdatasync = 0.1\n",
     );
@@ -72,7 +72,7 @@ fn mapped() {
 #[test]
 fn with_a_tiny_pool() {
     fsx(
-        100_000,
+        60_000,
         &["--pool", "1MiB"],
         "mapread = 5.0\nmapwrite = 5.0\n",
     );
