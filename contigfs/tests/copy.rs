@@ -1,7 +1,5 @@
 //! Copying by clone: what is moved, what is durable, what is refused.
 
-mod support;
-
 use std::sync::Arc;
 
 use contigfs::{

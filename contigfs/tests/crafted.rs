@@ -5,7 +5,6 @@
 //! `CRAFTED_CASES` and `CRAFTED_SEED` choose more or others.
 
 mod crafting;
-mod support;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;

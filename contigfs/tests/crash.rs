@@ -5,7 +5,6 @@
 //! lies behind the ends of files must never come into sight, and deleting everything must return all space.
 
 mod harness;
-mod support;
 
 use harness::crash::{STEPS, Workload, prepare};
 use support::Dice;

@@ -1,8 +1,6 @@
 //! I7, M5 and crafted images: any byte of the metadata may be anything. The answer is an error, never a panic, and one
 //! damaged grain leaves the rest of the file system usable.
 
-mod support;
-
 use std::sync::Arc;
 
 use contigfs::{
@@ -111,7 +109,7 @@ fn garbage_is_an_error() {
         let store = Arc::new(base.duplicate());
         for _ in 0..1 + dice.below(3) {
             let lba = *dice.pick(&mapped);
-            let garbage: Vec<u8> = (0..4096).map(|_| dice.next() as u8).collect();
+            let garbage: Vec<u8> = (0..4096).map(|_| dice.roll() as u8).collect();
             store.write(ByteAddr::new(lba, 0), &garbage).unwrap();
         }
         exercise(&store);

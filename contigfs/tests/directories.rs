@@ -1,7 +1,5 @@
 //! Directories: hundreds of thousands of names, listings that stay right while names come and go.
 
-mod support;
-
 use std::collections::BTreeSet;
 use std::sync::Arc;
 

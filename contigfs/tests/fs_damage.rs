@@ -1,8 +1,6 @@
 //! I7, M5: damage that a mount must not make worse. What a repair would have saved is still there after a mount, and
 //! what is on the media ends no thread and no program that looks at it.
 
-mod support;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 

@@ -2,7 +2,6 @@
 //! `FUZZ_ROUNDS` says. So what a fuzzer calls is built and run wherever the tests are.
 
 mod crafting;
-mod support;
 
 use std::fs;
 use std::panic::{AssertUnwindSafe, catch_unwind};

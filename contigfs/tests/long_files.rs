@@ -1,7 +1,5 @@
 //! Files of more grains than a store should free at once.
 
-mod support;
-
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 

@@ -1,7 +1,6 @@
 //! I9, functionally: random operations give the same answers and the same tree as a naive oracle.
 
 mod harness;
-mod support;
 
 use harness::model::Run;
 

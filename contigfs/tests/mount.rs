@@ -1,7 +1,5 @@
 //! The mount, through the kernel: what POSIX programs see.
 
-mod support;
-
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, symlink};

@@ -1,7 +1,5 @@
 //! Appends through the kernel.
 
-mod support;
-
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::os::fd::AsRawFd;

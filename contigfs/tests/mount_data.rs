@@ -1,7 +1,5 @@
 //! Space and copies through the kernel: fallocate, holes, clones, and what Linux does not let a FUSE file system see.
 
-mod support;
-
 use std::fs::{self, File, OpenOptions};
 use std::io::Error;
 use std::os::fd::AsRawFd;

@@ -1,7 +1,5 @@
 //! Locks through the kernel: record locks between processes, open-file-description locks, and `flock`.
 
-mod support;
-
 use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;

@@ -1,8 +1,6 @@
 //! Mappings beside stores that go past the kernel's page cache (`docs/coherence.md`). No page is dirty when a mapping is made
 //! or ends: the kernel then waits for the server with the memory map of this very process locked.
 
-mod support;
-
 use std::fs::{File, OpenOptions};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt};

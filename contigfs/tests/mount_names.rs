@@ -1,7 +1,5 @@
 //! Names through the kernel: what they may be, how they are exchanged, and what they lead to.
 
-mod support;
-
 use std::ffi::OsStr;
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};

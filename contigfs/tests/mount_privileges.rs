@@ -1,8 +1,6 @@
 //! Privileges through the kernel: setgid and sticky directories, and what ends setuid and setgid bits, as on other Linux
 //! file systems.
 
-mod support;
-
 use std::fs::{self, File, OpenOptions};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{

@@ -1,7 +1,5 @@
 //! Times through the kernel, when reading renews them, and mounts that nothing can be changed through.
 
-mod support;
-
 use std::fs::{self, File, FileTimes, OpenOptions};
 use std::io::{Read, Write};
 use std::os::fd::AsRawFd;

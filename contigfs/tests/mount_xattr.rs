@@ -1,8 +1,6 @@
 //! Extended attributes and access control lists through the kernel: the rules of xattr(7) and acl(5), against another
 //! file system of this machine where there is one to compare with.
 
-mod support;
-
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::{

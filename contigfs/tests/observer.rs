@@ -1,7 +1,5 @@
 //! What those hear who gave peers access to a file: enough to follow it, whatever happens to it (I9, I11).
 
-mod support;
-
 use std::sync::{Arc, Mutex};
 
 use contigfs::{

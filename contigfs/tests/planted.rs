@@ -2,7 +2,6 @@
 //! one exact way; the same harness that passes without it must find it, or the test fails.
 
 mod harness;
-mod support;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 

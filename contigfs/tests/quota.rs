@@ -2,7 +2,6 @@
 //! any crash. `docs/quotas.md` says what is promised.
 
 mod harness;
-mod support;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,8 +1,6 @@
 //! I1, I9 with relaxed metadata: after a power cut the tree is as it was after one of the last operations, never older than
 //! the last `fsync` of anything, and the checker is content.
 
-mod support;
-
 use std::sync::Arc;
 
 use contigfs::{

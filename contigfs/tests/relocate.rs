@@ -1,8 +1,6 @@
 //! Files that get another range: no data are written for it, and a power cut at any point leaves the file as it was
 //! or as it was to become.
 
-mod support;
-
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};

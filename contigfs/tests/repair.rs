@@ -1,8 +1,6 @@
 //! Repairs: a volume is damaged through its store, put in order, and judged by the checker. Nothing else is lost, and
 //! repairing again changes nothing.
 
-mod support;
-
 use std::collections::BTreeMap;
 use std::sync::Arc;
 

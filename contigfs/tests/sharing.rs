@@ -1,7 +1,6 @@
 //! Files whose pages are shared with those who map them.
 
 mod harness;
-mod support;
 
 use std::sync::Arc;
 

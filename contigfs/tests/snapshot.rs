@@ -1,8 +1,6 @@
 //! Snapshots of the file system: what they show is what was there, whatever happens to the files since (I2, I9), over
 //! crashes, repairs and deleting; and through the kernel. `docs/snapshots.md` says what is promised.
 
-mod support;
-
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;

@@ -1,7 +1,5 @@
 //! "ENOSPC is exact, and deletion always works": fill to the last grain, fail without a trace, delete, get all back.
 
-mod support;
-
 use contigfs::{
     FallocMode, FileKind, FsError, InodeNo, NewNode, RenameMode, SetAttr, StoreError, WriteOptions,
 };

@@ -1,7 +1,5 @@
 //! Many threads at once: no deadlock, no lost update, a clean volume at the end.
 
-mod support;
-
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -103,7 +101,7 @@ fn everything_at_once() {
                             )
                         })),
                         11 => drop(ino.map(|ino| {
-                            let value = vec![dice.next() as u8; dice.below(20_000) as usize];
+                            let value = vec![dice.roll() as u8; dice.below(20_000) as usize];
                             fs.set_xattr(ino, name("user.a"), &value, XattrMode::Set)
                         })),
                         12 => drop(ino.map(|ino| {

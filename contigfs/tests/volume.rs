@@ -1,7 +1,5 @@
 //! The file system over the real translation layer: the same answers as in memory, and I1, I9 through its recovery.
 
-mod support;
-
 use std::sync::Arc;
 
 use contigfs::{
@@ -76,7 +74,7 @@ fn acknowledged_changes_survive() {
             }
             let label = format!("life{life}-{i}");
             let ino = fs.create(ROOT, name(&label), &NewNode::file()).unwrap().ino;
-            let bytes: Vec<u8> = (0..dice.below(40_000)).map(|_| dice.next() as u8).collect();
+            let bytes: Vec<u8> = (0..dice.below(40_000)).map(|_| dice.roll() as u8).collect();
             fs.write(
                 ino,
                 0,
@@ -144,7 +142,7 @@ fn overwriting_for_long() {
         for _ in 0..3000 {
             let len = 1 + dice.below(20_000) as usize;
             let at = dice.below((size - len) as u64) as usize;
-            let byte = dice.next() as u8;
+            let byte = dice.roll() as u8;
             expected[at..at + len].fill(byte);
             fs.write(ino, at as u64, &vec![byte; len], WriteOptions::default())
                 .unwrap();
@@ -230,7 +228,7 @@ fn metadata_step<S: BlockStore>(fs: &Fs<S>, dice: &mut Dice) -> Result<(), FsErr
             )
             .map(drop),
         8 | 9 => {
-            let value = vec![dice.next() as u8; dice.below(20_000) as usize];
+            let value = vec![dice.roll() as u8; dice.below(20_000) as usize];
             fs.set_xattr(ino?, name("user.a"), &value, XattrMode::Set)
         }
         10 => fs.remove_xattr(ino?, name("user.a")),

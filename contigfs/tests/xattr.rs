@@ -1,8 +1,6 @@
 //! Extended attributes and access control lists at the library: what Linux says of them, their cost, and that they go
 //! with their inode.
 
-mod support;
-
 use std::sync::Arc;
 
 use contigfs::{

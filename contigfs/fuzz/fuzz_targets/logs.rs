@@ -2,8 +2,6 @@
 
 #[path = "../../tests/crafting/mod.rs"]
 mod crafting;
-#[path = "../../tests/support/mod.rs"]
-mod support;
 
 use std::sync::LazyLock;
 

@@ -4,7 +4,7 @@ use contigfs::{BlockStore, ByteAddr};
 use ftl::{AtomicBatch, GRAIN_BYTES, Lba, LbaRange};
 
 use super::log_damage::value;
-use crate::support::Dice;
+use support::Dice;
 
 /// First grain of the inode table's hot and of its cold records, and of attributes.
 const HOT: Lba = Lba(1 << 26);
@@ -281,7 +281,7 @@ fn grain(dice: &mut Dice, store: &impl BlockStore) -> Option<String> {
         }
         _ => {
             let mut garbage = [0; GRAIN_BYTES];
-            garbage.fill_with(|| dice.next() as u8);
+            garbage.fill_with(|| dice.roll() as u8);
             put(store, to, &garbage);
             Some(format!("{to} garbage; "))
         }

@@ -12,8 +12,8 @@ use ftl::{
     OpenOptions, Volume,
 };
 
-use crate::support::oracle::DEFAULT;
-use crate::support::{Dice, acl, name};
+use support::oracle::DEFAULT;
+use support::{Dice, acl, name};
 
 const ROOT: InodeNo = InodeNo::ROOT;
 pub const DEVICE_BYTES: usize = 6 << 20;
@@ -144,7 +144,7 @@ pub fn lives() -> Vec<Vec<u8>> {
         if life == 0 {
             Fs::format(&volume, &contigfs::FormatOptions::default()).expect("format");
         }
-        let fs = Fs::mount_with(Arc::clone(&volume), &crate::support::tight()).expect("mount");
+        let fs = Fs::mount_with(Arc::clone(&volume), &support::tight()).expect("mount");
         live(&fs, life);
         drop(fs);
         if life % 2 == 0 {
@@ -161,7 +161,7 @@ pub fn lives() -> Vec<Vec<u8>> {
 /// Three lives of a file system on a store that is nothing but a map, without the last unmount, so that there are files
 /// to be freed and things left to end.
 pub fn files() -> MemStore {
-    let (store, fs) = crate::support::fresh_with(20_000, &crate::support::tight());
+    let (store, fs) = support::fresh_with(20_000, &support::tight());
     for life in 0..3 {
         live(&fs, life);
     }

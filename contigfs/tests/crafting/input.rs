@@ -10,7 +10,7 @@ use ftl::{GRAIN_BYTES, Lba};
 
 use super::use_it::{everything, everything_with_files};
 use super::{fs_damage, image, log_damage};
-use crate::support::Dice;
+use support::Dice;
 
 /// Changes of one image.
 const CHANGES_MAX: usize = 32;

@@ -3,7 +3,7 @@
 use ftl::GRAIN_BYTES;
 
 use super::image::DEVICE_BYTES;
-use crate::support::Dice;
+use support::Dice;
 
 const GRAINS: u64 = (DEVICE_BYTES / GRAIN_BYTES) as u64;
 
@@ -110,7 +110,7 @@ pub fn value(dice: &mut Dice, old: u64) -> u64 {
         8 => dice.below(40),
         9 => dice.below(GRAINS),
         10 => old.wrapping_add(dice.below(64)).wrapping_sub(32),
-        _ => dice.next(),
+        _ => dice.roll(),
     }
 }
 

@@ -10,7 +10,7 @@ use ftl::inspect::Inspector;
 use ftl::{LbaRange, OpenOptions, SegmentId, Volume};
 
 use super::image::{ImageDevice, options, without_rebuild};
-use crate::support::{Dice, name};
+use support::{Dice, name};
 
 const ROOT: InodeNo = InodeNo::ROOT;
 /// Entries that a walk looks at; a crafted directory may have as many as it has room for.
@@ -61,7 +61,7 @@ pub fn use_volume(image: &Arc<Vec<u8>>, dice: &mut Dice) -> Option<Arc<Vec<u8>>>
 /// The same with a file system on any store.
 pub fn use_files<S: BlockStore + 'static>(store: &Arc<S>, dice: &mut Dice) {
     let options = match dice.below(2) {
-        0 => crate::support::tight(),
+        0 => support::tight(),
         _ => contigfs::FsOptions::default(),
     };
     let Ok(fs) = Fs::mount_with(Arc::clone(store), &options) else {
@@ -213,6 +213,6 @@ pub fn everything_with_files(store: &Arc<MemStore>, dice: &mut Dice) {
         assert!(mounted.is_ok(), "what is well can be mounted");
         drop(mounted);
         use_files(&copy, dice);
-        crate::support::assert_clean(&copy);
+        support::assert_clean(&copy);
     }
 }

@@ -3,13 +3,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use crate::support::oracle::{ACCESS, CAPABILITY, DEFAULT, Xattrs, xattrs_of};
-use crate::support::{Dice, acl, content, fresh_with, name, names, tight};
 use contigfs::planted::Bug;
 use contigfs::{
     CopyRange, FallocMode, FileKind, Fs, FsError, FsOptions, InodeNo, MemStore, NewNode,
     RenameMode, SetAttr, SyncScope, WriteOptions, XattrMode,
 };
+use support::oracle::{ACCESS, CAPABILITY, DEFAULT, Xattrs, xattrs_of};
+use support::{Dice, acl, content, fresh_with, name, names, tight};
 
 type TestFs = Fs<Arc<MemStore>>;
 type Answer = Result<(), FsError>;

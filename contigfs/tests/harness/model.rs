@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use crate::support::oracle::{ACCESS, Body, CAPABILITY, DEFAULT, Node, Oracle, picture_of};
-use crate::support::{Dice, acl, assert_clean, content, fresh_with, name, tight};
 use contigfs::planted::Bug;
 use contigfs::{
     CopyRange, FallocMode, FileKind, Fs, FsError, FsOptions, InodeNo, MemStore, NewNode,
     RenameMode, SeekTo, SetAttr, WriteOptions, XattrMode,
 };
+use support::oracle::{ACCESS, Body, CAPABILITY, DEFAULT, Node, Oracle, picture_of};
+use support::{Dice, acl, assert_clean, content, fresh_with, name, tight};
 
 /// Sizes and offsets go up to here: a few grains and a bit.
 const FILE_MAX: u64 = 20_000;

@@ -11,7 +11,7 @@ use contigfs::{
     NewNode, ProjectId, RenameMode, SetAttr, XattrMode,
 };
 
-use crate::support::{Dice, assert_clean, fresh_with, name, tight};
+use support::{Dice, assert_clean, fresh_with, name, tight};
 
 const GRAIN: u64 = 4096;
 /// Files there are at most.

@@ -11,7 +11,7 @@ use contigfs::{
 use ftl::{MemDevice, OpenOptions, Volume};
 use memmap2::{MmapOptions, MmapRaw};
 
-use crate::support::{Dice, content, name};
+use support::{Dice, content, name};
 
 const ROOT: InodeNo = InodeNo::ROOT;
 const PAGE: u64 = 4096;

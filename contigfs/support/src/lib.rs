@@ -1,5 +1,6 @@
-//! What several tests need.
-#![allow(dead_code, unreachable_pub, missing_docs)]
+//! What tests of ContigFS share. A crate, so that the file system over memory, which nearly all of them use, also mounted, is compiled
+//! once and not for each of them.
+#![allow(missing_debug_implementations, missing_docs)]
 
 pub mod acl;
 pub mod mounted;
@@ -22,7 +23,7 @@ impl Dice {
         Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
     }
 
-    pub fn next(&mut self) -> u64 {
+    pub fn roll(&mut self) -> u64 {
         self.0 ^= self.0 >> 12;
         self.0 ^= self.0 << 25;
         self.0 ^= self.0 >> 27;
@@ -31,7 +32,7 @@ impl Dice {
 
     /// A number below `n`.
     pub fn below(&mut self, n: u64) -> u64 {
-        (self.next() >> 11) % n
+        (self.roll() >> 11) % n
     }
 
     pub fn pick<'a, T>(&mut self, items: &'a [T]) -> &'a T {
