@@ -237,6 +237,45 @@ fn a_flush_speaks_for_the_life_of_its_target() {
     assert!(target.stop().success());
 }
 
+/// I1: a target that ends in order has made everything durable, so the next one speaks for what it acknowledged; not the one after a target
+/// that was killed, whatever the one before that has left.
+#[test]
+fn a_target_speaks_for_one_that_ended_in_order() {
+    if !can_serve() {
+        return;
+    }
+    let image = Image::new("128MiB");
+    let target = image.serve(&[]);
+    let wire = Wire::to(target.address);
+    let client = Client::connect(wire.address).unwrap();
+    let file = create(&client, "/file", 100_000);
+    let leads_to = |next: &Target| {
+        wire.lead_to(next.address);
+        wire.cut();
+    };
+
+    file.write_at(b"one", 0).unwrap();
+    assert!(target.stop().success());
+    let target = image.serve(&[]);
+    leads_to(&target);
+    file.write_at(b"two", 100).unwrap();
+    let next = image.serve(&["--replace"]);
+    assert!(target.ended().success());
+    leads_to(&next);
+    file.flush().unwrap();
+
+    file.write_at(b"three", 200).unwrap();
+    let target = another(next, &image, &wire);
+    let lost = file.flush();
+    assert!(matches!(lost, Err(ClientError::WritesLost)), "{lost:?}");
+    for (offset, written) in [(0, &b"one"[..]), (100, b"two")] {
+        let mut found = vec![0; written.len()];
+        file.read_at(&mut found, offset).unwrap();
+        assert_eq!(found, written);
+    }
+    assert!(target.stop().success());
+}
+
 /// I1, I8: two flushes that were asked for together are both told that writes may be lost: each may have been asked for by who made one of
 /// them.
 #[test]

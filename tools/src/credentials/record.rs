@@ -53,6 +53,55 @@ pub fn is_header(grain: &[u8]) -> bool {
     grain.starts_with(&emit_header()[..size_of::<RawHeader>()])
 }
 
+/// Where the farewell is, behind the header and in its grain.
+pub const FAREWELL_AT: u64 = 64;
+/// Bytes of a farewell.
+pub const FAREWELL_BYTES: usize = size_of::<RawFarewell>();
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+struct RawFarewell {
+    session: U64,
+    verifier: U64,
+    reserved: U32,
+    crc: U32,
+}
+const _: () = assert!(FAREWELL_BYTES == 24);
+
+/// What a target writes that ends in order, when everything it has acknowledged is durable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Farewell {
+    /// Its session of the volume.
+    pub session: u64,
+    /// Its verifier, which the next one may go on with.
+    pub verifier: u64,
+}
+
+impl Farewell {
+    /// Its bytes.
+    pub fn emit(&self) -> Vec<u8> {
+        let mut raw = RawFarewell {
+            session: self.session.into(),
+            verifier: self.verifier.into(),
+            reserved: 0.into(),
+            crc: 0.into(),
+        };
+        raw.crc = crc(FAREWELL_AT as usize, &raw.as_bytes()[..FAREWELL_BYTES - 4]).into();
+        raw.as_bytes().to_vec()
+    }
+
+    /// The one in the first grain; none if it is damaged, or was never written. A fuzz entry.
+    pub fn parse(grain: &[u8]) -> Option<Self> {
+        let bytes = grain.get(FAREWELL_AT as usize..)?.get(..FAREWELL_BYTES)?;
+        let raw = RawFarewell::read_from_bytes(bytes).ok()?;
+        let whole = crc(FAREWELL_AT as usize, &bytes[..FAREWELL_BYTES - 4]);
+        (raw.crc.get() == whole).then(|| Self {
+            session: raw.session.get(),
+            verifier: raw.verifier.get(),
+        })
+    }
+}
+
 #[repr(C)]
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 struct RawTenant {
@@ -286,6 +335,27 @@ mod tests {
         }
         assert_eq!(Record::parse(3, &[0; RECORD_BYTES]), None);
         assert_eq!(Record::place(SLOTS), FILE_BYTES);
+    }
+
+    /// A farewell does not hide the header, and counts only as it was written.
+    #[test]
+    fn a_farewell_behind_the_header() {
+        let farewell = Farewell {
+            session: 7,
+            verifier: 8,
+        };
+        let mut grain = emit_header();
+        assert_eq!(Farewell::parse(&grain), None);
+        let at = FAREWELL_AT as usize;
+        grain[at..at + FAREWELL_BYTES].copy_from_slice(&farewell.emit());
+        assert!(is_header(&grain));
+        assert_eq!(Farewell::parse(&grain), Some(farewell));
+        for bit in 0..FAREWELL_BYTES * 8 {
+            let mut damaged = grain.clone();
+            damaged[at + bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(Farewell::parse(&damaged), None, "bit {bit}");
+        }
+        assert_eq!(Farewell::parse(&grain[..at]), None);
     }
 
     #[test]

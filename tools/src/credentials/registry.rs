@@ -34,7 +34,8 @@ use super::door::ANONYMOUS;
 use super::media::Media;
 use super::planted::Bug;
 use super::record::{
-    self, FILE_BYTES, RECORD_BYTES, Record, SLOTS_PER_GRAIN, TENANTS_AT, TENANTS_MAX, TenantRecord,
+    self, FAREWELL_AT, FILE_BYTES, Farewell, RECORD_BYTES, Record, SLOTS_PER_GRAIN, TENANTS_AT,
+    TENANTS_MAX, TenantRecord,
 };
 use super::slots::{Living, NoSlot, Slots, Wanted};
 use super::token::TenantName;
@@ -311,6 +312,25 @@ impl<S: BlockStore> Registry<S> {
     /// Makes what is needed on the volume before anything can be [issued](Self::issue).
     pub fn prepare(&self) -> Result<(), FsError> {
         self.media().map(drop)
+    }
+
+    /// Writes the verifier of a target that ends in this session of the volume, for the next one. Everything it has acknowledged is
+    /// durable, and nothing more will be acknowledged. On a volume that no region was ever issued of there is nobody to tell.
+    pub fn say_farewell(&self, session: u64, verifier: u64) -> Result<(), StoreError> {
+        let Some(media) = self.media.get() else {
+            return Ok(());
+        };
+        let farewell = Farewell { session, verifier };
+        media.write(FAREWELL_AT, &farewell.emit())?;
+        media.sync(&[FAREWELL_AT])
+    }
+
+    /// The verifier of the target before this one, if that ended in order. It is of the session right before: a target that ends in
+    /// any other way leaves the farewell of an earlier one.
+    pub fn inherited(&self, session: u64) -> Option<u64> {
+        let first = self.media.get()?.read(0, 1).pop().flatten()?;
+        let farewell = Farewell::parse(&first)?;
+        (farewell.session.checked_add(1) == Some(session)).then_some(farewell.verifier)
     }
 
     fn has_bug(&self, bug: Bug) -> bool {

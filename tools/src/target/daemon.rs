@@ -17,7 +17,8 @@ use contigfs::fuse::{
 use contigfs::{Fs, FsOptions, InodeNo};
 use ftl::device::FileDevice;
 use ftl::{
-    ArrayDevice, Device, Ftl, GRAIN_BYTES, OpenOptions, OverlayDevice, Port, Volume, VolumeError,
+    ArrayDevice, Device, Ftl, GRAIN_BYTES, MemberState, OpenOptions, OverlayDevice, Port, Volume,
+    VolumeError,
 };
 use socket2::{Domain, Protocol, Socket, Type};
 use softrdma::{Buffer, Config, RegionTable};
@@ -87,6 +88,8 @@ pub struct Target {
     control: Vec<JoinHandle<()>>,
     housekeeper: Option<Housekeeper>,
     privileges: Option<EnderThread>,
+    /// What is told to the next target, and where; nothing if there is what it could not vouch for.
+    farewell: Option<(Arc<Registry<TargetStore>>, u64)>,
     handover: Option<Handover>,
     ready_file: Option<PathBuf>,
 }
@@ -237,6 +240,11 @@ impl Target {
             .context("cannot restore the stored credentials")?;
         info!(?restored, "stored registrations");
         let _ = door.set(opened);
+        // Plain memory ends with the process, whatever is said of files.
+        let speaks_for_others = settings.dram_bytes.is_none();
+        let inherited = registry.inherited(ftl.info().session);
+        let inherited = inherited.filter(|_| speaks_for_others && !has_lost_devices(&ftl));
+        let verifier = inherited.unwrap_or_else(rand::random);
         let service = Arc::new(Service {
             fs: Arc::clone(&fs),
             stags,
@@ -248,7 +256,7 @@ impl Target {
             dram: settings
                 .dram_bytes
                 .map(|bytes| Buffer::zeroed(bytes as usize)),
-            verifier: rand::random(),
+            verifier,
             inboxes: inboxes.clone(),
         });
         for view in registry.views().iter().filter(|view| view.record.writable) {
@@ -259,7 +267,8 @@ impl Target {
         }
         let control = service.start(control_jobs)?;
         let operator = Operator::of(Arc::clone(&registry));
-        let housekeeper = Housekeeper::start(Arc::clone(&fs), Arc::clone(&ftl), registry)?;
+        let housekeeper =
+            Housekeeper::start(Arc::clone(&fs), Arc::clone(&ftl), Arc::clone(&registry))?;
         let mut target = Self {
             address,
             tls_address,
@@ -277,6 +286,7 @@ impl Target {
             control,
             housekeeper: Some(housekeeper),
             privileges: Some(privileges),
+            farewell: speaks_for_others.then_some((registry, verifier)),
             handover: None,
             ready_file: settings.ready_file.clone(),
         };
@@ -422,11 +432,16 @@ impl Target {
         // Only connections and control threads ask for it.
         drop(self.privileges.take());
         // Files that connections had open for writing got their new times when these ended.
-        note(
-            self.fs
-                .sync_all()
-                .context("cannot write out the times of files that clients had open"),
-        );
+        let settled = self.fs.sync_all();
+        if let Some((registry, verifier)) = self.farewell.take()
+            && settled.is_ok()
+            && !has_lost_devices(&self.ftl)
+            && let Err(error) = registry.say_farewell(self.ftl.info().session, verifier)
+        {
+            // Clients will doubt more than they need to.
+            warn!(%error, "cannot tell the next target that this one has ended in order");
+        }
+        note(settled.context("cannot write out the times of files that clients had open"));
         // Whoever is in the middle of using it keeps it for a moment longer.
         drop(self.file.take());
         // A mount that was taken away is served on, so the volume is in use until it is closed: what its users set going only the
@@ -452,6 +467,14 @@ impl Target {
         }
         first_error.map_or(Ok(()), Err)
     }
+}
+
+/// Whether something that was written may be gone with a device.
+fn has_lost_devices(ftl: &Ftl) -> bool {
+    let devices = ftl.devices();
+    devices
+        .iter()
+        .any(|device| device.state != MemberState::Live)
 }
 
 /// Has the first reactor close the volume. None: it has ended by itself.
