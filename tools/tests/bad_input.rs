@@ -6,12 +6,17 @@
 mod common;
 
 use std::fs;
-use std::io::{Seek, SeekFrom, Write};
+use std::io::{Read, Seek, SeekFrom, Write};
 use std::net::{TcpListener, TcpStream};
-use std::os::unix::fs::PermissionsExt;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::net::{SocketAddr, UnixListener};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::Duration;
 
 use common::fault_disk::FaultDisk;
-use common::{Image, Target, bad, can_mount, can_serve, drain, flashnet, good, pattern};
+use common::{FLASHNET, Image, Target, bad, can_mount, can_serve, drain, flashnet, good, pattern};
 use serde_json::Value;
 use softrdma::{
     Buffer, CloseReason, LocalSlice, Operation, Source, Stag, TaggedOffset, WorkRequest, WrId,
@@ -309,6 +314,60 @@ fn a_replacement_that_can_not_start() {
     assert!(second.ended().success());
     assert_eq!(third.address.to_string(), everywhere);
     assert!(third.stop().success());
+}
+
+/// A running target may take as long as it needs to close its volume: whoever replaces it waits, and can be told to end meanwhile.
+#[test]
+fn a_target_that_takes_long_to_make_room() {
+    if !can_serve() {
+        return;
+    }
+    let image = Image::new("64MiB");
+    let meta = fs::metadata(image.path()).unwrap();
+    let name = format!("flashnet-target-{:x}-{:x}", meta.dev(), meta.ino());
+    let name = SocketAddr::from_abstract_name(name).unwrap();
+    let listener = UnixListener::bind_addr(&name).unwrap();
+    let terminate = |child: &Child| {
+        // SAFETY: a signal to a child that has not been waited for.
+        unsafe { libc::kill(child.id() as i32, libc::SIGTERM) };
+    };
+    let replace = || {
+        let command = Command::new(FLASHNET)
+            .args([
+                "--json",
+                "serve",
+                image.path().to_str().unwrap(),
+                "--replace",
+            ])
+            .args(["--listen", "127.0.0.1:0"])
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn();
+        // A target that hands over no sockets, up to where it is told to end.
+        let (mut old, _) = listener.accept().unwrap();
+        let mut said = [0; 6];
+        old.read_exact(&mut said[..4]).unwrap();
+        old.write_all(b"FNH1").unwrap();
+        old.read_exact(&mut said[4..]).unwrap();
+        assert_eq!(&said, b"FNH1go");
+        (command.unwrap(), old)
+    };
+
+    let (mut new, old) = replace();
+    thread::sleep(Duration::from_secs(1));
+    assert!(new.try_wait().unwrap().is_none(), "it waits");
+    drop(old);
+    common::served(&mut new);
+    terminate(&new);
+    assert!(new.wait().unwrap().success());
+
+    let (new, old) = replace();
+    terminate(&new);
+    let output = new.wait_with_output().unwrap();
+    drop(old);
+    assert_eq!(output.status.code(), Some(1));
+    let message = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_says(&message, &["nobody serves the volume"]);
 }
 
 #[test]

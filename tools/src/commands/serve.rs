@@ -21,6 +21,9 @@ use crate::{descriptors, devices};
 /// What is logged unless FLASHNET_LOG says otherwise.
 const LOG: &str = "info";
 
+/// Between two words about a target that takes long to make room for this one.
+const PATIENCE: Duration = Duration::from_secs(10);
+
 /// Why a target ends.
 #[derive(Debug)]
 enum End {
@@ -48,7 +51,21 @@ pub(super) fn run(options: &cli::Serve, json: bool) -> Result<()> {
     let offered = predecessor.as_ref().map(Predecessor::sockets).transpose()?;
     let sockets = Target::prepare(&settings, offered.unwrap_or_default())?;
     if let Some(predecessor) = predecessor {
-        predecessor.replace()?;
+        let mut told = Duration::ZERO;
+        predecessor.replace(|waited| {
+            if waited >= told + PATIENCE {
+                told = waited;
+                info!(
+                    seconds = waited.as_secs(),
+                    "the running target is still closing the volume"
+                );
+                tell_manager(&[
+                    NotifyState::ExtendTimeoutUsec(2 * PATIENCE.as_micros() as u32),
+                    NotifyState::Status("waiting for the running target to close the volume"),
+                ]);
+            }
+            signals.pending().next().is_none()
+        })?;
     }
     let target = Target::start_on(&settings, sockets)?;
     let address = target.address().map(|address| address.to_string());

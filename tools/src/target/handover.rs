@@ -25,7 +25,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::{Builder, JoinHandle, park_timeout};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use nix::sys::socket::{
@@ -44,8 +44,8 @@ const SOCKETS_MAX: usize = 2;
 const GO: &[u8; 2] = b"go";
 /// Longest wait for a word of the other.
 const WORD: Duration = Duration::from_secs(10);
-/// Longest wait for the old target to end: what is in memory has to be written.
-const END: Duration = Duration::from_secs(120);
+/// Between questions whether the old target is still waited for.
+const TURN: Duration = Duration::from_millis(200);
 /// Whom the kernel names instead of users that have no number in the namespace of who asks.
 const UNKNOWN_USER: u32 = 65_534;
 /// Wait after an accept that failed.
@@ -301,16 +301,26 @@ impl Predecessor {
         self.sockets.try_clone()
     }
 
-    /// Lets it end, and waits until it has closed the volume.
-    pub fn replace(mut self) -> Result<()> {
+    /// Lets it end, and waits until it has closed the volume: what is in its memory has to be written, however long that takes. It
+    /// ends in any case, so who gives up leaves the volume to nobody. `waits` is asked now and then, with the time that has
+    /// passed, whether to go on.
+    pub fn replace(mut self, mut waits: impl FnMut(Duration) -> bool) -> Result<()> {
         self.stream.write_all(GO)?;
         self.stream.shutdown(Shutdown::Write)?;
-        self.stream.set_read_timeout(Some(END))?;
-        match self.stream.read(&mut [0; 1]) {
-            Ok(_) => {}
-            // However it ended: the lock of the device tells whether it has.
-            Err(error) if error.kind() == io::ErrorKind::ConnectionReset => {}
-            Err(error) => return Err(error).context("the running target does not end"),
+        self.stream.set_read_timeout(Some(TURN))?;
+        let begun = Instant::now();
+        while let Err(error) = self.stream.read(&mut [0; 1]) {
+            match error.kind() {
+                // However it ended: the lock of the device tells whether it has.
+                io::ErrorKind::ConnectionReset => break,
+                io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => {}
+                _ => return Err(error).context("the running target does not end"),
+            }
+            if !waits(begun.elapsed()) {
+                bail!(
+                    "given up while the running target was closing the volume: it ends, and nobody serves the volume then"
+                );
+            }
         }
         info!("the running target has closed the volume");
         Ok(())
