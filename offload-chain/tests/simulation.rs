@@ -181,6 +181,15 @@ fn an_old_epoch_executes_nothing() {
     }
 }
 
+/// Who comes back first from a stand-still of all does not go on without the others.
+#[test]
+fn nobody_is_left_out_when_all_stand_still() {
+    for seed in 0..40 {
+        let result = World::standstill(seed).run_standstill();
+        result.unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
+    }
+}
+
 /// M12: bugs of the model's engine, of what stands between media and their users, of clients, and of the product.
 const BUGS: [Planted; 15] = [
     Planted::Engine(EngineBug::AnyEpoch),

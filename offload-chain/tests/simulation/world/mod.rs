@@ -14,6 +14,7 @@ mod faults;
 mod judge;
 mod media;
 mod model;
+mod standstill;
 mod store;
 mod time;
 mod traffic;
