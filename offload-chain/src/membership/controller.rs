@@ -84,8 +84,8 @@ pub struct Controller {
     over_since: (Epoch, Duration),
     /// When it last saw what is in the store.
     seen: Duration,
-    /// Since when who is not there is not missed, and until when.
-    grace: Option<(Duration, Duration)>,
+    /// For how many leases in a row who is not there is not missed, and until when.
+    grace: Option<(u32, Duration)>,
     /// Since when this phase of this epoch is known.
     phase_since: (Epoch, Phase, Duration),
     /// Whose epochs were in doubt because of them: how many, the last one, and when that was.
@@ -325,9 +325,9 @@ impl Controller {
         let stood_still = now >= self.seen + silence / 2;
         self.seen = now;
         self.grace = match self.grace {
-            None if stood_still => Some((now, now + silence)),
-            Some((since, _)) if stood_still && now < since + silence * GRACE_MAX => {
-                Some((since, now + silence))
+            None if stood_still => Some((1, now + silence)),
+            Some((leases, _)) if stood_still && leases < GRACE_MAX => {
+                Some((leases + 1, now + silence))
             }
             Some((_, until)) if now >= until => None,
             grace => grace,
@@ -429,7 +429,8 @@ impl Controller {
         let report = view.reports.get(&id);
         let progress = report.map_or(0, |report| report.progress);
         let begun = self.phase_since.2;
-        let known = self.progress.entry(id).or_insert((progress, begun));
+        // Who is looked at for the first time late in a phase may have done something just now.
+        let known = self.progress.entry(id).or_insert((progress, now));
         if known.0 != progress {
             *known = (progress, now);
         }
@@ -655,7 +656,9 @@ mod tests {
         assert_eq!(from(later, period), Duration::ZERO);
         let stood = later + silence;
         assert_eq!(from(stood, period), silence);
-        let always = from(stood + silence * 2, silence * 2 / 3);
+        let again = stood + silence * 2;
+        assert_eq!(from(again, silence * 2), silence * 2 * GRACE_MAX);
+        let always = from(again + silence * 20, silence * 2 / 3);
         assert!(
             always > silence && always < silence * (GRACE_MAX + 2),
             "{always:?}"

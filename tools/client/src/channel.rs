@@ -594,18 +594,19 @@ impl Channel {
         Ok(session)
     }
 
-    /// Finds out whether the target is the one of the connection before.
+    /// Finds out whether the target is the one of the connection before, or the next after that has ended in order.
     fn recognise(&mut self, session: &mut Session) -> Result<(), ClientError> {
-        let verifier = match session.call(Request::new(Op::Verifier, "")) {
-            Ok(reply) => Some(reply.cookie),
+        let (verifier, before) = match session.call(Request::new(Op::Verifier, "")) {
+            Ok(reply) => (Some(reply.cookie), reply.words.first().copied()),
             // It does not know the request.
-            Err(ClientError::Refused { .. }) => None,
+            Err(ClientError::Refused { .. }) => (None, None),
             Err(error) => return Err(error),
         };
-        if verifier.is_none() || verifier != self.verifier {
+        let known = self.verifier;
+        if known.is_none() || (verifier != known && before != known) {
             self.life += 1;
-            self.verifier = verifier;
         }
+        self.verifier = verifier;
         Ok(())
     }
 

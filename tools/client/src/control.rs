@@ -265,7 +265,8 @@ pub struct Reply {
     pub register_ns: u32,
     /// Entries of a list.
     pub entries: Vec<Entry>,
-    /// Atomics: what the words were before the last of those that were executed.
+    /// Atomics: what the words were before the last of those that were executed. Verifier: that of the life before, if it has ended in
+    /// order.
     pub words: Vec<u64>,
     /// Explains a status that is not 0.
     pub message: String,
@@ -347,7 +348,8 @@ impl Reply {
             payload = rest;
         }
         let mut words = Vec::new();
-        if raw.op.get() == Op::Atomics.code() && raw.status.get() == 0 {
+        let has_words = [Op::Atomics.code(), Op::Verifier.code()].contains(&raw.op.get());
+        if has_words && raw.status.get() == 0 {
             let (whole, rest) = payload.as_chunks();
             if !rest.is_empty() {
                 return Err(Malformed::Short);

@@ -51,10 +51,17 @@ pub(super) fn run(options: &cli::Serve, json: bool) -> Result<()> {
     let offered = predecessor.as_ref().map(Predecessor::sockets).transpose()?;
     let sockets = Target::prepare(&settings, offered.unwrap_or_default())?;
     if let Some(predecessor) = predecessor {
+        if signals.pending().next().is_some() {
+            bail!("interrupted; the running target goes on");
+        }
         let mut told = Duration::ZERO;
         predecessor.replace(|waited| {
             if waited >= told + PATIENCE {
                 told = waited;
+                if options.background {
+                    // The log is not where the caller looks.
+                    eprintln!("the running target is still closing the volume");
+                }
                 info!(
                     seconds = waited.as_secs(),
                     "the running target is still closing the volume"

@@ -73,7 +73,7 @@ const _: () = assert!(FAREWELL_BYTES == 24);
 pub struct Farewell {
     /// Its session of the volume.
     pub session: u64,
-    /// Its verifier, which the next one may go on with.
+    /// Its verifier, for which the next one may speak.
     pub verifier: u64,
 }
 

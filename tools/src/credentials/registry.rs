@@ -327,7 +327,7 @@ impl<S: BlockStore> Registry<S> {
 
     /// The verifier of the target before this one, if that ended in order. It is of the session right before: a target that ends in
     /// any other way leaves the farewell of an earlier one.
-    pub fn inherited(&self, session: u64) -> Option<u64> {
+    pub fn farewell(&self, session: u64) -> Option<u64> {
         let first = self.media.get()?.read(0, 1).pop().flatten()?;
         let farewell = Farewell::parse(&first)?;
         (farewell.session.checked_add(1) == Some(session)).then_some(farewell.verifier)

@@ -640,15 +640,17 @@ impl Core {
             return;
         };
         let elapsed = hanging_up.since.elapsed();
-        if self.net.is_empty() || elapsed > 2 * hanging_up.drain {
-            self.parts.reception.control.hang_up();
-            hanging_up.asked_by = None;
-        } else if elapsed > hanging_up.drain {
+        // Also if this is the first look for long: when it is told that this is over, nobody may be acknowledged anything any more.
+        if elapsed > hanging_up.drain {
             for tag in self.net.tags() {
                 if let Some(connection) = self.net.connection(tag) {
                     connection.abort();
                 }
             }
+        }
+        if self.net.is_empty() || elapsed > 2 * hanging_up.drain {
+            self.parts.reception.control.hang_up();
+            hanging_up.asked_by = None;
         }
     }
 

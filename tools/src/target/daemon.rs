@@ -147,7 +147,7 @@ impl Target {
         let tls_address = address_of(sockets.tls.as_ref())?;
         let epoch = Instant::now();
         let threads = CONTROL_THREADS + settings.fuse.threads_max() + OTHER_THREADS;
-        let (ftl, device) = open_volume(settings, threads)?;
+        let (ftl, device, clean) = open_volume(settings, threads)?;
 
         let stags = RegionTable::new(rand::random());
         let inboxes = (0..settings.reactors)
@@ -240,11 +240,12 @@ impl Target {
             .context("cannot restore the stored credentials")?;
         info!(?restored, "stored registrations");
         let _ = door.set(opened);
+        let verifier = rand::random();
         // Plain memory ends with the process, whatever is said of files.
         let speaks_for_others = settings.dram_bytes.is_none();
-        let inherited = registry.inherited(ftl.info().session);
-        let inherited = inherited.filter(|_| speaks_for_others && !has_lost_devices(&ftl));
-        let verifier = inherited.unwrap_or_else(rand::random);
+        let ended_in_order = clean && speaks_for_others && !has_lost_devices(&ftl);
+        let before = registry.farewell(ftl.info().session);
+        let verifier_before = before.filter(|_| ended_in_order);
         let service = Arc::new(Service {
             fs: Arc::clone(&fs),
             stags,
@@ -257,6 +258,7 @@ impl Target {
                 .dram_bytes
                 .map(|bytes| Buffer::zeroed(bytes as usize)),
             verifier,
+            verifier_before,
             inboxes: inboxes.clone(),
         });
         for view in registry.views().iter().filter(|view| view.record.writable) {
@@ -540,7 +542,11 @@ fn try_without_missing(settings: &Settings, names: &str) -> Result<()> {
     })
 }
 
-fn open_volume(settings: &Settings, lanes: usize) -> Result<(Arc<Ftl>, ArrayDevice<FileDevice>)> {
+/// Opens it; also tells whether it was closed in order.
+fn open_volume(
+    settings: &Settings,
+    lanes: usize,
+) -> Result<(Arc<Ftl>, ArrayDevice<FileDevice>, bool)> {
     let names = devices::names(&settings.devices);
     let access = match settings.degraded {
         true => Access::Degraded,
@@ -575,7 +581,7 @@ fn open_volume(settings: &Settings, lanes: usize) -> Result<(Arc<Ftl>, ArrayDevi
             unknown, "devices of the volume are missing: what is on them is lost"
         );
     }
-    Ok((ftl, device))
+    Ok((ftl, device, report.clean))
 }
 
 fn start_reactors(

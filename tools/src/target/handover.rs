@@ -305,14 +305,19 @@ impl Predecessor {
     /// ends in any case, so who gives up leaves the volume to nobody. `waits` is asked now and then, with the time that has
     /// passed, whether to go on.
     pub fn replace(mut self, mut waits: impl FnMut(Duration) -> bool) -> Result<()> {
-        self.stream.write_all(GO)?;
-        self.stream.shutdown(Shutdown::Write)?;
+        let told = self.stream.write_all(GO);
+        let told = told.and_then(|()| self.stream.shutdown(Shutdown::Write));
+        match told {
+            // It is gone already.
+            Err(error) if is_gone(&error) => return Ok(()),
+            told => told.context("cannot tell the running target to end")?,
+        }
         self.stream.set_read_timeout(Some(TURN))?;
         let begun = Instant::now();
         while let Err(error) = self.stream.read(&mut [0; 1]) {
             match error.kind() {
                 // However it ended: the lock of the device tells whether it has.
-                io::ErrorKind::ConnectionReset => break,
+                _ if is_gone(&error) => break,
                 io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => {}
                 _ => return Err(error).context("the running target does not end"),
             }
@@ -325,6 +330,12 @@ impl Predecessor {
         info!("the running target has closed the volume");
         Ok(())
     }
+}
+
+/// Whether that says that there is nobody at the other end any more.
+fn is_gone(error: &io::Error) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionReset, NotConnected};
+    matches!(error.kind(), BrokenPipe | ConnectionReset | NotConnected)
 }
 
 fn receive(stream: &UnixStream) -> io::Result<Sockets> {

@@ -62,6 +62,8 @@ pub(super) struct Service {
     pub dram: Option<Arc<Buffer>>,
     /// Drawn for this life of the target.
     pub verifier: u64,
+    /// That of the life before, if it has ended in order.
+    pub verifier_before: Option<u64>,
     /// The reactors, for the replies.
     pub inboxes: Vec<Arc<Inbox<Job>>>,
 }
@@ -172,6 +174,7 @@ impl Service {
             Op::Atomics => self.atomics(owner, &request),
             Op::Verifier => Ok(Reply {
                 cookie: self.verifier,
+                words: self.verifier_before.into_iter().collect(),
                 ..Reply::default()
             }),
         });
