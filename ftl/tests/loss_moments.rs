@@ -351,8 +351,9 @@ fn a_lost_grain_gives_way() {
 fn lose_half(fill: u64, dirty: u64) -> Rig {
     let mut rig = Rig::new(4096);
     for n in (0..fill).step_by(500) {
-        rig.write(LbaRange::new(Lba(n), 500), 1);
-        assert_eq!(rig.sync(LbaRange::ALL, Token(1)), Some(Ok(())));
+        let range = LbaRange::new(Lba(n), 500);
+        rig.write(range, 1);
+        assert_eq!(rig.sync(range, Token(1)), Some(Ok(())));
     }
     rig.write(LbaRange::new(Lba(0), dirty), 2);
     rig.lose(LbaRange::new(Lba(dirty), fill - dirty));
@@ -429,6 +430,36 @@ fn too_much_to_go_on() {
     assert!(is_told, "{told:?}");
     let refused = rig.get(Lba(0), Intent::Write);
     assert!(matches!(refused, Err(GetError::Failed(_))), "{refused:?}");
+}
+
+/// Who syncs everything may do so to look after the volume, and not be who wrote: that says once what is lost, and leaves it to be said to who
+/// syncs what he has written; also what became durable because everything was synced (I1).
+#[test]
+fn a_sync_of_everything_takes_nothing_away() {
+    for synced in [false, true] {
+        let mut rig = Rig::new(64);
+        let (written, others) = (LbaRange::new(Lba(0), 400), LbaRange::new(Lba(1000), 200));
+        rig.write(written, 1);
+        rig.age();
+        if synced {
+            assert_eq!(rig.sync(LbaRange::ALL, Token(1)), Some(Ok(())));
+        }
+        // They take the place in memory.
+        rig.write(others, 1);
+        assert_eq!(rig.sync(others, Token(2)), Some(Ok(())));
+        rig.lose(written);
+        rig.drain();
+        rig.events.clear();
+        let told = rig.sync(LbaRange::ALL, Token(3));
+        let is_told = matches!(told, Some(Err(DurableError::Lost { .. })));
+        assert!(is_told, "{told:?}");
+        assert_eq!(rig.sync(LbaRange::ALL, Token(4)), Some(Ok(())), "told once");
+        let told = rig.sync(written, Token(5));
+        let is_told =
+            matches!(told, Some(Err(DurableError::Lost { lba })) if written.contains(lba));
+        assert!(is_told, "everything was synced before: {synced}: {told:?}");
+        assert_eq!(rig.sync(written, Token(6)), Some(Ok(())), "told once");
+    }
 }
 
 /// A sync that comes after the loss does not vouch for what nobody was told of: writes that became durable because

@@ -66,9 +66,12 @@ pub(super) struct Loss {
     limbo: VecDeque<Limbo>,
     /// Pages in them.
     limbo_pages: usize,
-    /// Grains whose last write was lost before it was durable, or before a sync said so: the next one that includes a
+    /// Grains whose last write was lost before it was durable, or before a sync said so: the next one of a range with a
     /// grain of them tells.
     orphans: BTreeSet<Lba>,
+    /// No sync of everything has told of the latest of them. That is often one by which somebody looks after the volume, and what is
+    /// said to him does not reach who wrote: it neither takes nor gives away what a sync of a range is to say.
+    untold: bool,
     /// Frames whose grain is lost on the media. What is in memory may be written again, so each of them takes space.
     held: u64,
 }
@@ -105,7 +108,7 @@ impl Loss {
 
     /// A sync has said that everything of a range up to a header is durable.
     pub(super) fn vouched(&mut self, range: LbaRange, no: HeaderNo) {
-        if range.count == 0 {
+        if range.count == 0 || range == LbaRange::SPACE {
             return;
         }
         for limbo in self.limbo.iter_mut().filter(|limbo| limbo.no <= no) {
@@ -262,6 +265,7 @@ impl Core {
                 };
                 if gone {
                     self.loss.orphans.insert(lba);
+                    self.loss.untold = true;
                     if was_durable {
                         continue;
                     }
@@ -290,13 +294,18 @@ impl Core {
     }
 
     /// A grain of the range whose last write was lost before it was durable, if there is one. All of them have been told
-    /// of then.
+    /// of then, unless the range is everything.
     pub(super) fn take_orphan(&mut self, cx: Cx<'_>, range: LbaRange) -> Option<Lba> {
         if self.loss.orphans.is_empty() || range.count == 0 {
             return None;
         }
+        let orphans = match range == LbaRange::SPACE {
+            true if !std::mem::take(&mut self.loss.untold) => return None,
+            true => self.loss.orphans.iter().copied().collect(),
+            false => self.loss.take_orphans(range),
+        };
         let mut found = None;
-        for lba in self.loss.take_orphans(range) {
+        for lba in orphans {
             // What has been overwritten since, or trimmed, is nobody's loss any more.
             let state = cx.sh.map.state(lba);
             if !matches!(state, State::Resident(_)) && self.is_lost_at(self.place_of(state)) {
