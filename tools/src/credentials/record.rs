@@ -90,7 +90,7 @@ impl Farewell {
         raw.as_bytes().to_vec()
     }
 
-    /// The one in the first grain; none if it is damaged, or was never written. A fuzz entry.
+    /// The one in the first grain; none if it is damaged, or was never written.
     pub fn parse(grain: &[u8]) -> Option<Self> {
         let bytes = grain.get(FAREWELL_AT as usize..)?.get(..FAREWELL_BYTES)?;
         let raw = RawFarewell::read_from_bytes(bytes).ok()?;
