@@ -3,111 +3,16 @@
 mod common;
 
 use std::fs;
-use std::io::{Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
 use std::process::Command;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use common::{FLASHNET, Image, Target, can_serve, pattern, skip};
-use tools::client::{Atomic, Channel, ChannelOptions, Client, ClientError, File};
+use common::client::{Wire, add, create, wait};
+use common::{FLASHNET, Image, can_serve, pattern, skip};
+use tools::client::{Channel, ChannelOptions, Client, ClientError};
 use tools::control::{FLAG_WRITE, Op, Request};
-
-fn create(client: &Client, path: &str, length: u64) -> File {
-    let options = client.options().write(true).create(true).truncate(length);
-    options.open(path).unwrap()
-}
-
-fn add(n: u64) -> Atomic {
-    Atomic::FetchAdd { add: n, mask: 0 }
-}
-
-/// The sockets of a connection, and whether what the target says is lost.
-type Pair = ([TcpStream; 2], Arc<AtomicBool>);
-
-/// Everything between a client and a target, to lose connections at chosen moments.
-struct Wire {
-    address: SocketAddr,
-    target: Arc<Mutex<SocketAddr>>,
-    pairs: Arc<Mutex<Vec<Pair>>>,
-    /// So many connections are ended when they are made.
-    refused: Arc<AtomicUsize>,
-}
-
-impl Wire {
-    fn to(target: SocketAddr) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let wire = Self {
-            address: listener.local_addr().unwrap(),
-            target: Arc::new(Mutex::new(target)),
-            pairs: Arc::default(),
-            refused: Arc::default(),
-        };
-        let (pairs, leads_to) = (Arc::clone(&wire.pairs), Arc::clone(&wire.target));
-        let refused = Arc::clone(&wire.refused);
-        thread::spawn(move || {
-            for client in listener.incoming() {
-                let refuses = |left: usize| left.checked_sub(1);
-                if refused
-                    .fetch_update(Ordering::SeqCst, Ordering::SeqCst, refuses)
-                    .is_ok()
-                {
-                    continue;
-                }
-                let target = *leads_to.lock().unwrap();
-                let (Ok(client), Ok(target)) = (client, TcpStream::connect(target)) else {
-                    continue;
-                };
-                let deaf = Arc::new(AtomicBool::new(false));
-                let copies = [client.try_clone().unwrap(), target.try_clone().unwrap()];
-                pairs.lock().unwrap().push((copies, Arc::clone(&deaf)));
-                let (up, down) = (client.try_clone().unwrap(), target.try_clone().unwrap());
-                thread::spawn(move || pass(up, target, &AtomicBool::new(false)));
-                thread::spawn(move || pass(down, client, &deaf));
-            }
-        });
-        wire
-    }
-
-    /// From now on what the target says on these connections is lost.
-    fn deafen(&self) {
-        for (_, deaf) in &*self.pairs.lock().unwrap() {
-            deaf.store(true, Ordering::SeqCst);
-        }
-    }
-
-    /// So many of the next connections are ended when they are made.
-    fn refuse(&self, connections: usize) {
-        self.refused.store(connections, Ordering::SeqCst);
-    }
-
-    /// New connections are made to this target.
-    fn lead_to(&self, target: SocketAddr) {
-        *self.target.lock().unwrap() = target;
-    }
-
-    /// Ends all connections; those that come are whole again.
-    fn cut(&self) {
-        for (sockets, _) in self.pairs.lock().unwrap().drain(..) {
-            for socket in sockets {
-                let _ = socket.shutdown(Shutdown::Both);
-            }
-        }
-    }
-}
-
-fn pass(mut from: TcpStream, mut to: TcpStream, deaf: &AtomicBool) {
-    let mut bytes = [0; 65536];
-    while let Ok(count @ 1..) = from.read(&mut bytes) {
-        if !deaf.load(Ordering::SeqCst) && to.write_all(&bytes[..count]).is_err() {
-            break;
-        }
-    }
-    let _ = to.shutdown(Shutdown::Both);
-}
 
 /// Bytes arrive where they belong, whatever the size; what cannot be done is said, and ends nothing.
 #[test]
@@ -180,191 +85,6 @@ fn files_as_one_expects() {
         .collect();
     names.sort();
     assert_eq!(names, [b"counter".to_vec(), b"file".to_vec()]);
-    assert!(target.stop().success());
-}
-
-/// Kills the target, and leads its clients to the next one.
-fn another(target: Target, image: &Image, wire: &Wire) -> Target {
-    target.kill();
-    let next = image.serve(&[]);
-    wire.lead_to(next.address);
-    wire.cut();
-    next
-}
-
-/// I1, I8: a flush says nothing of writes that a target acknowledged that has been killed, because they may be gone with it; it says
-/// so once. As long as the target lives, it speaks for them over lost connections, too. Writes of a file opened with *sync* are not
-/// concerned. Reads and writes go on.
-#[test]
-fn a_flush_speaks_for_the_life_of_its_target() {
-    if !can_serve() {
-        return;
-    }
-    let image = Image::new("128MiB");
-    let target = image.serve(&[]);
-    let wire = Wire::to(target.address);
-    let client = Client::connect(wire.address).unwrap();
-    let file = create(&client, "/file", 100_000);
-    let sync = client
-        .options()
-        .write(true)
-        .sync(true)
-        .open("/file")
-        .unwrap();
-
-    file.write_at(b"one", 0).unwrap();
-    file.flush().unwrap();
-    let target = another(target, &image, &wire);
-    // Nothing was written in between.
-    file.flush().unwrap();
-
-    file.write_at(b"two", 100).unwrap();
-    let target = another(target, &image, &wire);
-    let lost = file.flush();
-    assert!(matches!(lost, Err(ClientError::WritesLost)), "{lost:?}");
-    file.write_at(b"two", 100).unwrap();
-    wire.cut();
-    file.flush().unwrap();
-
-    sync.write_at(b"three", 200).unwrap();
-    let target = another(target, &image, &wire);
-    sync.flush().unwrap();
-    for (offset, written) in [(0, &b"one"[..]), (100, b"two"), (200, b"three")] {
-        let mut found = vec![0; written.len()];
-        sync.read_at(&mut found, offset).unwrap();
-        assert_eq!(found, written);
-    }
-    assert!(target.stop().success());
-}
-
-/// I1: a target that ends in order has made everything durable, so the next one speaks for what it acknowledged; not the one after a target
-/// that was killed, whatever the one before that has left.
-#[test]
-fn a_target_speaks_for_one_that_ended_in_order() {
-    if !can_serve() {
-        return;
-    }
-    let image = Image::new("128MiB");
-    let target = image.serve(&[]);
-    let wire = Wire::to(target.address);
-    let client = Client::connect(wire.address).unwrap();
-    let file = create(&client, "/file", 100_000);
-    let leads_to = |next: &Target| {
-        wire.lead_to(next.address);
-        wire.cut();
-    };
-
-    file.write_at(b"one", 0).unwrap();
-    assert!(target.stop().success());
-    let target = image.serve(&[]);
-    leads_to(&target);
-    file.write_at(b"two", 100).unwrap();
-    let next = image.serve(&["--replace"]);
-    assert!(target.ended().success());
-    leads_to(&next);
-    file.flush().unwrap();
-
-    file.write_at(b"three", 200).unwrap();
-    let target = another(next, &image, &wire);
-    let lost = file.flush();
-    assert!(matches!(lost, Err(ClientError::WritesLost)), "{lost:?}");
-    for (offset, written) in [(0, &b"one"[..]), (100, b"two")] {
-        let mut found = vec![0; written.len()];
-        file.read_at(&mut found, offset).unwrap();
-        assert_eq!(found, written);
-    }
-    assert!(target.stop().success());
-}
-
-/// I1, I8: two flushes that were asked for together are both told that writes may be lost: each may have been asked for by who made one of
-/// them.
-#[test]
-fn all_flushes_under_way_tell_of_writes_that_may_be_lost() {
-    if !can_serve() {
-        return;
-    }
-    let image = Image::new("128MiB");
-    let target = image.serve(&[]);
-    let wire = Wire::to(target.address);
-    let client = Client::connect(wire.address).unwrap();
-    let file = tools::client::aio::File::from(create(&client, "/file", 100_000));
-
-    wait(file.write_at(b"one", 0)).unwrap();
-    wait(file.write_at(b"two", 100)).unwrap();
-    wire.deafen();
-    let (one, between, two) = (file.flush(), file.write_at(b"three", 200), file.flush());
-    let target = another(target, &image, &wire);
-    for lost in [wait(one), wait(two)] {
-        assert!(matches!(lost, Err(ClientError::WritesLost)), "{lost:?}");
-    }
-    wait(between).unwrap();
-    wait(file.flush()).unwrap();
-    assert!(target.stop().success());
-}
-
-/// I1, I8: a flush speaks for all writes of its client to the region, through whichever file that is open, or was; who has made those that
-/// may be lost is told as well.
-#[test]
-fn a_flush_speaks_for_other_files_of_the_region() {
-    if !can_serve() {
-        return;
-    }
-    let image = Image::new("128MiB");
-    let target = image.serve(&[]);
-    let wire = Wire::to(target.address);
-    let client = Client::connect(wire.address).unwrap();
-    create(&client, "/file", 100_000).flush().unwrap();
-    let open = || client.options().write(true).open("/file").unwrap();
-    let (one, two) = (open(), open());
-    let may_be_lost = |file: &File| {
-        let lost = file.flush();
-        assert!(matches!(lost, Err(ClientError::WritesLost)), "{lost:?}");
-        file.flush().unwrap();
-    };
-
-    one.write_at(b"one", 0).unwrap();
-    two.flush().unwrap();
-    let target = another(target, &image, &wire);
-    one.flush().unwrap();
-
-    one.write_at(b"one", 0).unwrap();
-    let target = another(target, &image, &wire);
-    may_be_lost(&two);
-    may_be_lost(&one);
-
-    one.write_at(b"one", 0).unwrap();
-    drop((one, two));
-    let target = another(target, &image, &wire);
-    may_be_lost(&open());
-    open().flush().unwrap();
-    assert!(target.stop().success());
-}
-
-/// I8, I18: a file has nothing to do with the one that was closed before it, whatever became of the writes to that.
-#[test]
-fn a_flush_says_nothing_of_a_file_that_was_closed() {
-    if !can_serve() {
-        return;
-    }
-    let image = Image::new("128MiB");
-    let target = image.serve(&[]);
-    let wire = Wire::to(target.address);
-    let client = Client::connect(wire.address).unwrap();
-    let file = tools::client::aio::File::from(create(&client, "/one", 4096));
-    wire.deafen();
-    drop(file.write_at(b"forgotten", 0));
-    drop(file);
-    // Handed over behind the end of the file.
-    let stat = thread::spawn({
-        let client = client.clone();
-        move || client.stat("/one")
-    });
-    thread::sleep(Duration::from_millis(50));
-    wire.cut();
-    stat.join().unwrap().unwrap();
-    let other = create(&client, "/two", 4096);
-    let target = another(target, &image, &wire);
-    other.flush().unwrap();
     assert!(target.stop().success());
 }
 
@@ -576,30 +296,6 @@ fn patience_begins_anew_when_the_target_has_answered() {
     lose(0);
     thread::sleep(patience + patience / 10);
     lose(3);
-    assert!(target.stop().success());
-}
-
-/// I1, I8: nor does it say anything of atomic operations of an earlier connection, whose words a target that was killed has lost.
-#[test]
-fn a_flush_tells_of_words_that_may_be_lost() {
-    if !can_serve() {
-        return;
-    }
-    let image = Image::new("128MiB");
-    let target = image.serve(&[]);
-    let wire = Wire::to(target.address);
-    let client = Client::connect(wire.address).unwrap();
-    let file = create(&client, "/word", 4096);
-    assert_eq!(file.atomic(0, add(1)).unwrap(), 0);
-    file.flush().unwrap();
-    assert_eq!(file.atomic(0, add(1)).unwrap(), 1);
-    let target = another(target, &image, &wire);
-    let lost = file.flush();
-    assert!(matches!(lost, Err(ClientError::WritesLost)), "{lost:?}");
-    // It has been said. What is there now can be relied upon.
-    let now = file.atomic(0, add(1)).unwrap();
-    assert!(now == 1 || now == 2, "{now}");
-    file.flush().unwrap();
     assert!(target.stop().success());
 }
 
@@ -871,25 +567,6 @@ fn atomic_operations_take_effect_once() {
     let now = file.atomic(0, add(1)).unwrap();
     assert!(now == all || now == all + 1, "{now}");
     assert!(target.stop().success());
-}
-
-/// Waits for a future on this thread.
-fn wait<F: Future>(future: F) -> F::Output {
-    struct Unpark(thread::Thread);
-    impl std::task::Wake for Unpark {
-        fn wake(self: Arc<Self>) {
-            self.0.unpark();
-        }
-    }
-    let waker = Arc::new(Unpark(thread::current())).into();
-    let mut future = std::pin::pin!(future);
-    loop {
-        let mut context = std::task::Context::from_waker(&waker);
-        match future.as_mut().poll(&mut context) {
-            std::task::Poll::Ready(output) => return output,
-            std::task::Poll::Pending => thread::park(),
-        }
-    }
 }
 
 /// A client of a target that has ended for good says so, to everybody who waits and to who comes later (I18).

@@ -2,6 +2,7 @@
 #![allow(unreachable_pub)] // Shared by several test programs.
 #![allow(dead_code)]
 
+pub mod client;
 pub mod fault_disk;
 pub mod world;
 
