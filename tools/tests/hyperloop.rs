@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use common::good;
 use serde_json::Value;
-use tools::perf::hyperloop::{Chain, Side, Work, throughput};
+use tools::perf::hyperloop::{Chain, Placement, Side, Work, throughput};
 
 /// Each figure, quiet and crowded, with three sides each, of operations whose results were checked; members of a group took
 /// part without an application; a plot of each.
@@ -23,6 +23,8 @@ fn figures() {
     ];
     let crowd = ["--tenants", "1", "--plots", plots.path().to_str().unwrap()];
     let report: Value = serde_json::from_str(&good(&[&options[..], &crowd].concat())).unwrap();
+    let several = std::thread::available_parallelism().unwrap().get() > 1;
+    assert_eq!(report["placement"], if several { "apart" } else { "free" });
     let figures = report["figures"].as_array().unwrap();
     assert_eq!(figures.len(), 10);
     for figure in figures {
@@ -56,11 +58,21 @@ fn figures() {
     }
 }
 
+/// Endpoints and client may share the processors of applications.
+#[test]
+fn shared_processors() {
+    let options = ["--json", "bench", "hyperloop", "--only", "gcas"];
+    let few = ["--seconds", "0.02", "--tenants", "1", "--placement", "free"];
+    let report: Value = serde_json::from_str(&good(&[&options[..], &few].concat())).unwrap();
+    assert_eq!(report["placement"], "free");
+    assert_eq!(report["figures"].as_array().unwrap().len(), 2);
+}
+
 /// A busy machine may let no time to measure in: something is carried out and counted all the same, and nothing is waited for in vain.
 #[test]
 fn no_time_is_enough() {
     for side in Side::ALL {
-        let mut chain = Chain::start(side, 2).unwrap();
+        let mut chain = Chain::start(side, 2, &Placement::Free).unwrap();
         let figures = throughput(&mut chain, Work::Write(8), Duration::ZERO).unwrap();
         assert!(figures.per_second > 0.0, "{}", side.name());
     }

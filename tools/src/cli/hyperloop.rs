@@ -16,6 +16,9 @@ pub struct BenchHyperloop {
     /// Runnable tenants on each processor, for the crowded half.
     #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u8).range(1..=64))]
     pub tenants: u8,
+    /// Where what stands for NICs and the client's machine runs.
+    #[arg(long, value_enum, default_value_t = Where::Apart)]
+    pub placement: Where,
     /// Only this figure.
     #[arg(long, value_enum, value_name = "FIGURE")]
     pub only: Option<Figure>,
@@ -25,6 +28,15 @@ pub struct BenchHyperloop {
     /// Write a plot (SVG) for each figure into this directory.
     #[arg(long, value_name = "DIR")]
     pub plots: Option<PathBuf>,
+}
+
+/// Which processors endpoints, client and applications run on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Where {
+    /// Endpoints and client on one processor, applications on the others, as a NIC does not take its member's processor.
+    Apart,
+    /// All on all.
+    Free,
 }
 
 /// A figure of the paper.

@@ -18,6 +18,7 @@ use offload_chain::naive::{NaiveMember, NaiveServer, NaiveTcpClient, Wait};
 use softrdma::{Buffer, Config, NoPages, ProtectionDomain, RegionTable, Time};
 
 use super::SIZE;
+use super::placement::Placement;
 use super::priority::Priority;
 
 const SLICE: Duration = Duration::from_millis(100);
@@ -72,11 +73,12 @@ pub struct Chain {
     endpoints: Vec<libc::pid_t>,
     applications: Vec<libc::pid_t>,
     members: usize,
+    placement: Placement,
 }
 
 impl Chain {
     /// Starts so many members and their client, which belongs to the calling thread.
-    pub fn start(side: Side, members: usize) -> Result<Self> {
+    pub fn start(side: Side, members: usize, placement: &Placement) -> Result<Self> {
         let listeners: Vec<TcpListener> = (0..members)
             .map(|_| TcpListener::bind("127.0.0.1:0"))
             .collect::<io::Result<_>>()?;
@@ -91,6 +93,7 @@ impl Chain {
             endpoints: Vec::new(),
             applications: Vec::new(),
             members,
+            placement: placement.clone(),
         };
         for (number, listener) in listeners.into_iter().enumerate() {
             match side {
@@ -170,11 +173,13 @@ impl Chain {
         run: impl FnOnce() -> io::Result<()> + Send + 'static,
     ) -> Result<libc::pid_t> {
         let (told, id): (Sender<libc::pid_t>, _) = channel();
+        let placement = self.placement.clone();
         let thread = thread::Builder::new()
             .name(name.to_owned())
             .spawn(move || {
                 // Where it is not allowed it was said before anything was started.
                 let _ = priority.take();
+                placement.take(priority)?;
                 // SAFETY: the call has no arguments and cannot fail.
                 let _ = told.send(unsafe { libc::gettid() });
                 run()

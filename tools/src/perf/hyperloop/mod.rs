@@ -3,10 +3,11 @@
 //!
 //! What stands for the NIC of a member is its endpoint's thread, at real-time priority where the system allows it, on both
 //! sides of the comparison; what stands for the member's processor is a thread at ordinary priority, which a group does not
-//! need. The client is at real-time priority, too, as if it were on a machine of its own. All of them share the processors of
-//! this machine (`offload-chain/docs/experiments.md` says what stands for what), so a group pays for every hop of the network with processor time that a NIC would not take.
+//! need. The client is at real-time priority, too, as if it were on a machine of its own. Endpoints and client have one processor of
+//! this machine, applications the others ([`Placement`]; `offload-chain/docs/experiments.md` says what stands for what).
 
 mod chain;
+mod placement;
 mod priority;
 mod tenants;
 
@@ -18,6 +19,7 @@ use offload_chain::group::{Durability, MemberMap, Outcome, Primitive, PrimitiveE
 use super::figures::{Latencies, latencies};
 
 pub use chain::{Chain, Side};
+pub use placement::Placement;
 pub use priority::Priority;
 pub use tenants::{Tenants, spin};
 

@@ -5,13 +5,19 @@ use std::thread;
 
 use anyhow::{Context, Result};
 
+use super::placement::Placement;
+
 /// Processes that never sleep; gone when dropped.
 #[derive(Debug)]
 pub struct Tenants(Vec<Child>);
 
 impl Tenants {
     /// So many on each processor.
-    pub fn crowd(each: usize) -> Result<Self> {
+    pub fn crowd(each: usize, placement: &Placement) -> Result<Self> {
+        placement.unbound(|| Self::start(each))?
+    }
+
+    fn start(each: usize) -> Result<Self> {
         let processors = thread::available_parallelism()?.get();
         let program = std::env::current_exe()?;
         let mut tenants = Self(Vec::new());

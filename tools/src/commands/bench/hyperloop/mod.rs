@@ -11,8 +11,10 @@ use serde_json::{Value, json};
 
 use self::figure::{Outcome, Row, Spread};
 use super::tell;
-use crate::cli::hyperloop::{BenchHyperloop, Figure};
-use crate::perf::hyperloop::{Chain, Priority, Side, Tenants, Work, latency, throughput};
+use crate::cli::hyperloop::{BenchHyperloop, Figure, Where};
+use crate::perf::hyperloop::{
+    Chain, Placement, Priority, Side, Tenants, Work, latency, throughput,
+};
 
 const SIZES: [usize; 7] = [128, 256, 512, 1024, 2048, 4096, 8192];
 const STREAMED: [usize; 4] = [1 << 10, 4 << 10, 16 << 10, 64 << 10];
@@ -32,15 +34,20 @@ pub(super) fn run(options: &BenchHyperloop, json: bool) -> Result<()> {
             .with_context(|| format!("cannot make {}", directory.display()))?;
     }
     let started = Instant::now();
+    let placement = match options.placement {
+        Where::Apart => Placement::apart()?,
+        Where::Free => Placement::Free,
+    };
     let is_real_time = Priority::Client.take().is_ok();
+    placement.take(Priority::Client)?;
     let mut halves = Vec::new();
     for crowded in [false, true] {
         let tenants = if crowded { options.tenants.into() } else { 0 };
         // They go when this half is over.
-        let _tenants = Tenants::crowd(tenants)?;
+        let _tenants = Tenants::crowd(tenants, &placement)?;
         for figure in figures(options) {
             tell(&format!("{}, {}", figure.title(), crowd(crowded)));
-            halves.push((crowded, measure(options, figure)?));
+            halves.push((crowded, measure(options, figure, &placement)?));
         }
     }
     if let Some(directory) = &options.plots {
@@ -58,6 +65,7 @@ pub(super) fn run(options: &BenchHyperloop, json: bool) -> Result<()> {
             "members": options.members,
             "tenants": options.tenants,
             "real_time": is_real_time,
+            "placement": placement.name(),
             "figures": figures,
         });
         println!("{report}");
@@ -72,12 +80,16 @@ pub(super) fn run(options: &BenchHyperloop, json: bool) -> Result<()> {
         println!();
     }
     println!(
-        "{} members, {} tenants on each processor in the crowded half, {}, {:.0} s",
+        "{} members, {} tenants on each processor in the crowded half, {}, {}, {:.0} s",
         options.members,
         options.tenants,
         match is_real_time {
             true => "endpoints and client at real-time priority",
             false => "everybody at ordinary priority: the system allows no other",
+        },
+        match placement {
+            Placement::Apart(_) => "with a processor of their own beside those of the applications",
+            Placement::Free => "on the processors of the applications",
         },
         started.elapsed().as_secs_f64()
     );
@@ -97,7 +109,7 @@ fn figures(options: &BenchHyperloop) -> Vec<Figure> {
     figures
 }
 
-fn measure(options: &BenchHyperloop, figure: Figure) -> Result<Outcome> {
+fn measure(options: &BenchHyperloop, figure: Figure, placement: &Placement) -> Result<Outcome> {
     let members = usize::from(options.members);
     let time = Duration::from_secs_f64(options.seconds);
     let some = |all: &[usize]| match options.brief {
@@ -106,7 +118,7 @@ fn measure(options: &BenchHyperloop, figure: Figure) -> Result<Outcome> {
     };
     if figure == Figure::Throughput {
         let rows = rows(&some(&STREAMED), |side, size| {
-            let mut chain = Chain::start(side, members)?;
+            let mut chain = Chain::start(side, members, placement)?;
             throughput(&mut chain, Work::Write(size), time)
         })?;
         return Ok(Outcome::Throughput(rows));
@@ -123,7 +135,7 @@ fn measure(options: &BenchHyperloop, figure: Figure) -> Result<Outcome> {
             Figure::Members => (x, Work::Write(USUAL)),
             _ => (members, Work::Write(x)),
         };
-        let mut chain = Chain::start(side, members)?;
+        let mut chain = Chain::start(side, members, placement)?;
         Ok(Spread::of(&latency(&mut chain, work, time)?))
     })?;
     Ok(Outcome::Latency(figure, rows))
