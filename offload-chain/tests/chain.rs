@@ -12,7 +12,7 @@ use offload_chain::log::{Entry, Preset};
 use offload_chain::membership::{
     Birth, CONFIG, Configuration, MEMBER, MemberId, Report, SLOT, SlowPolicy, decode, encode,
 };
-use offload_chain::read::Object;
+use offload_chain::read::{Object, Source};
 use tempfile::TempDir;
 
 /// Nothing here is expected to take so long.
@@ -241,6 +241,41 @@ fn locks_exclude() {
     one.unlock(lock).unwrap();
     one.leave();
     other.leave();
+}
+
+/// I13: while a writer has the lock of an object the tail answers for it, unless the preset lets any member answer.
+#[test]
+fn eventual_reads_ask_nobody_else() {
+    let group = Group::create(3, true);
+    let _hosts: Vec<Host> = (1..=3).map(|member| group.serve(member)).collect();
+    let [mut writer, mut strict, mut eventual] =
+        [Preset::STRICT, Preset::STRICT, Preset::EVENTUAL].map(|preset| group.client(preset));
+    writer.lock(LockId::LOG, LONG).unwrap();
+    writer.append(entry(512, b"object")).unwrap();
+    writer.drain().unwrap();
+    let object = Object {
+        offset: 512,
+        length: 6,
+        lock: LockId(2),
+        whole: |bytes| bytes == b"object",
+    };
+    let read = |reader: &mut Client, place| {
+        let (bytes, source) = reader.read(object, Some(place)).unwrap();
+        assert_eq!(bytes, b"object");
+        source
+    };
+    assert_eq!(read(&mut strict, 1), Source::Clean(1));
+    assert_eq!(read(&mut eventual, 1), Source::Eventual(1));
+    writer.lock(object.lock, LONG).unwrap();
+    for place in 0..3 {
+        assert_eq!(read(&mut strict, place), Source::Tail);
+        assert_eq!(read(&mut eventual, place), Source::Eventual(place));
+    }
+    writer.unlock(object.lock).unwrap();
+    assert_eq!(read(&mut strict, 0), Source::Clean(0));
+    for client in [writer, strict, eventual] {
+        client.leave();
+    }
 }
 
 /// A log that is not carried out keeps its records over holders of its lock, and over epochs, until they are truncated.

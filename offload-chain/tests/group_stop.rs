@@ -253,6 +253,10 @@ fn proof() {
     let memory = |member| std::fs::read(path(member)).unwrap();
     let first = memory(0);
     assert_eq!(first[4096..4104], (EACH - 1000).to_le_bytes());
+    // The gWRITEs behind the copies wrote what was there before.
+    for copy in first[16_384..].chunks(4096).take(100) {
+        assert!(copy == &first[4096..8192], "a gMEMCPY copied nothing");
+    }
     assert!(
         (1..MEMBERS).all(|member| memory(member) == first),
         "members differ (I15)"

@@ -120,6 +120,8 @@ fn primitives_over_tcp_on_files() {
         (Topology::Chain, 3),
         (Topology::Star, 4),
         (Topology::Chain, 1),
+        (Topology::Chain, 16),
+        (Topology::Star, 16),
     ] {
         let dir = tempfile::tempdir().unwrap();
         let shape = GroupShape {

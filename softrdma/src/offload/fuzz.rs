@@ -1,7 +1,7 @@
 //! Hostile patches: whatever is written into ring memory, whenever, a descriptor that was not granted does not run, one that
 //! runs is of the posted opcode or NOP, and every range it has lies where its program may go (RELIABILITY §4.9, §8; O1, O2).
 //!
-//! `FLASHNET_PATCHES` says how many patches are tried: a million unless told otherwise, ten million before a release.
+//! `FLASHNET_PATCHES` says how many patches are tried: ten million unless told otherwise.
 
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ const WIRE: ProtectionDomain = ProtectionDomain(2);
 const BASE: u64 = 0x1000;
 const LEN: u64 = 0x2000;
 const SLOTS: u64 = 4;
-const PATCHES: u64 = 1_000_000;
+const PATCHES: u64 = 10_000_000;
 
 struct Bench {
     regions: RegionCache,
@@ -287,7 +287,7 @@ fn attack(seed: u64, count: u64, flaw: Option<Flaw>) -> [u64; 3] {
 }
 
 #[test]
-fn a_million_hostile_patches_reach_nothing() {
+fn millions_of_hostile_patches_reach_nothing() {
     let patches = std::env::var("FLASHNET_PATCHES")
         .ok()
         .and_then(|count| count.parse().ok())
