@@ -3,10 +3,11 @@
 
 Three members on loopback, a bench as the load; one member after the other is killed (head, middle, tail) or the head is frozen, and
 comes back. For each fault the longest time without an acknowledgement until the group serves without the member is its fail-over,
-and the longest until it serves with the member again is its join. Prints p50, p99 and the longest, in milliseconds.
+and the longest until it serves with the member again is its join. Prints p50, p99 and the longest, in milliseconds. With --judge it
+fails if p99 of a fail-over is a second or more, or a join held writes up for more than 100 ms.
 
     tools/scripts/chain_faults.py --flashnet target/release/flashnet --faults 20
-    tools/scripts/chain_faults.py --flashnet target/release/flashnet --faults 20 --etcd --memory /dev/shm
+    tools/scripts/chain_faults.py --flashnet target/release/flashnet --faults 20 --etcd --memory /dev/shm --judge
 """
 
 import argparse
@@ -24,6 +25,9 @@ import time
 
 PATIENCE = 120
 SETTLED = 0.25
+# Of --judge, in milliseconds.
+FAIL_OVER_P99 = 1000
+JOIN_LONGEST = 100
 
 
 def free_port():
@@ -144,6 +148,7 @@ def main():
     parser.add_argument("--bench", default="--misses 40",
                         help="more options of `chain bench` [default: %(default)s, so that it is not taken for dead itself]")
     parser.add_argument("--serve", default="", help="more options of `chain serve`")
+    parser.add_argument("--judge", action="store_true", help="fail if writes are held up for too long")
     options = parser.parse_args()
 
     directory = tempfile.mkdtemp(prefix="chain-faults-")
@@ -189,10 +194,15 @@ def main():
     pauses = [(load.began + pause["at_s"], pause["ms"]) for pause in report["pauses"]]
     print(f"{report['records']} records, {report['records_s']:.0f} a second, p50 {report['p50_us']:.0f} us; {report['epochs']} epochs")
     print(f"{'':8} {'n':>4} {'p50':>7} {'p99':>7} {'longest':>8}  ms")
+    late = []
     for kind, spans in windows.items():
         longest = sorted(max([ms for at, ms in pauses if begin <= at < end], default=0) for begin, end in spans)
         quantile = lambda part: longest[min(len(longest) - 1, int(part * len(longest)))]
         print(f"{kind:8} {len(longest):4} {quantile(0.5):7.0f} {quantile(0.99):7.0f} {longest[-1]:8.0f}")
+        if longest[-1] > JOIN_LONGEST if kind == "join" else quantile(0.99) >= FAIL_OVER_P99:
+            late.append(kind)
+    if options.judge and late:
+        sys.exit(f"too long: {', '.join(late)}")
 
 
 if __name__ == "__main__":

@@ -112,7 +112,10 @@ fn status_is_for_people() {
     }
     group.serves(&[1, 2, 3], "the start");
     let after = told(&group);
-    for word in ["epoch", "active", "volatile", "head", "tail", "serving"] {
+    let words = [
+        "epoch", "active", "volatile", "chain", "head", "tail", "serving", "lag",
+    ];
+    for word in words {
         assert!(after.contains(word), "{word}: {after}");
     }
 }
@@ -161,6 +164,7 @@ fn frozen_and_wiped() {
     group.freeze(head);
     group.serves(others, "the head was frozen");
     load.goes_on("the head was frozen");
+    group.lease_ends(head);
     group.thaw(head);
     group.serves(&[1, 2, 3], "the head was thawed");
     load.goes_on("the head was thawed");
@@ -249,6 +253,24 @@ fn a_dead_client_keeps_no_lock() {
     judge(&group, load, 3, "clients killed");
     let gone = |status: &replicas::Status| status.0["clients"] == Value::Array(Vec::new());
     group.wait("no client to be left", gone);
+}
+
+/// I12: a client sleeps beyond its lease with the lock of the log and records under way. Another gets the lock, and when the
+/// first wakes up it is told so: nothing that it writes late is found among what the other wrote.
+#[test]
+fn a_frozen_client_writes_no_more() {
+    let mut group = Group::local();
+    group.up(&[]);
+    let mut sleeper = group.load(&[]);
+    sleeper.goes_on("before it sleeps");
+    group.freeze_client(&sleeper);
+    let mut load = group.load(&[]);
+    load.goes_on("a client sleeps");
+    sleeper.thaw();
+    let told = sleeper.fails();
+    assert!(told.contains("taken for dead"), "{told}");
+    load.goes_on("a client woke up");
+    judge(&group, load, 3, "a client that slept");
 }
 
 /// A member on a disk whose flushes take long is reported and taken out of the chain; it is back when the disk is well again.

@@ -109,8 +109,14 @@ fn everybody_is_killed_once() {
         world.group.start(victim);
         world.whole(&mut load, &what);
     }
+    world.judge(load, "kills of members");
+
+    // The death of the client. What another writes and finds is not in the way of what it left.
+    let mut load = world.group.load(&[]);
+    load.goes_on("before the death of the client");
     load.kill();
     let mut load = world.group.load(&[]);
+    load.goes_on("the death of the client");
 
     world.etcd.kill();
     load.goes_on("the death of etcd");
@@ -122,6 +128,7 @@ fn everybody_is_killed_once() {
     let others: Vec<u32> = (1..=3).filter(|id| *id != head).collect();
     world.group.serves(&others, "the head was frozen");
     load.goes_on("the head was frozen");
+    world.group.lease_ends(head);
     world.group.thaw(head);
     world.whole(&mut load, "the head was thawed");
     world.judge(load, "kills and a freeze");

@@ -6,7 +6,7 @@
 //! mounted again, members start and carry out their logs (some cuts hit just that), and every member has the same first N records, with
 //! N no less than what was acknowledged.
 //!
-//! `CHAIN_POWER_CUTS` and `POWER_SEED` choose more or others.
+//! `CHAIN_POWER_CUTS` (100 before a release) and `POWER_SEED` choose more or others.
 
 mod common;
 mod replicas;

@@ -209,13 +209,23 @@ impl Group {
         status.unwrap_or_else(|| panic!("member {id} does not end"))
     }
 
-    /// Stops a member where it is; not where it holds the lock of a store in a file, which would stop everybody.
+    /// Stops a member where it is.
     pub fn freeze(&self, id: u32) {
+        self.freeze_process(self.running[&id].id());
+    }
+
+    /// Stops a client where it is.
+    pub fn freeze_client(&self, load: &Load) {
+        self.freeze_process(load.pid());
+    }
+
+    /// Not where it holds the lock of a store in a file, which would stop everybody.
+    fn freeze_process(&self, pid: u32) {
         let lock = File::options()
             .write(true)
             .open(format!("{}.lock", self.store));
         let stopped = until(|| {
-            signal(self.running[&id].id(), libc::SIGSTOP);
+            signal(pid, libc::SIGSTOP);
             // Its threads stop one by one.
             std::thread::sleep(std::time::Duration::from_millis(20));
             let Ok(lock) = &lock else { return Some(()) };
@@ -227,10 +237,19 @@ impl Group {
                 }
                 std::thread::sleep(std::time::Duration::from_millis(10));
             }
-            self.thaw(id);
+            signal(pid, libc::SIGCONT);
             None
         });
-        assert!(stopped.is_some(), "member {id} holds the lock of the store");
+        assert!(
+            stopped.is_some(),
+            "process {pid} holds the lock of the store"
+        );
+    }
+
+    /// Waits until the lease of a member that has left the chain is over: the store has nothing of it any more.
+    pub fn lease_ends(&self, id: u32) {
+        let is_over = |status: &Status| status.state(id) == "not serving";
+        self.wait(&format!("the end of the lease of member {id}"), is_over);
     }
 
     /// Lets it go on.

@@ -91,6 +91,18 @@ impl Load {
         report
     }
 
+    /// Waits until it ends, which is not in order, and tells what it says of that.
+    pub fn fails(mut self) -> String {
+        let status = self.ended();
+        assert!(!status.success(), "{:?}", self.last());
+        self.errors()
+    }
+
+    /// SIGCONT.
+    pub fn thaw(&self) {
+        signal(self.pid(), libc::SIGCONT);
+    }
+
     /// SIGKILL.
     pub fn kill(mut self) {
         self.child.kill().unwrap();

@@ -40,6 +40,11 @@ impl Figure {
         }
     }
 
+    /// Hops of an operation, if x says how many: to each member, and back to the client.
+    fn hops(self, x: usize) -> Option<f64> {
+        (self == Self::Members).then_some((x + 1) as f64)
+    }
+
     const fn x(self) -> &'static str {
         match self {
             Self::Members => "members",
@@ -136,12 +141,15 @@ impl Outcome {
         };
         match self {
             Self::Latency(figure, rows) => {
-                let headings = [figure.x(), "", "operations", "mean µs", "p95 µs", "p99 µs"];
-                let mut table = show::table(&[&headings[..], &["p99 / engine's"]].concat());
+                let mut headings =
+                    vec![figure.x(), "", "operations", "mean µs", "p95 µs", "p99 µs"];
+                headings.push("p99 / engine's");
+                headings.extend(figure.hops(0).map(|_| "mean µs a hop"));
+                let mut table = show::table(&headings);
                 for row in rows {
                     let engine = row.sides.first().map_or(f64::NAN, |(_, spread)| spread.p99);
                     for (side, spread) in &row.sides {
-                        table.add_row([
+                        let mut cells = vec![
                             row.x.to_string(),
                             side.name().to_owned(),
                             spread.count.to_string(),
@@ -149,7 +157,10 @@ impl Outcome {
                             number(spread.p95),
                             number(spread.p99),
                             number(spread.p99 / engine),
-                        ]);
+                        ];
+                        let hops = figure.hops(row.x);
+                        cells.extend(hops.map(|hops| number(spread.mean / hops)));
+                        table.add_row(cells);
                     }
                 }
                 table
