@@ -1,6 +1,6 @@
 //! A whole cluster in virtual time (M6): members, clients, controllers and the store in one process, every fault of the model, then
-//! none. Shown: histories are linearizable per object, and so nothing takes effect twice and nothing acknowledged is lost
-//! (I1, I12, I13); the group comes to rest with all members alike (I14, I15).
+//! none. Shown: histories are linearizable per object and locks are granted once, and so nothing takes effect twice and nothing
+//! acknowledged is lost (I1, I12, I13); the group comes to rest with all members alike (I14, I15).
 //!
 //! A failing seed says how to run it again: `FLASHNET_SEED=n cargo test -p offload-chain --test simulation one_seed -- --nocapture`.
 //! `FLASHNET_SEEDS=n` sets how many the main test runs.
@@ -15,6 +15,8 @@ mod check;
 mod device;
 #[path = "simulation/fabric.rs"]
 mod fabric;
+#[path = "simulation/grants.rs"]
+mod grants;
 #[path = "simulation/group.rs"]
 mod group;
 #[path = "simulation/order.rs"]
@@ -191,11 +193,13 @@ fn nobody_is_left_out_when_all_stand_still() {
 }
 
 /// M12: bugs of the model's engine, of what stands between media and their users, of clients, and of the product.
-const BUGS: [Planted; 15] = [
+const BUGS: [Planted; 17] = [
     Planted::Engine(EngineBug::AnyEpoch),
     Planted::Engine(EngineBug::HeadAnswers),
     Planted::Engine(EngineBug::OneNotAwaited),
     Planted::Engine(EngineBug::ForwardBeforeFlush),
+    Planted::Engine(EngineBug::SwapClaimed),
+    Planted::Engine(EngineBug::CopiedAgain),
     Planted::Media(MediaBug::FlushBelieved),
     Planted::Media(MediaBug::ReadTaken),
     Planted::Client(ClientBug::UnlockEarly),

@@ -6,6 +6,7 @@
 
 use std::time::Duration;
 
+use offload_chain::Epoch;
 use offload_chain::group::{Flight, Outcome, Primitive, PrimitiveError, Primitives, Topology};
 use offload_chain::lock::{LockEvent, LockId, Locks, Slot, Word};
 use offload_chain::log::{Entry, HEADER_BYTES, Header, Layout, Log, LogEvent, Preset, ReadMode};
@@ -14,6 +15,7 @@ use offload_chain::planted::Bug;
 use offload_chain::read::{Object, Read, ReadEvent};
 
 use super::check::{Kind, Operation};
+use super::grants::Grant;
 use super::support::rng::Rng;
 
 pub const OBJECTS: u32 = 3;
@@ -39,12 +41,14 @@ pub struct App {
     rng: Rng,
     locks: Locks,
     log: Option<Log>,
+    epoch: Epoch,
     step: Step,
     /// What it is doing: one or more operations on different objects.
     jobs: Vec<Job>,
     /// Generation of the log's lock under which jobs were appended, for when that is asked later.
     appended_under: Option<u64>,
     pub history: Vec<Operation>,
+    pub grants: Vec<Grant>,
     pub completed: u64,
     values: u64,
     pub planted: (Option<Bug>, Option<ClientBug>),
@@ -111,10 +115,12 @@ impl App {
             rng,
             locks: Locks::new(layout, slot),
             log: None,
+            epoch: Epoch(0),
             step: Step::Away,
             jobs: Vec::new(),
             appended_under: None,
             history: Vec::new(),
+            grants: Vec::new(),
             completed: 0,
             values: 0,
             planted: (None, None),
@@ -127,7 +133,8 @@ impl App {
     }
 
     /// The group of a new epoch.
-    pub fn connect(&mut self, group: &mut impl Primitives) {
+    pub fn connect(&mut self, epoch: Epoch, group: &mut impl Primitives) {
+        self.epoch = epoch;
         self.log = None;
         let read = Primitive::Read {
             member: self.rng.below(group.members() as u64) as usize,
@@ -168,6 +175,16 @@ impl App {
                 self.record(&job, None);
             }
         }
+    }
+
+    fn granted(&mut self, at: Duration, lock: LockId, generation: u64) {
+        self.grants.push(Grant {
+            at,
+            client: self.index,
+            epoch: self.epoch,
+            lock,
+            generation,
+        });
     }
 
     fn record(&mut self, job: &Job, end: Option<Duration>) {
@@ -522,7 +539,9 @@ impl App {
                     .chunks_exact(8)
                     .map(|word| Word(u64::from_le_bytes(word.try_into().unwrap())))
                     .collect();
-                self.locks.adopt(&words);
+                for lock in self.locks.adopt(&words) {
+                    self.granted(now, lock, words[lock.0 as usize].generation());
+                }
                 let token = self.locks.token(LockId::LOG);
                 if self.appended_under.is_some() && self.appended_under != token {
                     self.give_up();
@@ -596,6 +615,9 @@ impl App {
     }
 
     fn locked(&mut self, now: Duration, group: &mut impl Primitives, event: &LockEvent) {
+        if let LockEvent::WrLocked(lock, generation) = event {
+            self.granted(now, *lock, *generation);
+        }
         match (event, &self.step) {
             (LockEvent::WrLocked(LockId::LOG, _), Step::TakingLog) => self.read_header(group),
             (LockEvent::WrLocked(..), Step::TakingObjects) => self.take_objects(now, group),

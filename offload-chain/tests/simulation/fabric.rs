@@ -146,4 +146,6 @@ pub struct Pending {
     pub next: u64,
     /// At the head of a star: forwarded, and not answered by these others.
     pub forwarded: VecDeque<(Packet, BTreeSet<usize>)>,
+    /// What is to be carried out once more; with a bug.
+    pub again: Option<Primitive>,
 }

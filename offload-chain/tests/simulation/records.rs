@@ -5,6 +5,7 @@
 
 use std::time::Duration;
 
+use offload_chain::Epoch;
 use offload_chain::group::{Flight, Outcome, Primitive, PrimitiveError, Primitives};
 use offload_chain::lock::{LockEvent, LockId, Locks, Slot, Word};
 use offload_chain::log::{
@@ -13,6 +14,7 @@ use offload_chain::log::{
 use offload_chain::planted::Bug;
 
 use super::app::ClientBug;
+use super::grants::Grant;
 use super::order::{Account, Append, Reading, Truncation};
 use super::support::mem::Mem;
 use super::support::rng::Rng;
@@ -29,6 +31,7 @@ pub struct Recorder {
     locks: Locks,
     /// Open while it has the lock.
     log: Option<Log>,
+    epoch: Epoch,
     step: Step,
     /// What it wants in the log, and does not know to be there.
     pending: Vec<Pending>,
@@ -37,6 +40,7 @@ pub struct Recorder {
     /// Where in the account the truncation under way is.
     truncating: Option<usize>,
     pub account: Account,
+    pub grants: Vec<Grant>,
     pub completed: u64,
     values: u64,
     pub planted: (Option<Bug>, Option<ClientBug>),
@@ -108,11 +112,13 @@ impl Recorder {
             rng,
             locks: Locks::new(layout, slot),
             log: None,
+            epoch: Epoch(0),
             step: Step::Away,
             pending: Vec::new(),
             appended_under: None,
             truncating: None,
             account: Account::default(),
+            grants: Vec::new(),
             completed: 0,
             values: 0,
             planted: (None, None),
@@ -124,7 +130,8 @@ impl Recorder {
     }
 
     /// The group of a new epoch.
-    pub fn connect(&mut self, group: &mut impl Primitives) {
+    pub fn connect(&mut self, epoch: Epoch, group: &mut impl Primitives) {
+        self.epoch = epoch;
         self.log = None;
         let read = Primitive::Read {
             member: self.rng.below(group.members() as u64) as usize,
@@ -152,6 +159,16 @@ impl Recorder {
     fn give_up(&mut self) {
         self.appended_under = None;
         self.pending.clear();
+    }
+
+    fn granted(&mut self, at: Duration, lock: LockId, generation: u64) {
+        self.grants.push(Grant {
+            at,
+            client: self.index,
+            epoch: self.epoch,
+            lock,
+            generation,
+        });
     }
 
     fn sleep(&mut self, now: Duration, most: u64) {
@@ -428,7 +445,9 @@ impl Recorder {
             Step::Words(own) if *own == flight => {
                 let words = bytes.as_chunks::<8>().0.iter();
                 let words: Vec<Word> = words.map(|word| Word(u64::from_le_bytes(*word))).collect();
-                self.locks.adopt(&words);
+                for lock in self.locks.adopt(&words) {
+                    self.granted(now, lock, words[lock.0 as usize].generation());
+                }
                 let token = self.locks.token(LockId::LOG);
                 if self.appended_under.is_some() && self.appended_under != token {
                     self.give_up();
@@ -487,6 +506,9 @@ impl Recorder {
     }
 
     fn locked(&mut self, now: Duration, event: &LockEvent) {
+        if let LockEvent::WrLocked(lock, generation) = event {
+            self.granted(now, *lock, *generation);
+        }
         match (event, &self.step) {
             (LockEvent::WrLocked(..), Step::TakingLog) => {
                 self.step = Step::Opening;

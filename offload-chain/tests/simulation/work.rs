@@ -5,6 +5,7 @@ use std::time::Duration;
 use offload_chain::group::{Flight, Outcome, PrimitiveError};
 
 use super::app::App;
+use super::grants::Grant;
 use super::group::Group;
 use super::records::Recorder;
 
@@ -37,7 +38,8 @@ impl Work {
     }
 
     pub fn connect(&mut self, group: &mut Group) {
-        either!(self, own => own.connect(group));
+        let epoch = group.epoch();
+        either!(self, own => own.connect(epoch, group));
     }
 
     pub fn disconnect(&mut self) {
@@ -65,6 +67,11 @@ impl Work {
     /// When it wants to be woken.
     pub fn wakes(&self) -> Option<Duration> {
         either!(self, own => own.wake)
+    }
+
+    /// The write locks it had.
+    pub fn grants(&self) -> &[Grant] {
+        either!(self, own => &own.grants)
     }
 
     pub fn completed(&self) -> u64 {

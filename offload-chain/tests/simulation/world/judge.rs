@@ -5,11 +5,13 @@ use std::time::Duration;
 
 use offload_chain::config::{Ledger, Request};
 use offload_chain::group::Topology;
+use offload_chain::lock::Word;
 use offload_chain::log::find;
 use offload_chain::membership::{CONFIG, Configuration, Phase};
 
 use super::super::app::{self, OBJECT_BYTES, OBJECTS};
 use super::super::check::{Kind, Operation, check};
+use super::super::grants::{self, Grant};
 use super::super::order::{Account, Reading};
 use super::super::records::values_of;
 use super::super::support::mem::Mem;
@@ -112,11 +114,27 @@ impl World {
             .sum();
         // I1: what the members have in the end is what everybody reads from now on.
         let memory = (self.members[config.chain[0].id.0 as usize].memory).with(|mem| mem.clone());
+        self.judge_locks(&config, &memory)?;
         match config.birth.executes {
             true => self.judge_objects(&config, &memory)?,
             false => self.judge_records(&memory)?,
         }
         Ok(self.stats)
+    }
+
+    fn judge_locks(&self, config: &Configuration, memory: &Mem) -> Result<(), String> {
+        let layout = config.birth.layout().unwrap();
+        let clients = self.clients.iter();
+        let grants: Vec<Grant> = clients
+            .flat_map(|host| host.work.grants().iter().copied())
+            .collect();
+        let locks = &memory.bytes()[layout.lock_at(0) as usize..];
+        let locks = locks.as_chunks::<8>().0.iter();
+        let words: Vec<Word> = locks
+            .take(layout.locks() as usize)
+            .map(|word| Word(u64::from_le_bytes(*word)))
+            .collect();
+        grants::check(&grants, config.epoch, &words)
     }
 
     fn judge_objects(&mut self, config: &Configuration, memory: &Mem) -> Result<(), String> {

@@ -89,6 +89,10 @@ pub enum EngineBug {
     OneNotAwaited,
     /// Forwards before it is durable.
     ForwardBeforeFlush,
+    /// Each gCAS is answered as one that has swapped.
+    SwapClaimed,
+    /// Each gMEMCPY is carried out once more, behind the next one.
+    CopiedAgain,
     /// A real engine is not stopped when its member seals.
     NotStopped,
     /// A real engine answers READs without a lease.

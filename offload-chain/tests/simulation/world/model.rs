@@ -162,11 +162,10 @@ impl World {
         if !self.has_pages(member, &packet.primitive) {
             return self.broken_by_media(member);
         }
-        let host = &mut self.members[member];
-        let primitive = &packet.primitive;
-        let (found, _) = (host.memory).with(|memory| execute(memory, place, primitive));
+        let found = self.execute(lane, place, member, &packet.primitive);
         let mut packet = packet;
         packet.found.push(found);
+        let host = &mut self.members[member];
         let pending = host.pending.entry(lane).or_default();
         pending.next += 1;
         let number = pending.next;
@@ -178,6 +177,31 @@ impl World {
             self.after(delay, What::Flushed(member, life, lane, number));
         }
         self.forward(lane, place, member);
+    }
+
+    /// What it does to memory, and what is answered.
+    fn execute(
+        &mut self,
+        lane: usize,
+        place: usize,
+        member: usize,
+        primitive: &Primitive,
+    ) -> Option<u64> {
+        let claims = self.engine_bug(EngineBug::SwapClaimed);
+        let repeats = self.engine_bug(EngineBug::CopiedAgain);
+        let host = &mut self.members[member];
+        let (found, _) = (host.memory).with(|memory| execute(memory, place, primitive));
+        match primitive {
+            Primitive::Cas { old, .. } if claims => found.map(|_| *old),
+            Primitive::Memcpy { .. } if repeats => {
+                let again = &mut host.pending.entry(lane).or_default().again;
+                if let Some(again) = again.replace(primitive.clone()) {
+                    (host.memory).with(|memory| execute(memory, place, &again));
+                }
+                found
+            }
+            _ => found,
+        }
     }
 
     pub(super) fn flushed(&mut self, member: usize, life: u64, lane: usize, number: u64) {
