@@ -94,41 +94,18 @@ fn many(under: Under, seeds: u64) {
                 "seed {seed}: {wrong}\nagain: FLASHNET_SEED={seed} {engine}cargo test -p offload-chain --test simulation one_seed -- --nocapture"
             )
         });
-        sum.epochs += stats.epochs;
-        sum.joins += stats.joins;
-        sum.fenced += stats.fenced;
-        sum.kills += stats.kills;
-        sum.power_cuts += stats.power_cuts;
-        sum.wipes += stats.wipes;
-        sum.pauses += stats.pauses;
-        sum.partitions += stats.partitions;
-        sum.media += stats.media;
-        sum.stars += stats.stars;
-        sum.replicated += stats.replicated;
-        sum.truncated += stats.truncated;
-        sum.completed += stats.completed;
-        sum.unknown += stats.unknown;
+        sum += stats;
     }
     println!("{under:?}, {seeds} seeds: {sum:?}");
     // A simulation in which nothing happens shows nothing.
     if seeds >= 100 {
+        for (what, count) in sum.counts() {
+            assert!(*count > 0, "no {what}");
+        }
         assert!(
             sum.epochs > 3 * seeds && sum.completed > 50 * seeds,
             "{sum:?}"
         );
-        for rare in [
-            sum.joins,
-            sum.fenced,
-            sum.kills,
-            sum.power_cuts,
-            sum.wipes,
-            sum.media,
-            sum.stars,
-            sum.truncated,
-            sum.unknown,
-        ] {
-            assert!(rare > 0, "{sum:?}");
-        }
     }
 }
 

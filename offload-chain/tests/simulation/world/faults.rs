@@ -54,6 +54,7 @@ impl World {
             6 if self.clients[client].up => {
                 self.note(&format!("client {client} is killed"));
                 self.stats.kills += 1;
+                self.stats.clients_killed += 1;
                 self.clients[client].work.fenced();
                 self.restart_client(client);
             }
@@ -61,6 +62,7 @@ impl World {
             10 => {
                 let slow = *self.rng.pick(&[1, 10, 100, 1000]);
                 self.note(&format!("member {member} is {slow} times as slow"));
+                self.stats.slow += u64::from(slow > 1);
                 self.members[member].slow = slow;
             }
             _ => self.break_link(),
@@ -90,7 +92,10 @@ impl World {
         }
         let mut sorted: Vec<_> = links.iter().copied().collect();
         sorted.sort();
-        self.stats.partitions += 1;
+        // All nodes may be on one side.
+        let parts = u64::from(sorted.iter().any(|(a, b)| a != b));
+        self.stats.partitions += parts;
+        self.stats.one_way += parts * u64::from(one_way);
         self.note(&format!("cut: {sorted:?}"));
         self.cut.extend(sorted);
         let length = self.rng.range(10_000, 600_000);
@@ -115,6 +120,7 @@ impl World {
                 .copied()
                 .unwrap_or((lane, hop));
             self.note(&format!("connection {lane} {hop:?} is reset"));
+            self.stats.resets += 1;
             self.lose(lane, hop);
         }
     }
@@ -131,6 +137,7 @@ impl World {
             let wire = *self.rng.pick(&alive);
             let ends = self.wires.all[wire].ends.map(|end| end.node);
             self.note(&format!("wire {wire} is reset: {ends:?}"));
+            self.stats.resets += 1;
             self.lose_wire(wire);
         }
     }

@@ -15,6 +15,7 @@ mod judge;
 mod media;
 mod model;
 mod standstill;
+mod stats;
 mod store;
 mod time;
 mod traffic;
@@ -48,6 +49,7 @@ use super::records::Recorder;
 use super::support::rng::Rng;
 use super::work::Work;
 use engine::{EngineClock, Hosted};
+pub use stats::Stats;
 use store::Port;
 use wires::Wires;
 use working::UnderWay;
@@ -226,29 +228,6 @@ pub struct World {
     pub trace: Option<Vec<String>>,
     handled: u64,
     pub stats: Stats,
-}
-
-/// What happened, so that a run of nothing is noticed.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Stats {
-    pub epochs: u64,
-    pub joins: u64,
-    pub fenced: u64,
-    pub kills: u64,
-    pub power_cuts: u64,
-    pub wipes: u64,
-    pub pauses: u64,
-    pub partitions: u64,
-    /// Times that a member was told that its media have failed.
-    pub media: u64,
-    /// Runs in a star.
-    pub stars: u64,
-    /// Runs of a log that is not carried out.
-    pub replicated: u64,
-    /// Truncations of such logs.
-    pub truncated: u64,
-    pub completed: u64,
-    pub unknown: u64,
 }
 
 impl World {

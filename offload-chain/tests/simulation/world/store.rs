@@ -43,6 +43,8 @@ impl World {
             if self.reaches(node, Node::Store) {
                 let delay = self.rng.range(150, 800);
                 self.after(delay, What::ToStore(node, life, ticket, request));
+            } else {
+                self.stats.requests_lost += 1;
             }
         }
         self.ports.insert(node, port);
@@ -62,6 +64,8 @@ impl World {
         if self.reaches(Node::Store, node) {
             let delay = self.rng.range(150, 800);
             self.after(delay, What::FromStore(node, life, event));
+        } else if matches!(event, Event::Answer(..)) {
+            self.stats.answers_lost += 1;
         }
     }
 
