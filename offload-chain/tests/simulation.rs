@@ -164,6 +164,26 @@ fn an_old_epoch_executes_nothing() {
     }
 }
 
+/// Long histories of many clients (M7).
+#[test]
+fn a_crowd_finds_a_register_in_each_object() {
+    const SEEDS: u64 = 5;
+    for under in [Under::Model, Under::Engine] {
+        let mut sum = Stats::default();
+        let mut most = 0;
+        for seed in 0..SEEDS {
+            let stats = World::crowd(seed, under).run_crowd();
+            let stats = stats.unwrap_or_else(|wrong| panic!("{under:?}, seed {seed}: {wrong}"));
+            most = most.max(stats.completed);
+            sum += stats;
+        }
+        println!("{under:?}, {SEEDS} crowds, up to {most} operations: {sum:?}");
+        // Of three objects.
+        assert!(most > 2700 && sum.completed > 1000 * SEEDS, "{sum:?}");
+        assert!(sum.unknown > 0, "{sum:?}");
+    }
+}
+
 /// Who comes back first from a stand-still of all does not go on without the others.
 #[test]
 fn nobody_is_left_out_when_all_stand_still() {

@@ -8,6 +8,7 @@
 
 mod agents;
 mod clients;
+mod crowd;
 mod engine;
 mod excluded;
 mod faults;
@@ -31,7 +32,7 @@ use std::time::Duration;
 use offload_chain::Epoch;
 use offload_chain::config::{Event, Ledger, Request, Revision, Ticket};
 use offload_chain::group::Topology;
-use offload_chain::lock::Slot;
+use offload_chain::lock::{SLOTS_MAX, Slot};
 use offload_chain::membership::{
     Birth, Boot, CONFIG, Configuration, Controller, ControllerSettings, Member, MemberId,
     MemberSettings, Message, Seat, Session, SessionSettings, SlowPolicy, encode,
@@ -241,6 +242,16 @@ impl World {
         planted: Option<Planted>,
         members: Option<usize>,
     ) -> Self {
+        Self::with_sizes(seed, under, planted, members, None)
+    }
+
+    fn with_sizes(
+        seed: u64,
+        under: Under,
+        planted: Option<Planted>,
+        members: Option<usize>,
+        clients: Option<usize>,
+    ) -> Self {
         let mut rng = Rng::new(seed);
         let by_chance = members.is_none();
         // Seeds without failing media would show nothing of these.
@@ -251,7 +262,7 @@ impl World {
         // Recovery writes again what it carries out: what was lost before shows in logs that keep their records.
         let of_records = planted == Some(Planted::Media(MediaBug::FlushBelieved));
         let members = members.unwrap_or(rng.range(2, 5) as usize);
-        let clients = rng.range(2, 5) as usize;
+        let clients = clients.unwrap_or(rng.range(2, 5) as usize);
         let birth = Birth {
             locks: app::OBJECTS + 1,
             ring_bytes: *rng.pick(&[512, 1024, 4096]),
@@ -341,7 +352,7 @@ impl World {
             });
         }
         for index in 0..clients {
-            let slot = Slot::new(index as u32 * 5).unwrap();
+            let slot = slot(index);
             let planted = match planted {
                 Some(Planted::Product(bug)) => (Some(bug), None),
                 Some(Planted::Client(bug)) => (None, Some(bug)),
@@ -439,7 +450,7 @@ impl World {
 
     fn session(&mut self, index: usize) -> Session {
         Session::new(SessionSettings {
-            slot: Slot::new(index as u32 * 5).unwrap(),
+            slot: slot(index),
             boot: self.boot(),
             period: PERIOD,
             misses: MISSES,
@@ -453,4 +464,9 @@ impl World {
         let nodes = members.chain(clients).chain(controllers);
         nodes.chain([Node::Store]).collect()
     }
+}
+
+/// Of a client: one of its own, anywhere in the words of locks.
+fn slot(client: usize) -> Slot {
+    Slot::new(client as u32 * 5 % SLOTS_MAX).unwrap()
 }
