@@ -14,8 +14,17 @@ use std::process::Command;
 
 use common::{Image, can_mount, can_serve, chosen, skip, tool};
 
+/// Any number of bytes anywhere, but some: `posix_fallocate` of nothing is an error everywhere, which fsx does not know.
+const BYTES: &str = "min = 1";
+/// Whole grains.
+const GRAINS: &str = "min = 4096\nalign = 4096";
+
 /// Runs fsx with `operations`, unless the environment says otherwise.
 fn fsx(operations: u64, target_options: &[&str], weights: &str) {
+    fsx_of(BYTES, operations, target_options, weights);
+}
+
+fn fsx_of(sizes: &str, operations: u64, target_options: &[&str], weights: &str) {
     if !can_serve() || !can_mount() {
         return;
     }
@@ -24,8 +33,7 @@ fn fsx(operations: u64, target_options: &[&str], weights: &str) {
     let dir = image.beside("mnt");
     fs::create_dir(&dir).unwrap();
     let config = image.beside("fsx.toml");
-    // `posix_fallocate` of nothing is an error everywhere, which fsx does not know.
-    fs::write(&config, format!("[opsize]\nmin = 1\n[weights]\n{weights}")).unwrap();
+    fs::write(&config, format!("[opsize]\n{sizes}\n[weights]\n{weights}")).unwrap();
     let mut options = vec!["--mount", dir.to_str().unwrap()];
     options.extend(target_options);
     let target = image.serve(&options);
@@ -62,7 +70,7 @@ fn buffered() {
 #[test]
 fn mapped() {
     fsx(
-        60_000,
+        100_000,
         &[],
         "mapread = 10.0\nmapwrite = 10.0\nfsync = 0.1\nfdatasync = 0.1\n",
     );
@@ -88,7 +96,18 @@ fn fallocated() {
     );
 }
 
-/// Copies within the file, by clone where grains fit.
+/// Copies of whole grains within the file, which are clones: nothing is read or written.
+#[test]
+fn cloned() {
+    fsx_of(
+        GRAINS,
+        5_000,
+        &[],
+        "mapread = 1.0\nmapwrite = 1.0\npunch_hole = 1.0\ncopy_file_range = 10.0\nfsync = 0.1\n",
+    );
+}
+
+/// Copies within the file of any bytes from anywhere to anywhere.
 #[test]
 fn copied() {
     fsx(

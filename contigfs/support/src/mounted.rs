@@ -1,5 +1,6 @@
 //! A file system in memory, mounted for a test; and the rule for skipping.
 
+use std::io::Write;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -17,7 +18,8 @@ pub fn skip(reason: &str) {
         !require.split(',').any(|what| what == "all"),
         "must not be skipped: {reason}"
     );
-    println!("skipped: {reason}");
+    // Not by `println`, of which nobody hears when the test passes.
+    let _ = writeln!(std::io::stderr(), "skipped: {reason}");
 }
 
 /// A program of `$FLASHNET_TOOLS` (or its `bin`), or of the path; says why the test is skipped when there is none.
