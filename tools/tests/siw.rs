@@ -5,7 +5,8 @@ mod common;
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::process::Command;
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use common::{FLASHNET, Image, can_serve, skip};
@@ -219,4 +220,43 @@ fn no_connection_is_lost_to_a_lost_first_fpdu() {
         );
     }
     drop(server);
+}
+
+/// Each program plays both sides, over each kind of first FPDU: without a kernel, as a try of a network between two of ours.
+#[test]
+fn programs_play_each_other() {
+    let programs = [
+        &["rping"][..],
+        &["cmatose"],
+        &["rdma"],
+        &["write-bw"],
+        &["read-bw"],
+        &["send-bw"],
+        &["perftest", "--test", "write"],
+        &["perftest", "--test", "read"],
+        &["perftest", "--test", "send"],
+        &["rstream"],
+    ];
+    for (program, rtr) in programs
+        .into_iter()
+        .zip(["none", "write", "read", "any"].into_iter().cycle())
+    {
+        let command = |more: &[&str]| {
+            let mut command = Command::new(FLASHNET);
+            command.args(["--json", "peer"]).args(program).args(more);
+            command.args(["--count", "10"]).stdout(Stdio::piped());
+            command
+        };
+        let mut server = command(&["--listen", "127.0.0.1:0"]).spawn().unwrap();
+        let mut told = BufReader::new(server.stdout.take().unwrap()).lines();
+        let line: serde_json::Value = serde_json::from_str(&told.next().unwrap().unwrap()).unwrap();
+        let address = line["address"].as_str().unwrap();
+        let client = command(&["--connect", address, "--rtr", rtr])
+            .output()
+            .unwrap();
+        assert!(client.status.success(), "{program:?}: {client:?}");
+        assert!(server.wait().unwrap().success(), "{program:?}");
+        let done: serde_json::Value = serde_json::from_str(&told.next().unwrap().unwrap()).unwrap();
+        assert!(done["connections"].as_u64() > Some(0), "{program:?}");
+    }
 }

@@ -43,6 +43,18 @@ pub enum PeerCommand {
         after_help = "Example: flashnet peer send-bw --connect HOST:18515 --count 100 --size 65536\n         and there: ib_send_bw -R -F -n 100 -s 65536"
     )]
     SendBw(PeerOptions),
+    /// One of perftest's three, by name.
+    #[command(
+        after_help = "Example: flashnet peer perftest --test write --connect HOST:18515 --count 100 --size 65536\n         and there: ib_write_bw -R -F -n 100 -s 65536"
+    )]
+    Perftest {
+        /// Which.
+        #[arg(long, value_enum)]
+        test: Perftest,
+        /// As of each.
+        #[command(flatten)]
+        options: PeerOptions,
+    },
     /// rstream: a stream there and back (rsockets).
     #[command(
         after_help = "Example: flashnet peer rstream --listen 127.0.0.1:7471 --count 10 --size 1000\n         and there: rstream -s HOST -I 1 -C 10 -S 1000 -T v"
@@ -96,6 +108,28 @@ impl fmt::Display for Program {
             Self::SendBw => "ib_send_bw",
             Self::Rstream => "rstream",
         })
+    }
+}
+
+/// A program of perftest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, ValueEnum)]
+pub enum Perftest {
+    /// ib_write_bw
+    Write,
+    /// ib_read_bw
+    Read,
+    /// ib_send_bw
+    Send,
+}
+
+impl Perftest {
+    /// The same, by its own name.
+    pub const fn program(self) -> Program {
+        match self {
+            Self::Write => Program::WriteBw,
+            Self::Read => Program::ReadBw,
+            Self::Send => Program::SendBw,
+        }
     }
 }
 

@@ -444,6 +444,7 @@ fn print(
         "p99.9 µs",
         "cores client",
         "server",
+        "client's calls/op",
     ]);
     for (whose, f) in [Some((subject, figures)), baseline].into_iter().flatten() {
         table.add_row([
@@ -456,6 +457,7 @@ fn print(
             format!("{:.1}", f.p999_us),
             format!("{:.2}", f.cpu_client),
             f.cpu_server.map_or("-".into(), |c| format!("{c:.2}")),
+            (f.client_calls_per_op).map_or("-".into(), |calls| format!("{calls:.2}")),
         ]);
     }
     println!("{table}");

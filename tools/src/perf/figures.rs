@@ -32,6 +32,8 @@ pub struct Figures {
     pub cpu_client: f64,
     /// Cores that the server kept busy; unknown for a server that we did not start.
     pub cpu_server: Option<f64>,
+    /// System calls of the client for each operation, where its ring counts them.
+    pub client_calls_per_op: Option<f64>,
     /// Operations measured.
     pub operations: u64,
     /// Seconds measured.
@@ -48,6 +50,7 @@ struct Parts {
     elapsed: Duration,
     client: Duration,
     server: Option<Duration>,
+    calls: Option<u64>,
 }
 
 impl Figures {
@@ -65,6 +68,15 @@ impl Figures {
             elapsed,
             client,
             server,
+            calls: None,
+        })
+    }
+
+    /// With the system calls that the client made.
+    pub fn with_calls(self, calls: u64) -> Self {
+        Self::of(Parts {
+            calls: Some(calls),
+            ..self.parts
         })
     }
 
@@ -80,6 +92,7 @@ impl Figures {
             sum.elapsed += run.elapsed;
             sum.client += run.client;
             sum.server = sum.server.zip(run.server).map(|(a, b)| a + b);
+            sum.calls = sum.calls.zip(run.calls).map(|(a, b)| a + b);
         }
         (!sum.latencies.is_empty()).then(|| Self::of(sum))
     }
@@ -98,6 +111,7 @@ impl Figures {
             p999_us: us(latencies.value_at_quantile(0.999)),
             cpu_client: parts.client.as_secs_f64() / seconds,
             cpu_server: parts.server.map(|t| t.as_secs_f64() / seconds),
+            client_calls_per_op: parts.calls.map(|calls| calls as f64 / operations as f64),
             operations,
             seconds,
             parts,

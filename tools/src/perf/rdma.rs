@@ -147,7 +147,7 @@ pub fn run(victim: &Victim, shape: &Shape) -> Result<Figures> {
         };
         load.clients.insert(tag, client);
     }
-    let mut measured: Option<(Instant, Duration, Option<Duration>)> = None;
+    let mut measured: Option<(Instant, Duration, Option<Duration>, u64)> = None;
     let mut all_running: Option<Instant> = None;
     let mut last_news = Instant::now();
     loop {
@@ -167,16 +167,18 @@ pub fn run(victim: &Victim, shape: &Shape) -> Result<Figures> {
                     at,
                     cpu::used(None).unwrap_or_default(),
                     victim.pid.and_then(|pid| cpu::used(Some(pid))),
+                    net.ring.system_calls(),
                 ));
             }
-            (Some((start, client, server)), _) if at - start >= shape.duration() => {
+            (Some((start, client, server, calls)), _) if at - start >= shape.duration() => {
                 return Ok(Figures::new(
                     load.latencies,
                     shape.size,
                     at - start,
                     cpu::used(None).unwrap_or_default() - client,
                     server.and_then(|used| Some(cpu::used(victim.pid)? - used)),
-                ));
+                )
+                .with_calls(net.ring.system_calls() - calls));
             }
             _ => {}
         }

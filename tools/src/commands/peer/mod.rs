@@ -32,6 +32,7 @@ pub(super) fn run(command: &PeerCommand, json: bool) -> Result<()> {
         PeerCommand::WriteBw(options) => play(Program::WriteBw, options, json),
         PeerCommand::ReadBw(options) => play(Program::ReadBw, options, json),
         PeerCommand::SendBw(options) => play(Program::SendBw, options, json),
+        PeerCommand::Perftest { test, options } => play(test.program(), options, json),
         PeerCommand::Rstream(options) => play(Program::Rstream, options, json),
         PeerCommand::Matrix(options) => matrix::run(options, json),
     }
