@@ -1,13 +1,16 @@
 //! Appends through the kernel.
 
+use std::ffi::{CString, OsStr};
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use contigfs::fuse::{MountOptions, mount};
-use contigfs::{BlockStore, ByteAddr, FormatOptions, Fs, MemStore, StoreError};
+use contigfs::{BlockStore, ByteAddr, FormatOptions, Fs, InodeNo, MemStore, SetAttr, StoreError};
 use ftl::{AtomicBatch, Lba, LbaRange, Space};
 use io_uring::{IoUring, opcode, types};
 use support::mounted::{Mount, skip};
@@ -130,4 +133,62 @@ fn appends_to_a_long_file_cost_no_more() {
     assert!(counted < 10 * 2048, "{counted} grains were counted");
     drop(log);
     mounted.unmount().unwrap();
+}
+
+/// The size that the kernel believes a file to have.
+fn believed(path: &Path) -> u64 {
+    let path = CString::new(path.as_os_str().as_encoded_bytes()).unwrap();
+    // SAFETY: all zeros is a `statx`.
+    let mut found: libc::statx = unsafe { std::mem::zeroed() };
+    let flags = libc::AT_STATX_DONT_SYNC;
+    // SAFETY: the path ends with a zero, and both live over the call.
+    let result = unsafe {
+        libc::statx(
+            libc::AT_FDCWD,
+            path.as_ptr(),
+            flags,
+            libc::STATX_SIZE,
+            &raw mut found,
+        )
+    };
+    assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
+    found.stx_size
+}
+
+/// Appends go behind the end that a peer has made, however the kernel came to believe in another one: it learns of sizes when
+/// it looks for a name, and when it lists a directory, as well as when it asks.
+#[test]
+fn the_kernel_learns_of_the_end_from_names() {
+    let Some(mut mount) = Mount::new(GRAINS) else {
+        return;
+    };
+    let dir = mount.path().to_owned();
+    let list = |_: InodeNo| assert_eq!(fs::read_dir(&dir).unwrap().count(), 1);
+    let look_up = |ino| {
+        // Nobody has asked for this name yet.
+        let name = OsStr::new("another");
+        mount.fs().link(ino, InodeNo::ROOT, name).unwrap();
+        assert!(fs::create_dir(dir.join(name)).is_err());
+    };
+    for (name, learn) in [("listed", &list as &dyn Fn(_)), ("looked up", &look_up)] {
+        let path = dir.join(name);
+        fs::write(&path, vec![1; 1000]).unwrap();
+        let ino = InodeNo(fs::metadata(&path).unwrap().ino());
+        let peer_sets = |size: u64| {
+            let set = SetAttr {
+                size: Some(size),
+                ..SetAttr::default()
+            };
+            mount.fs().set_attr(ino, &set).unwrap();
+        };
+        let mut log = OpenOptions::new().append(true).open(&path).unwrap();
+        log.write_all(b"!").unwrap();
+        peer_sets(7856);
+        learn(ino);
+        assert_eq!(believed(&path), 7856, "{name}");
+        peer_sets(3050);
+        log.write_all(b"ended").unwrap();
+        assert_eq!(mount.fs().attr(ino).unwrap().size, 3055, "{name}");
+    }
+    mount.unmount();
 }

@@ -181,7 +181,7 @@ impl Appends {
         }
     }
 
-    /// The kernel has asked for the size of a file. Of an append that may have parts to come it has known it before.
+    /// The kernel has been told the size of a file, because it asked, or with a name. Of an append that may have parts to come it has known it before.
     pub(super) fn told(&self, ino: InodeNo, size: u64) {
         if self.appended.load(Ordering::Relaxed) == 0 {
             return;

@@ -109,8 +109,10 @@ impl<S: BlockStore + 'static> Adapter<S> {
                 ..entry
             });
             let fits = names.add(self.shown.entry(&attr).as_bytes(), &entry);
-            if !fits && !dots {
-                self.fs.forget(attr.ino, 1);
+            match fits {
+                true => self.appends.told(attr.ino, attr.size),
+                false if !dots => self.fs.forget(attr.ino, 1),
+                false => {}
             }
             fits
         };

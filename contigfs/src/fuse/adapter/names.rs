@@ -18,8 +18,14 @@ use zerocopy::IntoBytes;
 
 impl<S: BlockStore + 'static> Adapter<S> {
     fn entry(&self, reply: Reply, result: Result<Attr, FsError>) -> Served {
-        reply.with(result, |attr| self.shown.entry(&attr));
+        reply.with(result, |attr| self.entry_out(&attr));
         Ok(())
+    }
+
+    /// What the kernel is told of a name. It takes the size from there, too.
+    pub(super) fn entry_out(&self, attr: &Attr) -> EntryOut {
+        self.appends.told(attr.ino, attr.size);
+        self.shown.entry(attr)
     }
 
     pub(super) fn lookup(&self, mut message: Message<'_>, reply: Reply) -> Served {
