@@ -6,7 +6,7 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Result, bail};
-use ftl::{ArrayDevice, FileDevice};
+use ftl::{ArrayDevice, DeviceUse, FileDevice, Ftl, Pba};
 use serde_json::{Value, json};
 
 /// What is to be done with the devices.
@@ -95,5 +95,40 @@ pub fn names_json(paths: &[PathBuf]) -> Value {
     match paths {
         [path] => json!(path),
         several => json!(several),
+    }
+}
+
+/// Where a grain of a volume lies, for people.
+#[derive(Debug)]
+pub struct MediaPlaces {
+    /// Of all of them.
+    pub paths: Vec<PathBuf>,
+    /// All of them together.
+    names: String,
+    /// None if there is only one.
+    devices: Vec<DeviceUse>,
+    places: ftl::Places,
+}
+
+impl MediaPlaces {
+    /// Those of a volume on `paths`.
+    pub fn of(ftl: &Ftl, paths: &[PathBuf]) -> Self {
+        Self {
+            paths: paths.to_vec(),
+            names: names(paths),
+            devices: ftl.devices(),
+            places: ftl.info().geometry.places,
+        }
+    }
+
+    /// The device, and the grain on it.
+    pub fn find(&self, at: Pba) -> (&str, u64) {
+        match self.places.device_of(at) {
+            Some(device) if device < self.devices.len() => {
+                let start = self.places.start(device).0;
+                (&self.devices[device].name, at.0 - start)
+            }
+            _ => (&self.names, at.0),
+        }
     }
 }

@@ -1,6 +1,5 @@
 //! `scrub`: reads everything that a volume holds, and names what does not fit its checksum.
 
-use std::path::PathBuf;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -8,15 +7,15 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use ftl::inspect::Inspector;
 use ftl::{
-    Device, DeviceUse, GRAIN_BYTES, Intent, Lba, LbaRange, MediaFault, OpenOptions, OverlayDevice,
-    Pba, Volume, VolumeError,
+    Device, GRAIN_BYTES, Intent, Lba, LbaRange, MediaFault, OpenOptions, OverlayDevice, Volume,
+    VolumeError,
 };
 use indicatif::ProgressBar;
 use serde_json::json;
 
 use super::show;
 use crate::cli::device::Scrub;
-use crate::devices::{self, Access};
+use crate::devices::{self, Access, MediaPlaces};
 
 /// Reads in flight.
 const READERS: usize = 16;
@@ -70,18 +69,18 @@ pub(super) fn run(options: &Scrub, json: bool) -> Result<()> {
 }
 
 /// What was found.
-struct Scrubbed<'a> {
+struct Scrubbed {
     /// Grains.
     read: u64,
     faults: Vec<MediaFault>,
-    places: Places<'a>,
+    places: MediaPlaces,
 }
 
 fn scrub<D: Device + Send + 'static>(
     device: D,
     options: &Scrub,
     rate: Option<u64>,
-) -> Result<Scrubbed<'_>> {
+) -> Result<Scrubbed> {
     let names = devices::names(&options.devices);
     let open = OpenOptions {
         pool_frames: POOL_FRAMES,
@@ -92,11 +91,7 @@ fn scrub<D: Device + Send + 'static>(
     let (read, faults) =
         read_all(&volume, rate).with_context(|| format!("cannot scrub {names}"))?;
     volume.shutdown()?;
-    let places = Places {
-        paths: &options.devices,
-        devices: volume.ftl().devices(),
-        places: volume.ftl().info().geometry.places,
-    };
+    let places = MediaPlaces::of(volume.ftl(), &options.devices);
     Ok(Scrubbed {
         read,
         faults,
@@ -209,30 +204,9 @@ impl Pace {
     }
 }
 
-/// Where a grain of the volume lies, for people.
-struct Places<'a> {
-    paths: &'a [PathBuf],
-    /// None if there is only one.
-    devices: Vec<DeviceUse>,
-    places: ftl::Places,
-}
-
-impl Places<'_> {
-    /// The device, and the grain on it.
-    fn of(&self, at: Pba) -> (String, u64) {
-        match self.places.device_of(at) {
-            Some(device) if device < self.devices.len() => {
-                let start = self.places.start(device).0;
-                (self.devices[device].name.clone(), at.0 - start)
-            }
-            _ => (devices::names(self.paths), at.0),
-        }
-    }
-}
-
 fn print(
     json: bool,
-    places: &Places<'_>,
+    places: &MediaPlaces,
     read: u64,
     took: Duration,
     superblocks_damaged: usize,
@@ -241,7 +215,7 @@ fn print(
     let bytes = read * GRAIN_BYTES as u64;
     if json {
         let faults = faults.iter().map(|fault| {
-            let (device, grain) = places.of(fault.place);
+            let (device, grain) = places.find(fault.place);
             json!({
                 "device": device,
                 "lba": fault.lba.0,
@@ -253,7 +227,7 @@ fn print(
         println!(
             "{}",
             json!({
-                "device": devices::names_json(places.paths),
+                "device": devices::names_json(&places.paths),
                 "grains": read,
                 "bytes": bytes,
                 "seconds": took.as_secs_f64(),
@@ -268,7 +242,7 @@ fn print(
     }
     println!(
         "{}: {} read, {}, {} grains damaged",
-        devices::names(places.paths),
+        devices::names(&places.paths),
         show::bytes(bytes),
         show::rate(bytes, took),
         faults.len()

@@ -46,7 +46,7 @@ use super::tenancy::{Observers, TargetHooks, Tenancy};
 use super::tls_door::TlsDoor;
 use crate::client::WINDOW_MAX;
 use crate::credentials::{ANONYMOUS, Registry, registry, unix_now};
-use crate::devices::{self, Access};
+use crate::devices::{self, Access, MediaPlaces};
 use crate::reactor::Inbox;
 
 /// Pages in memory while it is tried whether a volume can do without devices.
@@ -269,8 +269,13 @@ impl Target {
         }
         let control = service.start(control_jobs)?;
         let operator = Operator::of(Arc::clone(&registry));
-        let housekeeper =
-            Housekeeper::start(Arc::clone(&fs), Arc::clone(&ftl), Arc::clone(&registry))?;
+        let media_places = MediaPlaces::of(&ftl, &settings.devices);
+        let housekeeper = Housekeeper::start(
+            Arc::clone(&fs),
+            Arc::clone(&ftl),
+            Arc::clone(&registry),
+            media_places,
+        )?;
         let mut target = Self {
             address,
             tls_address,

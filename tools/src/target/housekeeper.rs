@@ -11,6 +11,7 @@ use ftl::Ftl;
 use tracing::warn;
 
 use crate::credentials::{Registry, unix_now};
+use crate::devices::MediaPlaces;
 
 /// Sizes and times of files, which nobody waits for, are written out after this long at the latest.
 const PERIOD: Duration = Duration::from_secs(5);
@@ -29,6 +30,7 @@ impl Housekeeper {
         fs: Arc<Fs<S>>,
         ftl: Arc<Ftl>,
         registry: Arc<Registry<S>>,
+        places: MediaPlaces,
     ) -> io::Result<Self> {
         let (stop, stopped) = channel();
         let thread = Builder::new().name("housekeeper".into()).spawn(move || {
@@ -37,15 +39,32 @@ impl Housekeeper {
                     warn!(%error, "cannot write out sizes and times of files");
                 }
                 registry.tick(unix_now());
-                for fault in ftl.take_media_faults() {
-                    warn!(%fault, "a grain cannot be read as it was written");
-                }
+                tell_faults(&ftl, &places);
             }
+            // Those since the last time.
+            tell_faults(&ftl, &places);
         })?;
         Ok(Self {
             stop: Some(stop),
             thread: Some(thread),
         })
+    }
+}
+
+/// Says where the media have failed, and how often they have altogether: not each fault of very many is remembered.
+fn tell_faults(ftl: &Ftl, places: &MediaPlaces) {
+    let faults = ftl.take_media_faults();
+    for fault in &faults {
+        let (device, grain) = places.find(fault.place);
+        warn!(device, grain, %fault, "a grain cannot be read as it was written");
+    }
+    if !faults.is_empty() {
+        let stats = ftl.stats();
+        warn!(
+            damaged = stats.damaged,
+            failed = stats.fills_failed,
+            "reads of grains that failed since the volume was opened"
+        );
     }
 }
 
