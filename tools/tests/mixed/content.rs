@@ -64,6 +64,9 @@ impl Content {
         if with_size {
             self.past_sizes.retain(|&size| size >= range.end);
             self.past_sizes.insert(range.end);
+        } else if self.past_sizes.iter().any(|&size| size < range.end) {
+            // The end that lies behind may be lost, and this not.
+            self.past_sizes.insert(range.end);
         }
     }
 
