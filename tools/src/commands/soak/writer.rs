@@ -43,6 +43,8 @@ pub(super) struct Writer {
     ledger: Ledger,
     /// What a READ must return, slot by slot.
     current: Vec<u64>,
+    /// And that was looked at in this life: of what was visible in one that was killed nobody knows.
+    judged: bool,
     rng: SmallRng,
     counts: Counts,
 }
@@ -56,6 +58,7 @@ impl Writer {
             made: false,
             ledger: Ledger::new(no << 32, slots),
             current: vec![0; slots as usize],
+            judged: false,
             rng: SmallRng::seed_from_u64(seed),
             counts: Counts::default(),
         }
@@ -64,6 +67,7 @@ impl Writer {
     /// Checks what was acknowledged, then works until the target ends.
     pub(super) fn live(&mut self, life: &Life) -> Result<Counts> {
         self.counts = Counts::default();
+        self.judged = false;
         match self.work(life) {
             Err(error) if is_gone(&error) && life.is_ending() => Ok(self.counts),
             Err(error) => {
@@ -76,6 +80,9 @@ impl Writer {
 
     /// The target has ended in order: it keeps what was visible, durable or not.
     pub(super) fn ended_in_order(&mut self) {
+        if !self.judged {
+            return;
+        }
         for (slot, &version) in (0..).zip(&self.current) {
             self.ledger.acknowledge(slot, version);
         }
@@ -146,6 +153,7 @@ impl Writer {
             self.current[slot as usize] = version;
         }
         self.counts.judged += self.ledger.slots();
+        self.judged = true;
         Ok(())
     }
 
@@ -212,6 +220,20 @@ impl Writer {
 mod tests {
     use super::*;
     use softrdma::PageError;
+
+    /// Of a life in which nobody came to look at the file before it ended in order nothing is known but what was acknowledged.
+    #[test]
+    fn who_has_not_looked_knows_nothing() {
+        let mut writer = Writer::new(0, 4 * RECORD as u64, 1);
+        let (version, _) = writer.ledger.send(2);
+        writer.current[2] = version;
+        writer.ended_in_order();
+        let nothing = vec![0; RECORD];
+        assert_eq!(writer.ledger.judge(2, &nothing).unwrap(), 0);
+        writer.judged = true;
+        writer.ended_in_order();
+        assert!(writer.ledger.judge(2, &nothing).is_err());
+    }
 
     /// The end of a target explains a lost connection, and not what it has answered (I1).
     #[test]
