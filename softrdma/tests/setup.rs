@@ -230,6 +230,48 @@ fn bad_requests() {
     }
 }
 
+/// Every length of private data that a start frame can claim: too long, or too short for the enhanced block, is refused before
+/// any of it has come; the others are waited for.
+#[test]
+fn any_length_of_private_data() {
+    let block = Enhanced {
+        ird: 4,
+        ord: 4,
+        peer_to_peer: None,
+    };
+    let table = table(1);
+    for (request, frame) in [
+        (true, raw::request(true)),
+        (false, reply(true, false, 2, Some(block))),
+    ] {
+        for length in 0..=u16::MAX {
+            let config = Config::default();
+            let mut connection = match request {
+                true => Connection::<NoPages>::responder(config, &table, Time(0)),
+                false => Connection::initiator(config, &table, b"", Time(0)).unwrap(),
+            };
+            let head = [&frame[..18], &length.to_be_bytes()].concat();
+            connection.handle_bytes(Time(0), &mut NoPages, &head);
+            if !(4..=512).contains(&length) {
+                let closed = CloseReason::Setup(SetupError::BadLength);
+                assert_eq!(connection.poll_event(), Some(Event::Closed(closed)));
+                continue;
+            }
+            let data = [&frame[20..24], &vec![7; usize::from(length) - 4]].concat();
+            let (all_but_one, last) = data.split_at(data.len() - 1);
+            connection.handle_bytes(Time(0), &mut NoPages, all_but_one);
+            assert_eq!(connection.poll_event(), None, "{length}");
+            connection.handle_bytes(Time(0), &mut NoPages, last);
+            let private_data = match connection.poll_event() {
+                Some(Event::ConnectRequest(request)) => request.private_data,
+                Some(Event::Established(established)) => established.private_data,
+                other => panic!("{length}: {other:?}"),
+            };
+            assert_eq!(private_data, data[4..]);
+        }
+    }
+}
+
 fn reply(crc: bool, markers: bool, revision: u8, enhanced: Option<Enhanced>) -> Vec<u8> {
     let mut bytes = Vec::new();
     let kind = StartKind::Reply;
