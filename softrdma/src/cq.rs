@@ -113,29 +113,45 @@ pub struct Completion {
     pub message: Option<Vec<u8>>,
 }
 
+impl Completion {
+    /// Does it wake a program that asked for solicited events only? One that failed does, too.
+    #[must_use]
+    pub const fn is_solicited_event(&self) -> bool {
+        self.solicited || !self.status.is_success()
+    }
+}
+
 /// Completions not yet taken. Cannot overflow: posting is refused while requests plus unread completions reach the
 /// depth of the queues (RELIABILITY I16).
 #[derive(Debug, Default)]
 pub(crate) struct CompletionQueue {
     entries: VecDeque<Completion>,
     recvs: usize,
+    solicited: usize,
 }
 
 impl CompletionQueue {
     pub(crate) fn push(&mut self, completion: Completion) {
         self.recvs += usize::from(completion.opcode.is_recv());
+        self.solicited += usize::from(completion.is_solicited_event());
         self.entries.push_back(completion);
     }
 
     pub(crate) fn pop(&mut self) -> Option<Completion> {
         let completion = self.entries.pop_front()?;
         self.recvs -= usize::from(completion.opcode.is_recv());
+        self.solicited -= usize::from(completion.is_solicited_event());
         Some(completion)
     }
 
     /// Unread completions of receives.
     pub(crate) fn recvs(&self) -> usize {
         self.recvs
+    }
+
+    /// Unread completions that are solicited events.
+    pub(crate) fn solicited(&self) -> usize {
+        self.solicited
     }
 
     /// Unread completions of the send queue.

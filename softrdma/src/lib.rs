@@ -118,8 +118,10 @@
 //! * By default an initiator asks for revision 2, CRC, and the peer-to-peer model with a zero-length Write or Read as
 //!   the ready-to-receive frame; a responder takes revisions 1 and 2, and a zero-length Send where nothing else is offered. Markers are sent when asked for and never asked for.
 //! * Two endpoints of ours recognise each other by a [`hello`](wire::hello) in front of the private data and then use
-//!   FPDUs of up to [`Config::ulpdu_max`]. Towards others the limit is [`Config::ulpdu_foreign`]; a driver sets it from the
-//!   socket's segment size with [`config::mulpdu`]. Programs whose private data must be exact turn the hello off.
+//!   FPDUs of up to [`Config::ulpdu_max`]. Towards others the limit is [`Config::ulpdu_foreign`], which fits an
+//!   ordinary Ethernet. [`cm`] and [`driver`] leave it as the program set it, who may want to fill more or less than one TCP
+//!   segment; who drives sockets of its own can compute it from their segment size with [`config::mulpdu`], also later
+//!   ([`set_ulpdu_foreign`](Connection::set_ulpdu_foreign)). Programs whose private data must be exact turn the hello off.
 //! * Linux `siw` may leave the first FPDU unread that arrives right behind its Reply. Writes of zero bytes follow, at most
 //!   four, as long as it may be so (the first after 50 ms); towards our own endpoint they are not needed and not sent. They
 //!   go out when the driver calls [`handle_timeout`](Connection::handle_timeout), so a program must not leave a new

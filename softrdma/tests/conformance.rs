@@ -1,9 +1,9 @@
 //! The rules of the protocol as a suite: RFC 5040, 5041, 5044, 6581, 7306 and our private profile.
 //!
 //! A rule is a function over a [`Ctx`](harness::Ctx), which makes endpoints whose input is cut adversarially: it runs
-//! with whole deliveries, byte by byte, with one cut at every single byte of a short stream, and with random cuts of a
-//! long one. What is written down as bytes and expected frames runs over a real TCP socket, too. And each planted bug
-//! (M12) must be noticed by some rule.
+//! with whole deliveries, byte by byte, with one cut at every single byte of a short stream, with random cuts of a long
+//! one, and with what a TCP socket returns of random pieces. What is written down as bytes and expected frames runs over a
+//! socket in both directions, too. And each planted bug (M12) must be noticed by some rule.
 
 #![allow(unreachable_pub)]
 
@@ -54,6 +54,7 @@ fn exhaust(rules: &[Rule]) {
         }
         for seed in 0..20 {
             run(Cut::Random(seed));
+            run(Cut::Tcp(seed));
         }
     }
 }
@@ -67,7 +68,7 @@ fn terminate_table() {
 fn access_matrix() {
     // Some ten thousand streams; those that matter are cut in the rules above.
     for &(name, rule) in access::RULES {
-        for cut in [Cut::Whole, Cut::Bytes] {
+        for cut in [Cut::Whole, Cut::Bytes, Cut::Tcp(1)] {
             println!("{name}: {cut:?}");
             rule(&mut Ctx::new(cut, None));
         }

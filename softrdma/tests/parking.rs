@@ -314,8 +314,6 @@ fn nothing_passes_a_sync_write() {
     ]
     .concat();
     target.deliver(&bytes);
-    let mut other =
-        Connection::<TestPages>::responder(Config::default(), target.connection.table(), Time(0));
     while let Some((ticket, page)) = target.pages.finish_one() {
         target
             .connection
@@ -330,8 +328,22 @@ fn nothing_passes_a_sync_write() {
         "the next WRITE is not executed"
     );
     assert_eq!(target.connection.poll_completion(), None);
-    other.handle_bytes(Time(0), &mut target.pages, &raw::request(true));
-    assert!(other.poll_event().is_some());
+    // Another connection sees what is placed, and changes what it likes.
+    target.pages.residency = Residency::Always;
+    let config = Config {
+        tag: 1,
+        ..Config::default()
+    };
+    let mut other = raw::responder(config, target.connection.table(), &mut target.pages);
+    let bytes = [
+        raw::write(stag, 4096, &[9; 4], true),
+        raw::read(1, stag, 4096 - 2, 8),
+    ]
+    .concat();
+    other.handle_bytes(Time(0), &mut target.pages, &bytes);
+    let expected = Sent::Response(SINK, 0x1000, vec![1, 1, 9, 9, 9, 9, 1, 1], true);
+    assert_eq!(transmit(&mut other, &mut target.pages), [expected]);
+    target.pages.residency = Residency::Sometimes;
     // A ticket of somebody else changes nothing.
     let ticket = Ticket(target.pages.syncs[0].1.0 ^ (1 << 40));
     target

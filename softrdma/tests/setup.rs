@@ -5,13 +5,15 @@ mod common;
 use common::raw::{self, Sent};
 use common::{Residency, TestPages, TestPair, completions, connect, table, unconnected};
 use softrdma::driver::loopback::Pair;
+use softrdma::wire::fpdu::{self, NextFpdu};
 use softrdma::wire::rdmap::Opcode;
 use softrdma::wire::start::{Enhanced, NextStart, RtrKinds, StartFrame, StartKind};
 use softrdma::wire::terminate::TerminateCode;
 use softrdma::{
     BackingId, Buffer, CloseReason, Config, Connection, Established, Event, LocalSlice, NoPages,
-    Operation, PostError, ProtectionDomain, RecvBuffer, RegionSpec, RemoteAddr, Revision, Rights,
-    SetupError, SocketState, Source, Stag, Status, TaggedOffset, Time, WorkRequest, WrId,
+    Operation, PageStore, PostError, ProtectionDomain, RecvBuffer, RegionSpec, RemoteAddr,
+    Revision, Rights, SetupError, SocketState, Source, Stag, Status, TaggedOffset, Time,
+    WorkRequest, WrId,
 };
 
 fn pages() -> TestPages {
@@ -225,6 +227,48 @@ fn bad_requests() {
         );
         assert_eq!(raw::transmit(&mut connection, &mut pages), []);
         assert_eq!(connection.socket_state(), SocketState::Close);
+    }
+}
+
+/// Every length of private data that a start frame can claim: too long, or too short for the enhanced block, is refused before
+/// any of it has come; the others are waited for.
+#[test]
+fn any_length_of_private_data() {
+    let block = Enhanced {
+        ird: 4,
+        ord: 4,
+        peer_to_peer: None,
+    };
+    let table = table(1);
+    for (request, frame) in [
+        (true, raw::request(true)),
+        (false, reply(true, false, 2, Some(block))),
+    ] {
+        for length in 0..=u16::MAX {
+            let config = Config::default();
+            let mut connection = match request {
+                true => Connection::<NoPages>::responder(config, &table, Time(0)),
+                false => Connection::initiator(config, &table, b"", Time(0)).unwrap(),
+            };
+            let head = [&frame[..18], &length.to_be_bytes()].concat();
+            connection.handle_bytes(Time(0), &mut NoPages, &head);
+            if !(4..=512).contains(&length) {
+                let closed = CloseReason::Setup(SetupError::BadLength);
+                assert_eq!(connection.poll_event(), Some(Event::Closed(closed)));
+                continue;
+            }
+            let data = [&frame[20..24], &vec![7; usize::from(length) - 4]].concat();
+            let (all_but_one, last) = data.split_at(data.len() - 1);
+            connection.handle_bytes(Time(0), &mut NoPages, all_but_one);
+            assert_eq!(connection.poll_event(), None, "{length}");
+            connection.handle_bytes(Time(0), &mut NoPages, last);
+            let private_data = match connection.poll_event() {
+                Some(Event::ConnectRequest(request)) => request.private_data,
+                Some(Event::Established(established)) => established.private_data,
+                other => panic!("{length}: {other:?}"),
+            };
+            assert_eq!(private_data, data[4..]);
+        }
     }
 }
 
@@ -505,7 +549,50 @@ fn a_responder_does_not_speak_first() {
     }
 }
 
-/// A Request with M=1 gets markers from us; a peer that strips every 512th word reads what we meant.
+/// The ULPDUs of a whole stream with markers, and that each marker points back at the length field of its FPDU, and each
+/// CRC counts them in (RFC 5044 §4.3, §4.4).
+fn marked_ulpdus(stream: &[u8]) -> Vec<Vec<u8>> {
+    let mut ulpdus = Vec::new();
+    let mut start = 0;
+    while start < stream.len() {
+        let (mut plain, mut length_at, mut at) = (Vec::new(), None, start);
+        loop {
+            let word = &stream[at..at + 4];
+            if at.is_multiple_of(512) {
+                let distance = at - length_at.unwrap_or(at);
+                assert_eq!(word, (distance as u32).to_be_bytes(), "marker at {at}");
+            } else {
+                length_at.get_or_insert(at);
+                plain.extend_from_slice(word);
+            }
+            at += 4;
+            if let Ok(NextFpdu::Fpdu(ulpdu, _)) = fpdu::next(&plain, false) {
+                ulpdus.push(ulpdu.to_vec());
+                break;
+            }
+        }
+        let (covered, crc) = stream[start..at].split_at(at - start - 4);
+        assert_eq!(crc, fpdu::crc(covered), "CRC at {at}");
+        start = at;
+    }
+    ulpdus
+}
+
+/// Sends a message of several FPDUs and looks for it in `stream`, which is what has been sent so far.
+fn sends_marked<S: PageStore>(connection: &mut Connection<S>, pages: &mut S, mut stream: Vec<u8>) {
+    let before = marked_ulpdus(&stream).len();
+    let message = common::pattern(3, 5000);
+    connection.post_send(send(1, &message)).unwrap();
+    connection.poll_transmit(Time(0), pages, &mut stream, usize::MAX);
+    let mut got = Vec::new();
+    for ulpdu in &marked_ulpdus(&stream)[before..] {
+        assert_eq!(ulpdu[1], 0x40 | Opcode::Send as u8);
+        got.extend_from_slice(&ulpdu[18..]);
+    }
+    assert_eq!(got, message);
+}
+
+/// A Request with M=1 gets markers from us.
 #[test]
 fn markers_when_asked_for() {
     let mut pages = pages();
@@ -525,25 +612,45 @@ fn markers_when_asked_for() {
     assert_eq!(out[16] & 0x80, 0, "we never ask");
     // What the peer sends has no markers.
     connection.handle_bytes(Time(0), &mut pages, &raw::write(Stag(1), 0, &[], true));
-    let message = common::pattern(3, 5000);
-    connection.post_send(send(1, &message)).unwrap();
-    out.clear();
-    connection.poll_transmit(Time(0), &mut pages, &mut out, usize::MAX);
-    let mut got = Vec::new();
-    let mut stream: Vec<u8> = Vec::new();
-    for chunk in out.chunks(512) {
-        assert_eq!(chunk[..2], [0, 0]);
-        stream.extend_from_slice(&chunk[4..]);
+    sends_marked(&mut connection, &mut pages, Vec::new());
+}
+
+/// So does a Reply with M=1, from the ready-to-receive frame on.
+#[test]
+fn markers_when_the_reply_asks_for_them() {
+    let kinds = |write, read| {
+        Some(RtrKinds {
+            send: false,
+            write,
+            read,
+        })
+    };
+    for (peer_to_peer, rtr) in [
+        (None, None),
+        (kinds(true, false), Some(Opcode::Write)),
+        (kinds(false, true), Some(Opcode::ReadRequest)),
+    ] {
+        let (mut connection, request) = initiator(Config::default());
+        assert_eq!(request[16] & 0x80, 0, "we never ask");
+        let block = Enhanced {
+            ird: 4,
+            ord: 4,
+            peer_to_peer,
+        };
+        let reply = reply(true, true, 2, Some(block));
+        connection.handle_bytes(Time(0), &mut NoPages, &reply);
+        let Some(Event::Established(established)) = connection.poll_event() else {
+            panic!("established")
+        };
+        assert!(established.markers && established.crc);
+        let mut stream = Vec::new();
+        connection.poll_transmit(Time(0), &mut NoPages, &mut stream, usize::MAX);
+        let opcodes = marked_ulpdus(&stream)
+            .into_iter()
+            .map(|ulpdu| ulpdu[1] & 15);
+        assert!(opcodes.eq(rtr.map(|opcode| opcode as u8)));
+        sends_marked(&mut connection, &mut NoPages, stream);
     }
-    let mut rest = &stream[..];
-    while let Ok(softrdma::wire::fpdu::NextFpdu::Fpdu(ulpdu, total)) =
-        softrdma::wire::fpdu::next(rest, false)
-    {
-        assert_eq!(ulpdu[1], 0x40 | Opcode::Send as u8);
-        got.extend_from_slice(&ulpdu[18..]);
-        rest = &rest[total..];
-    }
-    assert_eq!((got, rest.len()), (message, 0));
 }
 
 /// Deadlines: no Request, no Reply, no ready-to-receive frame, no FIN (RELIABILITY: half-open floods).

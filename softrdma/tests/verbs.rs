@@ -238,6 +238,44 @@ fn waiting_sees_what_comes() {
     assert_eq!(world.completions.wait(Duration::from_millis(1)), None);
 }
 
+/// Only what the peer solicited, or what failed, ends a wait for that. It takes nothing, and what is for nobody in a hurry
+/// still reaches a thread that waits for anything.
+#[test]
+fn solicited_events() {
+    const NOT_YET: Duration = Duration::from_millis(1);
+    const PATIENCE: Duration = Duration::from_secs(60);
+    let world = World::new();
+    let (mut client, server, mut cable) = world.connect(Config::default());
+    let queue = &world.their_completions;
+    let message = |id| SendMessage::inline(*b"hi").wr_id(id);
+    client.post_send(message(1)).unwrap();
+    cable.run();
+    assert!(!queue.wait_solicited(NOT_YET));
+    std::thread::scope(|scope| {
+        // The queue pair has been noted with its first message, which nobody takes before the second one comes.
+        let waiter = scope.spawn(|| queue.wait_solicited(PATIENCE));
+        client.post_send(message(2).solicited()).unwrap();
+        cable.run();
+        assert!(waiter.join().unwrap());
+    });
+    let ids: Vec<bool> = std::iter::from_fn(|| queue.poll())
+        .map(|done| done.result.solicited)
+        .collect();
+    assert_eq!(ids, [false, true]);
+    assert!(!queue.wait_solicited(NOT_YET), "it has been taken");
+    std::thread::scope(|scope| {
+        let choosy = scope.spawn(|| queue.wait_solicited(PATIENCE));
+        let other = scope.spawn(|| queue.wait(PATIENCE));
+        client.post_send(message(3)).unwrap();
+        cable.run();
+        let taken = other.join().unwrap().expect("it is there");
+        assert!(!taken.result.solicited);
+        drop(server);
+        assert!(choosy.join().unwrap(), "a buffer was flushed");
+    });
+    assert_eq!(statuses(queue), [(3, Status::Flushed)]);
+}
+
 /// Every kind of request arrives as what it is. What the builders set is what the core is told.
 #[test]
 fn every_kind_of_request() {

@@ -365,6 +365,11 @@ impl<S: PageStore> Connection<S> {
         self.completions.pop()
     }
 
+    /// Is there a completion that is a solicited event?
+    pub(crate) fn has_solicited_event(&self) -> bool {
+        self.completions.solicited() > 0
+    }
+
     /// When `handle_timeout` is due next.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Time> {

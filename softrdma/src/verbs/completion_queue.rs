@@ -4,7 +4,7 @@
 //! on. This queue only knows which of them to ask, so it cannot overflow, and has no size to choose.
 
 use std::collections::VecDeque;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
@@ -26,6 +26,19 @@ struct Inner {
     /// Queue pairs that may have completions, each once.
     ready: Mutex<VecDeque<Arc<Shared>>>,
     more: Condvar,
+    /// Threads in `wait_solicited`.
+    choosy: AtomicUsize,
+}
+
+impl Inner {
+    /// Wakes who waits. Who waits for a solicited event may not be content with what has come, which then is for another one.
+    /// Under the lock, so that nobody looks and falls asleep between the count and the call.
+    fn wake(&self, _ready: &MutexGuard<'_, VecDeque<Arc<Shared>>>) {
+        match self.choosy.load(Ordering::Relaxed) {
+            0 => self.more.notify_one(),
+            _ => self.more.notify_all(),
+        }
+    }
 }
 
 /// A completion queue, shared by any number of queue pairs and threads. A handle: copies are the same queue.
@@ -74,6 +87,33 @@ impl CompletionQueue {
         }
     }
 
+    /// Waits until there is a completion of a message that the peer sent with a solicited event, or of a request that failed;
+    /// false when the time is over. Takes none: [`poll`](Self::poll) gives it, behind those that came before. It stands for
+    /// `ibv_req_notify_cq` for solicited completions only and `ibv_get_cq_event`, and has nothing to arm.
+    #[must_use]
+    pub fn wait_solicited(&self, patience: Duration) -> bool {
+        let start = Instant::now();
+        // Before the look: what completes behind it wakes us.
+        self.inner.choosy.fetch_add(1, Ordering::Relaxed);
+        let mut ready = self.ready();
+        let found = loop {
+            if ready
+                .iter()
+                .any(|shared| shared.connection().has_solicited_event())
+            {
+                break true;
+            }
+            let Some(left) = patience.checked_sub(start.elapsed()) else {
+                break false;
+            };
+            let waited = self.inner.more.wait_timeout(ready, left);
+            ready = waited.unwrap_or_else(PoisonError::into_inner).0;
+        };
+        drop(ready);
+        self.inner.choosy.fetch_sub(1, Ordering::Relaxed);
+        found
+    }
+
     pub(super) fn downgrade(&self) -> QueueOfPair {
         let inner = Arc::downgrade(&self.inner);
         QueueOfPair { inner }
@@ -99,8 +139,20 @@ impl QueueOfPair {
     pub(super) fn note(&self, shared: Arc<Shared>) {
         if let Some(inner) = self.inner.upgrade() {
             let queue = CompletionQueue { inner };
-            queue.ready().push_back(shared);
-            queue.inner.more.notify_one();
+            let mut ready = queue.ready();
+            ready.push_back(shared);
+            queue.inner.wake(&ready);
+        }
+    }
+
+    /// A queue pair that has been noted may have more.
+    pub(super) fn note_more(&self) {
+        if let Some(inner) = self.inner.upgrade()
+            && inner.choosy.load(Ordering::Relaxed) > 0
+        {
+            let queue = CompletionQueue { inner };
+            let ready = queue.ready();
+            queue.inner.wake(&ready);
         }
     }
 }

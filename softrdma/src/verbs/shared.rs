@@ -63,6 +63,8 @@ impl Shared {
     pub(super) fn note_completions(self: &Arc<Self>) {
         if !self.queued.swap(true, Ordering::AcqRel) {
             self.completions.note(Arc::clone(self));
+        } else {
+            self.completions.note_more();
         }
     }
 }

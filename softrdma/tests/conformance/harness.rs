@@ -1,6 +1,9 @@
 //! Endpoints whose input is cut adversarially.
 
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
+use std::time::Duration;
 
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -34,6 +37,55 @@ pub enum Cut {
     At(usize),
     /// Anywhere.
     Random(u64),
+    /// Where a TCP socket cuts what was written to it in random pieces.
+    Tcp(u64),
+}
+
+/// A TCP connection over the loopback device.
+#[derive(Debug)]
+struct Wire {
+    peer: TcpStream,
+    ours: TcpStream,
+}
+
+/// Bytes under way on a [`Wire`], which any socket holds, so that no write waits for a read.
+const UNDER_WAY_MAX: usize = 4096;
+
+impl Wire {
+    fn new() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let peer = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (ours, _) = listener.accept().unwrap();
+        peer.set_nodelay(true).unwrap();
+        ours.set_read_timeout(Some(Duration::from_secs(60)))
+            .unwrap();
+        Self { peer, ours }
+    }
+
+    /// What the reads return. They begin and end elsewhere than the writes.
+    fn carry(&mut self, bytes: &[u8], random: &mut StdRng) -> Vec<Vec<u8>> {
+        let (mut rest, mut under_way) = (bytes, 0);
+        let mut read = Vec::new();
+        while !rest.is_empty() || under_way > 0 {
+            let most = if random.random() { 8 } else { UNDER_WAY_MAX };
+            let len = random.random_range(1..=most);
+            let room = UNDER_WAY_MAX - under_way;
+            if !rest.is_empty() && room > 0 && (under_way == 0 || random.random()) {
+                let (now, later) = rest.split_at(len.min(room).min(rest.len()));
+                self.peer.write_all(now).unwrap();
+                rest = later;
+                under_way += now.len();
+            } else {
+                let mut piece = vec![0; len];
+                let count = self.ours.read(&mut piece).unwrap();
+                piece.truncate(count);
+                assert!(count > 0, "the peer does not close");
+                under_way -= count;
+                read.push(piece);
+            }
+        }
+        read
+    }
 }
 
 /// What a rule runs under.
@@ -46,17 +98,23 @@ pub struct Ctx {
     /// Bytes of the longest stream.
     longest: usize,
     random: StdRng,
+    wire: Option<Wire>,
 }
 
 impl Ctx {
     pub fn new(cut: Cut, bug: Option<Bug>) -> Self {
-        let seed = if let Cut::Random(seed) = cut { seed } else { 0 };
+        let (seed, wire) = match cut {
+            Cut::Random(seed) => (seed, None),
+            Cut::Tcp(seed) => (seed, Some(Wire::new())),
+            Cut::Whole | Cut::Bytes | Cut::At(_) => (0, None),
+        };
         Self {
             cut,
             bug,
             delivered: 0,
             longest: 0,
             random: StdRng::seed_from_u64(seed),
+            wire,
         }
     }
 
@@ -73,8 +131,24 @@ impl Ctx {
         }
     }
 
+    /// The pieces in which these bytes arrive.
+    fn pieces(&mut self, bytes: &[u8]) -> Vec<Vec<u8>> {
+        if let Some(wire) = &mut self.wire {
+            return wire.carry(bytes, &mut self.random);
+        }
+        let mut rest = bytes;
+        let lengths = self.lengths(bytes.len()).into_iter();
+        lengths
+            .map(|len| {
+                let (now, later) = rest.split_at(len);
+                rest = later;
+                now.to_vec()
+            })
+            .collect()
+    }
+
     /// Lengths of the pieces of the next `len` bytes.
-    fn pieces(&mut self, len: usize) -> Vec<usize> {
+    fn lengths(&mut self, len: usize) -> Vec<usize> {
         let start = self.delivered;
         self.delivered += len;
         self.longest = self.longest.max(self.delivered);
@@ -83,6 +157,7 @@ impl Ctx {
             Cut::Bytes => vec![1; len],
             Cut::At(at) if at > start && at < start + len => vec![at - start, start + len - at],
             Cut::At(_) => vec![len],
+            Cut::Tcp(_) => unreachable!("the socket cuts"),
             Cut::Random(_) => {
                 let mut left = len;
                 let mut pieces = Vec::new();
@@ -129,9 +204,19 @@ impl Ctx {
         responder
     }
 
-    /// A requester that a responder made of bytes has accepted; its Request is dropped.
-    pub fn requester(&mut self, ord_max: u16, profile: bool) -> Requester {
+    /// A requester that awaits its Reply; its Request is dropped.
+    pub fn asking(&mut self, config: Config) -> Requester {
         self.delivered = 0;
+        let mut connection = Connection::initiator(config, &table(3), b"", Time(0)).unwrap();
+        connection.poll_transmit(Time(0), &mut NoPages, &mut Vec::new(), usize::MAX);
+        Requester {
+            connection,
+            frames: Vec::new(),
+        }
+    }
+
+    /// A requester that a responder made of bytes has accepted.
+    pub fn requester(&mut self, ord_max: u16, profile: bool) -> Requester {
         let config = Config {
             ord_max,
             hello: profile,
@@ -139,12 +224,7 @@ impl Ctx {
             peer_to_peer: false,
             ..self.config()
         };
-        let mut connection = Connection::initiator(config, &table(3), b"", Time(0)).unwrap();
-        connection.poll_transmit(Time(0), &mut NoPages, &mut Vec::new(), usize::MAX);
-        let mut requester = Requester {
-            connection,
-            frames: Vec::new(),
-        };
+        let mut requester = self.asking(config);
         let hello = if profile { raw::hello() } else { Vec::new() };
         let length = 4 + hello.len() as u8;
         let head = [
@@ -165,12 +245,9 @@ fn deliver<S: PageStore>(
     bytes: &[u8],
     frames: &mut Vec<Sent>,
 ) {
-    let mut rest = bytes;
-    for piece in ctx.pieces(bytes.len()) {
-        let (now, later) = rest.split_at(piece);
-        rest = later;
-        let taken = connection.handle_bytes(Time(0), pages, now);
-        assert_eq!(taken, now.len(), "the inbound buffer holds all of a rule");
+    for piece in ctx.pieces(bytes) {
+        let taken = connection.handle_bytes(Time(0), pages, &piece);
+        assert_eq!(taken, piece.len(), "the inbound buffer holds all of a rule");
         // Whatever may be sent is sent between any two pieces.
         let mut out = Vec::new();
         connection.poll_transmit(Time(0), pages, &mut out, usize::MAX);

@@ -254,16 +254,10 @@ fn replies(ctx: &mut Ctx) {
         (*b"\x00\x04\x3f\xfe", MpaInsufficientIrd),
         (*b"\xc0\x04\x00\x04", MpaNoCommonRtr),
     ] {
-        let config = ctx.config();
-        let table = crate::common::table(3);
-        let mut connection =
-            softrdma::Connection::<softrdma::NoPages>::initiator(config, &table, b"", Time(0))
-                .unwrap();
-        connection.poll_transmit(Time(0), &mut softrdma::NoPages, &mut Vec::new(), usize::MAX);
+        let mut requester = ctx.asking(ctx.config());
         let head = b"MPA ID Rep Frame\x50\x02\x00\x04";
-        let reply = [&head[..], &block].concat();
-        connection.handle_bytes(Time(0), &mut softrdma::NoPages, &reply);
-        let sent = raw::transmit(&mut connection, &mut softrdma::NoPages);
+        requester.deliver(ctx, &[&head[..], &block].concat());
+        let sent = requester.sent();
         assert!(
             matches!(&sent[..], [Sent::Terminate(c, _)] if *c == code),
             "{sent:?}"

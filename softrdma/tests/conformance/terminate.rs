@@ -11,6 +11,8 @@ use crate::common::raw::{self, Sent};
 pub const RULES: &[Rule] = &[
     ("each code where it belongs", each_code),
     ("every code has its place", coverage),
+    ("a ULPDU of any length around its header", short_ulpdus),
+    ("the longest ULPDU", longest_ulpdu),
 ];
 
 /// READs, and what counts with them, that the responder of these rows holds.
@@ -338,5 +340,70 @@ fn coverage(ctx: &mut Ctx) {
             .filter(|is| *is)
             .count();
         assert_eq!(places, 1, "{}", row.text);
+    }
+}
+
+/// A WRITE of `dram` and a Send, with this many bytes of their ULPDUs.
+fn ulpdus(responder: &Responder, len: usize) -> [Vec<u8>; 2] {
+    let write = raw::write(responder.dram.stag, 0, &[], true);
+    let send = raw::send(1, 0, &[], true);
+    // The headers, without length and CRC, and then what they are about.
+    [(write, 14), (send, 18)].map(|(fpdu, header)| {
+        let mut ulpdu = fpdu[2..2 + header].to_vec();
+        ulpdu.resize(len, 7);
+        raw::fpdu(&ulpdu)
+    })
+}
+
+fn short_ulpdus(ctx: &mut Ctx) {
+    for len in 0..=19 {
+        for (kind, header) in [14, 18].into_iter().enumerate() {
+            let mut responder = ctx.responder(Residency::Always);
+            responder.post_recvs(2);
+            let fpdu = ulpdus(&responder, len)[kind].clone();
+            responder.deliver(ctx, &fpdu);
+            let payload = len.checked_sub(header);
+            let what = format!("{len} bytes of {header}");
+            let terminate = Sent::Terminate(MpaFraming, vec![]);
+            let expected: Vec<Sent> = payload.is_none().then_some(terminate).into_iter().collect();
+            assert_eq!(responder.sent(), expected, "{what}");
+            let mut memory = vec![0; 8];
+            if let Some(payload) = payload.filter(|_| kind == 0) {
+                memory[..payload].fill(7);
+            }
+            assert_eq!(responder.memory.to_vec(0, 8), memory, "{what}");
+            let done = responder.completions();
+            let messages = done.into_iter().filter(|done| done.status.is_success());
+            let messages: Vec<_> = messages.map(|done| done.message.unwrap()).collect();
+            let message = payload.filter(|_| kind == 1).map(|len| vec![7; len]);
+            assert!(messages.into_iter().eq(message), "{what}");
+        }
+    }
+}
+
+fn longest_ulpdu(ctx: &mut Ctx) {
+    let len = usize::from(u16::MAX);
+    // Over the end of the region, into a buffer that is too small, and where it fits.
+    for (kind, expected) in [
+        (0, Some(TaggedBounds)),
+        (1, Some(UntaggedTooLong)),
+        (2, None),
+    ] {
+        let mut responder = ctx.responder(Residency::Always);
+        responder.post_recvs(2);
+        let fpdu = match kind {
+            2 => raw::write(responder.file.stag, 5, &vec![7; len - 14], true),
+            kind => ulpdus(&responder, len)[kind].clone(),
+        };
+        assert_eq!(fpdu[..2], [0xff; 2]);
+        responder.deliver(ctx, &fpdu[..fpdu.len() - 1]);
+        assert_eq!(responder.sent(), [], "not before its CRC is there");
+        responder.deliver(ctx, &fpdu[fpdu.len() - 1..]);
+        let terminate = expected.map(|code| Sent::Terminate(code, enclosed(code, &fpdu)));
+        assert!(responder.sent().into_iter().eq(terminate), "{kind}");
+        if kind == 2 {
+            let file = responder.file_bytes(4, len - 14 + 2);
+            assert!(file == [&[0][..], &vec![7; len - 14], &[0]].concat());
+        }
     }
 }
