@@ -37,6 +37,8 @@ struct State {
     /// Who is charged, as told; the last one that names a grain counts.
     owners: Vec<(LbaRange, Option<AccountId>)>,
     limits: BTreeMap<AccountId, u64>,
+    /// What can not be read.
+    damaged: BTreeSet<u64>,
 }
 
 /// The content before a batch.
@@ -58,6 +60,7 @@ impl MemStore {
             calls: 0,
             owners: Vec::new(),
             limits: BTreeMap::new(),
+            damaged: BTreeSet::new(),
         })
     }
 
@@ -120,6 +123,11 @@ impl MemStore {
         let grain = state.grains.entry(at.lba().0).or_default();
         let byte = &mut grain.get_or_insert_with(zeros)[at.in_grain()];
         *byte = change(*byte);
+    }
+
+    /// Reads of a grain fail from now on.
+    pub fn damage(&self, lba: Lba) {
+        self.lock().damaged.insert(lba.0);
     }
 
     /// All mapped grains, ascending.
@@ -364,6 +372,9 @@ impl BlockStore for MemStore {
     fn read(&self, at: ByteAddr, buf: &mut [u8]) -> Result<(), StoreError> {
         let state = self.lock();
         for (lba, offset, part) in pieces(at, buf.len()) {
+            if state.damaged.contains(&lba) {
+                return Err(StoreError::Damaged { lba: Lba(lba) });
+            }
             let n = part.len();
             match state.grains.get(&lba) {
                 Some(Some(grain)) => buf[part].copy_from_slice(&grain[offset..offset + n]),

@@ -13,22 +13,24 @@ use support::Dice;
 fn every_operation_survives_a_power_cut() {
     let (base, empty) = prepare();
     for step in STEPS {
-        Workload {
+        let workload = Workload {
             base: &base,
             empty,
             steps: vec![step],
             bug: None,
-        }
-        .run();
+        };
+        workload.assert_works();
+        workload.run();
     }
 }
 
 #[test]
 fn every_pair_of_operations_survives_a_power_cut() {
     let (base, empty) = prepare();
-    let mut states = 0;
+    let (mut states, mut pairs) = (0, 0);
     for first in STEPS {
         for second in STEPS {
+            pairs += 1;
             states += Workload {
                 base: &base,
                 empty,
@@ -38,8 +40,12 @@ fn every_pair_of_operations_survives_a_power_cut() {
             .run();
         }
     }
-    println!("{states} crash states");
-    assert!(states > 5_000, "{states} crash states are too few");
+    println!(
+        "{pairs} pairs of {} operations, {states} crash states",
+        STEPS.len()
+    );
+    assert!(pairs > 5_000, "{pairs} pairs are too few");
+    assert!(states > 50_000, "{states} crash states are too few");
 }
 
 /// M3 at length three, sampled; `CRASH_SAMPLES` and `CRASH_SEED` choose more or others.

@@ -9,7 +9,7 @@ use std::process::Command;
 use std::sync::Arc;
 
 use contigfs::fuse::{MountOptions, mount};
-use contigfs::{FallocMode, FormatOptions, Fs};
+use contigfs::{FallocMode, FormatOptions, Fs, InodeNo};
 use ftl::{MemDevice, OpenOptions as VolumeOptions, Volume};
 use support::Dice;
 use support::mounted::Mount;
@@ -383,4 +383,53 @@ fn sync_stops_in_the_kernel() {
     assert!(mount.store.calls() > calls);
     drop(file);
     mount.unmount();
+}
+
+/// The length of reads that go over a grain that can not be read.
+const READ_BYTES: usize = 1 << 20;
+
+/// I7: a grain that can not be read costs its own bytes: reads of any length get all others, and EIO where it begins. So does
+/// a mapping, whose pages are read many at a time: none of them is zeros, and the file stays as long as it is.
+#[test]
+fn a_damaged_grain_costs_its_own_bytes() {
+    let Some(mount) = Mount::new(GRAINS) else {
+        return;
+    };
+    const BAD: usize = 100;
+    let mut dice = Dice::new(5);
+    let expected: Vec<u8> = (0..READ_BYTES + 3000).map(|_| dice.roll() as u8).collect();
+    let path = mount.path().join("f");
+    fs::write(&path, &expected).unwrap();
+    let ino = InodeNo(fs::metadata(&path).unwrap().ino());
+    let range = mount.fs().file_extent(ino).unwrap().range;
+    let file = open(&path);
+    file.sync_all().unwrap();
+    mount.store.damage(range.start.offset(BAD as u64));
+    let is_bad = |at: usize| at / 4096 == BAD;
+    for (first, step) in [(0, 4096), (0, READ_BYTES), (1234, READ_BYTES), (0, 10_000)] {
+        let mut buffer = vec![0; step];
+        let (mut at, mut errors) = (first, 0);
+        while at < expected.len() {
+            match file.read_at(&mut buffer, at as u64) {
+                Ok(0) => panic!("the end is at {at}"),
+                Ok(n) => {
+                    assert!(buffer[..n] == expected[at..at + n], "{n} bytes at {at}");
+                    at += n;
+                }
+                Err(error) => {
+                    assert_eq!(error.raw_os_error(), Some(libc::EIO));
+                    assert!(is_bad(at), "at {at} of reads of {step}");
+                    errors += 1;
+                    at = (BAD + 1) * 4096;
+                }
+            }
+        }
+        assert_eq!(errors, 1, "reads of {step}");
+    }
+    // SAFETY: nobody changes the file.
+    let map = unsafe { memmap2::Mmap::map(&file) }.unwrap();
+    for at in (0..expected.len()).filter(|&at| !is_bad(at)) {
+        assert!(map[at] == expected[at], "{at} of the mapping");
+    }
+    assert_eq!(file.metadata().unwrap().len(), expected.len() as u64);
 }

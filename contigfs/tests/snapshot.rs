@@ -464,6 +464,40 @@ fn a_large_file_is_counted_at_once() {
     assert_eq!(fs.attr(file).unwrap().grains, GRAINS + 1 - 10);
 }
 
+/// `mkdir` in `.snapshots` asks for as much with a thousand files as with none; who looks into the snapshot first reads its
+/// inodes.
+#[test]
+fn made_at_once_through_the_kernel() {
+    let mut asked = Vec::new();
+    for files in [0, 1000] {
+        let store = Arc::new(Asked {
+            volume: open(formatted(64 << 20)),
+            times: AtomicU64::new(0),
+        });
+        let fs = Arc::new(Fs::mount(Arc::clone(&store)).unwrap());
+        for n in 0..files {
+            let label = format!("f{n}");
+            fs.create(ROOT, name(&label), &NewNode::file()).unwrap();
+        }
+        fs.sync_all().unwrap();
+        let dir = tempfile::TempDir::new().unwrap();
+        let mounted = mount(Arc::clone(&fs), dir.path(), &MountOptions::default());
+        let mut mounted = match mounted {
+            Ok(mounted) => mounted,
+            Err(error) => return skip(&error.to_string()),
+        };
+        let one = dir.path().join(".snapshots/one");
+        let before = store.times.load(Relaxed);
+        fs::create_dir(&one).unwrap();
+        let made = store.times.load(Relaxed);
+        asked.push(made - before);
+        assert_eq!(read_dir(&one).len(), files);
+        assert!(store.times.load(Relaxed) - made >= files as u64 / 128);
+        mounted.unmount().unwrap();
+    }
+    assert_eq!(asked[0], asked[1]);
+}
+
 /// A sparse file outgrows its range, in several batches, while a snapshot holds it and there is no space left to keep what is
 /// moved: that is refused, and the file is as it was (I9), in this life and the next.
 #[test]

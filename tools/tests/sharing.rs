@@ -67,12 +67,13 @@ fn look(map: &MmapRaw, at: u64) -> u64 {
     u64::from_le(word(map, at).load(Ordering::SeqCst))
 }
 
-/// Says of a file that its pages are to be shared.
-fn mark(path: &Path) {
+/// Says of a file whether its pages are to be shared: `1` or `0`.
+fn mark(path: &Path, value: u8) {
     let path = CString::new(path.as_os_str().as_bytes()).unwrap();
     let name = CString::new(contigfs::fuse::SHARE_ATTRIBUTE).unwrap();
+    let value = (&raw const value).cast();
     // SAFETY: two NUL-terminated strings and one byte, which live over the call.
-    let done = unsafe { libc::setxattr(path.as_ptr(), name.as_ptr(), b"1".as_ptr().cast(), 1, 0) };
+    let done = unsafe { libc::setxattr(path.as_ptr(), name.as_ptr(), value, 1, 0) };
     assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
 }
 
@@ -264,7 +265,7 @@ fn a_limit_and_exceptions() {
     for path in [&plain, &marked] {
         fs::write(path, [0; 8192]).unwrap();
     }
-    mark(&marked);
+    mark(&marked, b'1');
     let shared = |path: &Path, name: &str| {
         let map = map(&open(path));
         put(&map, 0, 77);
@@ -273,6 +274,39 @@ fn a_limit_and_exceptions() {
     assert!(shared(&marked, "/marked"));
     assert!(!shared(&plain, "/plain"));
     assert!(target.stop().success());
+}
+
+/// Of files that are not shared on a mount where others are, a peer sees what a mapping has stored when a descriptor of the file
+/// is closed, as on any mount: a file that is too large, one that the attribute excludes, and one that has no attribute where
+/// it takes one.
+#[test]
+fn close_delivers_stores_to_files_that_are_not_shared() {
+    if !can_share() {
+        return;
+    }
+    let all = "share_pages,share_scan=3600,share_limit=1MiB";
+    let marked = "share_pages=marked,share_scan=3600";
+    for (options, value, size) in [
+        (all, None, 2 << 20),
+        (all, Some(b'0'), 2 * PAGE),
+        (marked, None, 2 * PAGE),
+    ] {
+        let image = Image::new("64MiB");
+        let (target, dir) = serve(&image, &["-o", options]);
+        let path = dir.join("f");
+        fs::write(&path, vec![0; size as usize]).unwrap();
+        if let Some(value) = value {
+            mark(&path, value);
+        }
+        let file = open(&path);
+        let mapped = map(&file);
+        put(&mapped, PAGE + 8, 5);
+        drop(file);
+        let mut peer = Peer::of(&target, "/f");
+        assert_eq!(peer.load(PAGE + 8), 5, "{options}, {value:?}");
+        drop((peer, mapped));
+        assert!(target.stop().success());
+    }
 }
 
 /// What `sendfile` finds in the third word of a file.

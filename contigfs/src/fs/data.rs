@@ -22,6 +22,15 @@ const RUN_MAX: u64 = 1 << 16;
 /// Records written by one batch of [`Fs::sync_all`].
 const RECORDS_PER_BATCH: usize = 24;
 
+/// How to read.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct ReadOptions {
+    /// The access time stays as it is (`O_NOATIME`).
+    pub(crate) keep_atime: bool,
+    /// A damaged grain anywhere is an error: who asks takes a short answer for the end of the file.
+    pub(crate) all: bool,
+}
+
 /// How to write.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WriteOptions {
@@ -58,28 +67,34 @@ enum Attempt {
 }
 
 impl<S: BlockStore> Fs<S> {
-    /// Reads from `offset`; the answer is short only at the end of the file.
+    /// Reads from `offset`; the answer is short only at the end of the file, and before a grain that is damaged.
     pub fn read(&self, ino: InodeNo, offset: u64, buf: &mut [u8]) -> Result<usize, FsError> {
+        self.read_with(ino, offset, buf, ReadOptions::default())
+    }
+
+    /// As [`read`](Self::read), with options.
+    pub(crate) fn read_with(
+        &self,
+        ino: InodeNo,
+        offset: u64,
+        buf: &mut [u8],
+        options: ReadOptions,
+    ) -> Result<usize, FsError> {
         let inode = self.inode(ino)?;
-        let n = self.read_inode(&inode, offset, buf)?;
-        if n > 0 {
+        let n = self.read_inode(&inode, offset, buf, options)?;
+        if n > 0 && !options.keep_atime {
             self.note_read(&inode)?;
         }
         Ok(n)
     }
 
-    /// As [`read`](Self::read), but the access time stays as it is (`O_NOATIME`).
-    pub fn read_keeping_atime(
+    fn read_inode(
         &self,
-        ino: InodeNo,
+        inode: &Inode,
         offset: u64,
         buf: &mut [u8],
+        options: ReadOptions,
     ) -> Result<usize, FsError> {
-        let inode = self.inode(ino)?;
-        self.read_inode(&inode, offset, buf)
-    }
-
-    fn read_inode(&self, inode: &Inode, offset: u64, buf: &mut [u8]) -> Result<usize, FsError> {
         let _content = shared(&inode.content);
         inode.live_file()?;
         let (range, size) = place(inode)?;
@@ -87,9 +102,35 @@ impl<S: BlockStore> Fs<S> {
         if n == 0 {
             return Ok(0);
         }
-        self.store
-            .read(ByteAddr::new(range.start, offset), &mut buf[..n])?;
-        Ok(n)
+        let buf = &mut buf[..n];
+        match self.store.read(ByteAddr::new(range.start, offset), buf) {
+            Ok(()) => Ok(n),
+            Err(StoreError::Damaged { .. }) if !options.all => {
+                self.read_before_damage(range, offset, buf)
+            }
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Reads grain by grain what there is before the first that is damaged, which is an error only where it comes first.
+    fn read_before_damage(
+        &self,
+        range: Range,
+        offset: u64,
+        buf: &mut [u8],
+    ) -> Result<usize, FsError> {
+        let mut done = 0;
+        while done < buf.len() {
+            let at = offset + done as u64;
+            let n = (GRAIN - at % GRAIN).min((buf.len() - done) as u64) as usize;
+            let piece = &mut buf[done..done + n];
+            match self.store.read(ByteAddr::new(range.start, at), piece) {
+                Ok(()) => done += n,
+                Err(_) if done > 0 => break,
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(done)
     }
 
     /// The access time after a read.

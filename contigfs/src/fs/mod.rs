@@ -76,6 +76,7 @@ pub use atime::AtimePolicy;
 pub use attr::StatFs;
 pub use copy::CopyRange;
 pub use create::NewNode;
+pub(crate) use data::ReadOptions;
 pub use data::{SeekTo, SyncScope, WriteOptions};
 pub use extent::Extent;
 pub use format::FormatOptions;

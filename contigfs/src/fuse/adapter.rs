@@ -15,7 +15,7 @@ use super::appends::Appends;
 use super::attr::ShownOwner;
 use super::cache::PageCache;
 use super::message::{Malformed, Message};
-use super::passthrough::Passthrough;
+use super::passthrough::{Passthrough, can_store_by_mapping};
 use super::reply::Reply;
 use super::session::Serve;
 use super::wire::{
@@ -98,6 +98,9 @@ impl<S: BlockStore + 'static> Adapter<S> {
         let shared = self.passthrough.as_ref().map(|p| p.opened(ino, flags));
         let (more, backing_id) = match shared {
             None => (0, 0),
+            // A descriptor that its mappings store through: if nothing were asked at its close, the kernel would not write
+            // back what they have stored either.
+            Some(None) if can_store_by_mapping(flags) => (0, 0),
             Some(None) => (OPEN_NO_FLUSH, 0),
             Some(Some(id)) => (OPEN_PASSTHROUGH, id.0),
         };

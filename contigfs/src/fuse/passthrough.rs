@@ -229,7 +229,12 @@ impl<S: BlockStore + 'static> Passthrough<S> {
 /// Whether what is open with these flags can be mapped, and stored to through a mapping.
 fn uses(flags: u32) -> (bool, bool) {
     let mode = flags as i32 & libc::O_ACCMODE;
-    (mode != libc::O_WRONLY, mode == libc::O_RDWR)
+    (mode != libc::O_WRONLY, can_store_by_mapping(flags))
+}
+
+/// Whether mappings of what is open with these flags can be stored to.
+pub(super) fn can_store_by_mapping(flags: u32) -> bool {
+    flags as i32 & libc::O_ACCMODE == libc::O_RDWR
 }
 
 /// Why the pages of a file are not shared.

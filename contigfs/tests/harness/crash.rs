@@ -6,7 +6,7 @@ use std::sync::Arc;
 use contigfs::planted::Bug;
 use contigfs::{
     CopyRange, FallocMode, FileKind, Fs, FsError, FsOptions, InodeNo, MemStore, NewNode,
-    RenameMode, SetAttr, SyncScope, WriteOptions, XattrMode,
+    RenameMode, SetAttr, SetTime, SyncScope, Timestamp, WriteOptions, XattrMode,
 };
 use support::oracle::{ACCESS, CAPABILITY, DEFAULT, Xattrs, xattrs_of};
 use support::{Dice, acl, content, fresh_with, name, names, tight};
@@ -317,13 +317,84 @@ pub const STEPS: &[Step] = &[
     durable("move /a to a larger range", |fs| {
         resize(fs, "/a", (1 << 36) + 1)
     }),
+    durable("device /d/c", |fs| {
+        let device = NewNode {
+            kind: FileKind::CharDevice,
+            rdev: 0x103,
+            ..NewNode::file()
+        };
+        fs.create(at(fs, "/d")?, name("c"), &device).map(drop)
+    }),
+    durable("mkdir /d/n", |fs| {
+        make(fs, at(fs, "/d")?, "n", FileKind::Directory)
+    }),
+    durable("link /d/f /e/g", |fs| {
+        fs.link(at(fs, "/d/f")?, at(fs, "/e")?, name("g")).map(drop)
+    }),
+    durable("link /l /m", |fs| {
+        fs.link(at(fs, "/l")?, ROOT, name("m")).map(drop)
+    }),
+    durable("times of /d/f", |fs| {
+        let at_five = Some(SetTime::At(Timestamp { secs: 5, nanos: 5 }));
+        let set = SetAttr {
+            atime: at_five,
+            mtime: at_five,
+            ..SetAttr::default()
+        };
+        fs.set_attr(at(fs, "/d/f")?, &set).map(drop)
+    }),
+    durable("permissions of /d/f", |fs| {
+        let set = SetAttr {
+            perm: Some(0o4751),
+            ..SetAttr::default()
+        };
+        fs.set_attr(at(fs, "/d/f")?, &set).map(drop)
+    }),
+    durable("what is made in /d gets its group", |fs| {
+        let set = SetAttr {
+            perm: Some(0o2775),
+            gid: Some(9),
+            ..SetAttr::default()
+        };
+        fs.set_attr(at(fs, "/d")?, &set).map(drop)
+    }),
+    durable("attribute of /d", |fs| {
+        set_xattr(fs, "/d", "user.d", &[0x88; 3000])
+    }),
+    durable("remove the capability of /a", |fs| {
+        remove_xattr(fs, "/a", CAPABILITY)
+    }),
+    durable("default access control list of /d", |fs| {
+        set_xattr(fs, "/d", DEFAULT, &acl::extended())
+    }),
+    durable("remove that of /e", |fs| remove_xattr(fs, "/e", DEFAULT)),
+    durable("punch all of /a", |fs| {
+        allocate(fs, 0, 8192, FallocMode::PunchHole)
+    }),
+    durable("zero all of /d/f", |fs| {
+        let zero = FallocMode::ZeroRange { keep_size: true };
+        fs.fallocate(at(fs, "/d/f")?, 0, 9000, zero)
+    }),
+    durable("rename /d/f to /e/f", |fs| {
+        rename(fs, ("/d", "f"), ("/e", "f"), RenameMode::NoReplace)
+    }),
+    durable("rename /d to /g", |fs| {
+        rename(fs, ("/", "d"), ("/", "g"), RenameMode::NoReplace)
+    }),
+    durable("rename /l over /a", |fs| {
+        rename(fs, ("/", "l"), ("/", "a"), REPLACE)
+    }),
+    durable("truncate /d/f 8191", |fs| resize(fs, "/d/f", 8191)),
+    durable("truncate /d/f 30000", |fs| resize(fs, "/d/f", 30_000)),
 ];
+
+/// Number, kind, permissions, owner and group, links.
+type Entry = (InodeNo, FileKind, u16, (u32, u32), u32);
 
 /// What can be seen of a file system.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Shot {
-    /// Path to number, kind, permissions, owner, links.
-    tree: BTreeMap<String, (InodeNo, FileKind, u16, u32, u32)>,
+    tree: BTreeMap<String, Entry>,
     files: BTreeMap<InodeNo, Vec<u8>>,
     links: BTreeMap<InodeNo, Vec<u8>>,
     xattrs: BTreeMap<InodeNo, Xattrs>,
@@ -335,9 +406,10 @@ const SEEN_MAX: u64 = 40_000;
 fn shoot(fs: &TestFs) -> Shot {
     fn walk(fs: &TestFs, ino: InodeNo, path: &str, shot: &mut Shot) {
         let attr = fs.attr(ino).unwrap();
+        let owner = (attr.uid, attr.gid);
         shot.tree.insert(
             path.to_owned(),
-            (ino, attr.kind, attr.perm(), attr.uid, attr.nlink),
+            (ino, attr.kind, attr.perm(), owner, attr.nlink),
         );
         shot.xattrs.insert(ino, xattrs_of(fs, ino).unwrap());
         match attr.kind {
@@ -428,6 +500,12 @@ impl Workload<'_> {
             shots.push(shoot(&fs));
         }
         (shots, answers, store.calls() - first)
+    }
+
+    /// Fails when an operation is refused.
+    pub fn assert_works(&self) {
+        let (_, answers, _) = self.rehearse();
+        assert!(answers.iter().all(Result::is_ok), "{}", self.label());
     }
 
     /// Cuts the power before every call that changes the store; how many states that gave. Panics at the first that is

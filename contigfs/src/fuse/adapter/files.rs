@@ -19,7 +19,7 @@ use super::super::wire::{
 };
 use super::{Adapter, Served};
 use crate::error::FsError;
-use crate::fs::{CopyRange, FallocMode, SeekTo, SyncScope, WriteOptions};
+use crate::fs::{CopyRange, FallocMode, ReadOptions, SeekTo, SyncScope, WriteOptions};
 use crate::inode::InodeNo;
 use crate::store::BlockStore;
 
@@ -82,11 +82,13 @@ impl<S: BlockStore + 'static> Adapter<S> {
             self.cache.filling(ino, &bytes, barrier);
         }
         with_buffer(what.size as usize, |buffer| {
-            let read = match what.flags as i32 & libc::O_NOATIME {
-                0 => self.fs.read(ino, what.offset, buffer),
-                _ => self.fs.read_keeping_atime(ino, what.offset, buffer),
+            let options = ReadOptions {
+                keep_atime: what.flags as i32 & libc::O_NOATIME != 0,
+                // Behind a short answer the kernel takes pages for zeros, and the file for shorter. After an error it asks for
+                // one page at a time.
+                all: for_cache,
             };
-            match read {
+            match self.fs.read_with(ino, what.offset, buffer, options) {
                 Ok(len) => reply.parts(&[&buffer[..len]]),
                 Err(error) => reply.error(error),
             }

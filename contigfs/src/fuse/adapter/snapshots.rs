@@ -85,20 +85,31 @@ impl<S: BlockStore + 'static> WithSnapshots<S> {
         }
         let alive = self.fs.snapshots();
         views.retain(|number, _| alive.iter().any(|s| s.number == *number));
-        if snapshot.number >= NUMBER_END {
-            return Err(FsError::NotSupported);
-        }
+        let shown = self.shown_in(snapshot)?;
         let opened = Arc::new(open_snapshot(&self.fs, snapshot)?);
-        let shown = ShownOwner {
-            base: snapshot.number << NUMBER_SHIFT,
-            root_born: Some(Timestamp::from_unix_ns(snapshot.created_ns)),
-            ..self.shown
-        };
         // Through the kernel's cache: what is in it never changes.
         let cache = PageCache::new(Box::new(Unheard));
         let view = Arc::new(Adapter::new(opened, shown, cache, None, 0, None, true));
         views.insert(snapshot.number, Arc::clone(&view));
         Ok(view)
+    }
+
+    /// How what is in a snapshot is shown.
+    fn shown_in(&self, snapshot: &Snapshot) -> Result<ShownOwner, FsError> {
+        if snapshot.number >= NUMBER_END {
+            return Err(FsError::NotSupported);
+        }
+        Ok(ShownOwner {
+            base: snapshot.number << NUMBER_SHIFT,
+            root_born: Some(Timestamp::from_unix_ns(snapshot.created_ns)),
+            ..self.shown
+        })
+    }
+
+    /// The adapter of a snapshot that somebody has looked into.
+    fn opened(&self, number: u64) -> Option<View<S>> {
+        let views = self.views.lock().unwrap_or_else(PoisonError::into_inner);
+        views.get(&number).map(Arc::clone)
     }
 
     fn view_of(&self, number: u64) -> Result<View<S>, FsError> {
@@ -134,7 +145,16 @@ impl<S: BlockStore + 'static> WithSnapshots<S> {
             true => Err(FsError::ReadOnly),
             false => self.fs.make_snapshot(name.as_bytes()),
         };
-        reply.with(made.and_then(|made| self.entry(&made)), |entry| entry);
+        // Opening it reads every inode: whoever looks at it first does that. Until then its root directory is that of now,
+        // which may have changed meanwhile, so the kernel believes it not even for a moment.
+        let entry = made.and_then(|made| {
+            let root = self.fs.attr(InodeNo::ROOT)?;
+            Ok(EntryOut {
+                attr_valid: 0,
+                ..self.shown_in(&made)?.entry(&root)
+            })
+        });
+        reply.with(entry, |entry| entry);
         Ok(())
     }
 
@@ -200,7 +220,12 @@ impl<S: BlockStore + 'static> WithSnapshots<S> {
     }
 
     fn serve_snapshot(&self, number: u64, mut message: Message<'_>, reply: Reply) {
-        let view = match self.view_of(number) {
+        let view = match message.header.opcode {
+            // Of what nobody has looked into there is nothing to forget.
+            opcode::FORGET => self.opened(number).ok_or(FsError::NotFound),
+            _ => self.view_of(number),
+        };
+        let view = match view {
             Ok(view) => view,
             Err(_) if message.header.opcode == opcode::FORGET => return reply.none(),
             Err(_) if message.header.opcode == opcode::RELEASE => return reply.done(Ok(())),
@@ -245,10 +270,7 @@ impl<S: BlockStore + 'static> WithSnapshots<S> {
                 0 => self.fs.forget(InodeNo(one.nodeid), one.lookups),
                 NUMBER_END => {}
                 number => {
-                    let views = self.views.lock().unwrap_or_else(PoisonError::into_inner);
-                    let view = views.get(&number).map(Arc::clone);
-                    drop(views);
-                    if let Some(view) = view {
+                    if let Some(view) = self.opened(number) {
                         let ino = InodeNo(one.nodeid & ((1 << NUMBER_SHIFT) - 1));
                         view.fs.forget(ino, one.lookups);
                     }
