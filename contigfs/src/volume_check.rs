@@ -113,7 +113,9 @@ pub fn check_volume<D: Device>(
     });
     let damaged = log.damaged.iter();
     let damaged = damaged.map(|lba| format!("{lba} does not fit its checksum or can not be read"));
-    let log_problems = superblock.into_iter().chain(damaged).chain(log.faults);
+    let lost = lost_headers(&recovery);
+    let log_problems = superblock.into_iter().chain(lost).chain(damaged);
+    let log_problems = log_problems.chain(log.faults);
     let report = VolumeReport {
         log_problems: log_problems.collect(),
         files,
@@ -151,7 +153,8 @@ pub fn repair_volume<D: Device>(
     };
     closed?;
     let device = volume.into_device();
-    if !look {
+    let lost = lost_headers(&recovery);
+    if !look && lost.is_none() {
         return Ok((done, device));
     }
     let again = OpenOptions {
@@ -173,6 +176,8 @@ pub fn repair_volume<D: Device>(
             break;
         }
     }
+    // Nobody can mend that, and from now on nobody sees it.
+    after.log_problems.extend(lost);
     let is_left = !after.problems().is_empty();
     if is_left != suspect {
         let (volume, _) = opened(device, &again)?;
@@ -183,6 +188,16 @@ pub fn repair_volume<D: Device>(
     done.mapped_grains = after.mapped_grains;
     done.after = Some(after);
     Ok((done, device))
+}
+
+/// What recovery knows to be lost, in words.
+fn lost_headers(recovery: &RecoveryReport) -> Option<String> {
+    let lost = recovery.headers_lost;
+    (lost > 0).then(|| {
+        format!(
+            "headers of the log are lost: {lost}; what they held may be gone, or as it was before"
+        )
+    })
 }
 
 fn opened<D: Device>(

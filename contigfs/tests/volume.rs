@@ -3,12 +3,14 @@
 use std::sync::Arc;
 
 use contigfs::{
-    BlockStore, CopyRange, FallocMode, FormatOptions, Fs, FsError, InodeNo, NewNode, SetAttr,
-    WriteOptions, XattrMode, check_with_data,
+    BlockStore, Care, CopyRange, FallocMode, FormatOptions, Fs, FsError, InodeNo, NewNode, SetAttr,
+    WriteOptions, XattrMode, check_volume, check_with_data, repair_volume,
 };
 use contigfs::{FileKind, RenameMode};
 use ftl::device::sim::CrashPlan;
-use ftl::{Device, MemDevice, OpenOptions, SimDevice, Volume};
+use ftl::format::HeaderNo;
+use ftl::inspect::Inspector;
+use ftl::{Device, MemDevice, OpenOptions, Pba, SegmentId, SimDevice, Volume};
 use support::oracle::{Picture, picture_of};
 use support::{Dice, content, name, names, tight};
 
@@ -342,4 +344,58 @@ fn a_long_relocation_survives_power_cuts_of_the_device() {
     }
     println!("{states} states, {on_its_way} of them on the way");
     assert!(states > 20 && on_its_way > 0, "{states}, {on_its_way}");
+}
+
+/// A header behind the last checkpoint rots, with durable ones behind it: whoever looks, and whoever repairs, is told that
+/// acknowledged data are lost (I2, I7), and not again of the volume that has been repaired.
+#[test]
+fn a_lost_header_is_a_problem() {
+    let volume = Arc::new(open(formatted()));
+    let fs = Fs::mount(Arc::clone(&volume)).unwrap();
+    let ino = fs.create(ROOT, name("f"), &NewNode::file()).unwrap().ino;
+    fs.sync_all().unwrap();
+    volume.shutdown().unwrap();
+    drop(fs);
+    let mut device = Arc::into_inner(volume).unwrap().into_device();
+    let last = headers(&mut device).last().expect("some").1;
+    let volume = Arc::new(open(device));
+    let fs = Fs::mount(Arc::clone(&volume)).unwrap();
+    for n in 0..100 {
+        fs.write(ino, n * 4096, &[7; 4096], WriteOptions::default())
+            .unwrap();
+        fs.sync_all().unwrap();
+    }
+    drop(fs);
+    let mut device = Arc::into_inner(volume).unwrap().into_device();
+    let look = |device| {
+        let looked = check_volume(device, &OpenOptions::default(), &mut |_, _, _| {});
+        let (report, device) = looked.unwrap();
+        (report.problems(), device)
+    };
+    let (problems, back) = look(device);
+    assert_eq!(problems, Vec::<String>::new(), "not for a crash");
+    device = back;
+    let at = headers(&mut device).into_iter().find(|(_, no)| *no > last);
+    let (at, _) = at.expect("written since");
+    device.image_mut()[at.0 as usize * 4096..][..4096].fill(0x5a);
+    let is_told = |problems: &[String]| problems.iter().any(|p| p.contains("lost: 1"));
+    let (problems, device) = look(device);
+    assert!(is_told(&problems), "{problems:?}");
+    let options = OpenOptions::default();
+    let done = repair_volume(device, &options, Care::Safe, false, &mut |_, _, _| {});
+    let (done, device) = done.unwrap();
+    let problems = done.after.expect("looked at").problems();
+    assert!(is_told(&problems), "{problems:?}");
+    let (problems, _) = look(device);
+    assert_eq!(problems, Vec::<String>::new());
+}
+
+/// All headers, in order of number.
+fn headers(device: &mut MemDevice) -> Vec<(Pba, HeaderNo)> {
+    let mut inspector = Inspector::new(device).unwrap();
+    let segments = 0..inspector.superblock().geometry.segment_count;
+    let found = segments.flat_map(|id| inspector.headers(SegmentId(id)));
+    let mut all: Vec<_> = found.map(|(at, header)| (at, header.no)).collect();
+    all.sort_by_key(|&(_, no)| no);
+    all
 }

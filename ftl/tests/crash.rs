@@ -335,6 +335,24 @@ fn discarding() {
     }
 }
 
+/// Segments are filled, emptied, discarded and written again behind one checkpoint: what a cut leaves of that looks like
+/// lost headers, and is not said to be (I1 to I6).
+#[test]
+fn long_tails() {
+    let options = Options {
+        segments: 24,
+        discard: true,
+        checkpoint_headers: 60,
+        ..Options::tiny()
+    };
+    let effort = Effort {
+        moment_one_in: 4,
+        ..Effort::USUAL
+    };
+    let tally = enumerate(&options, effort, 1, 3, 150);
+    at_least(tally.from_checkpoint, 100);
+}
+
 /// A cut during format leaves a volume that is empty or none at all.
 #[test]
 fn cut_format() {

@@ -55,6 +55,9 @@ pub struct RecoveryReport {
     pub headers_damaged: u64,
     /// Headers that are certainly lost, though they had been durable: their grains may be old or gone.
     pub headers_lost: u64,
+    /// Headers that are not there either, in segments in which nothing that is known lives. They are lost as well, or were
+    /// dead, and their segment was being written again or discarded when the power was cut.
+    pub headers_unsure: u64,
     /// Devices of an array that are missing. What `headers_lost` counts then was on them, written since the checkpoint: its
     /// grains may read as they were before.
     pub devices_lost: u32,
@@ -163,12 +166,18 @@ pub(crate) fn recover(
     let (roots, highest) = saved::roots(&mut io, &superblock);
     let mut decided = None;
     let mut previous = None;
+    let mut missing_behind_root = 0;
     if !how.rebuild || lost != 0 {
         for (index, root) in roots.iter().enumerate() {
-            decided = from_root(&mut io, &superblock, table, root.clone(), how);
             previous = roots.get(index + 1).cloned();
-            if decided.is_some() {
-                break;
+            match from_root(&mut io, &superblock, table, root.clone(), how) {
+                Ok(found) => {
+                    decided = Some(found);
+                    break;
+                }
+                Err(PassedOver { missing }) => {
+                    missing_behind_root = missing.max(missing_behind_root);
+                }
             }
             tracing::warn!(number = root.number, "checkpoint passed over");
             table.clear();
@@ -204,16 +213,26 @@ pub(crate) fn recover(
     if saved.is_some() {
         replayed.finish_tail(floor);
     }
+    let (headers_lost, headers_unsure) = match &saved {
+        Some(saved) => (
+            count_gone(&found, &geometry, saved.root.replay_from, lost),
+            0,
+        ),
+        None => {
+            let missing = missing(&found, &geometry, HeaderNo(0), &[], 0);
+            let in_use = |id: &&SegmentId| replayed.segments.get(**id).live > 0;
+            let lost = missing.iter().filter(in_use).count() as u64;
+            (lost, missing_behind_root.max(missing.len() as u64) - lost)
+        }
+    };
     let report = RecoveryReport {
         clean: superblock.clean,
         session: superblock.session + 1,
         headers: found.headers.len() as u64,
         headers_cut: found.cut.len() as u64,
         headers_damaged: found.damaged,
-        headers_lost: match &saved {
-            Some(saved) => count_gone(&found, &geometry, saved.root.replay_from, lost),
-            None => count_lost(&found, &geometry, HeaderNo(0), &[], 0),
-        },
+        headers_lost,
+        headers_unsure,
         devices_lost: lost.count_ones(),
         superblocks_damaged,
         mapped: replayed.mapped,
@@ -244,6 +263,7 @@ pub(crate) fn recover(
     }
     superblock.session += 1;
     superblock.clean = false;
+    superblock.suspect |= report.headers_lost > 0;
     superblock.failed |= lost;
     write_superblock(&mut io, &mut superblock)?;
     crash_point!("recover.session");
@@ -306,16 +326,24 @@ fn from_scan(
     }
 }
 
-/// A checkpoint and the log behind it. None: something does not fit, and the next best has to do.
+/// A checkpoint that something does not fit with.
+#[derive(Debug, Default)]
+struct PassedOver {
+    /// Headers behind it that are not there.
+    missing: u64,
+}
+
+/// A checkpoint and the log behind it. Where something does not fit, the next best has to do.
 fn from_root(
     io: &mut MediaIo<'_>,
     superblock: &Superblock,
     table: &MapTable,
     root: Root,
     how: How,
-) -> Option<Decided> {
+) -> Result<Decided, PassedOver> {
     let geometry = superblock.geometry;
-    let mut saved = saved::load(io, superblock, root, how.unit_pages)?;
+    let saved = saved::load(io, superblock, root, how.unit_pages);
+    let mut saved = saved.ok_or_else(PassedOver::default)?;
     let root = &saved.root;
     let is_dump = superblock.clean
         && root.dump
@@ -344,12 +372,14 @@ fn from_root(
     };
     let end = find_end(io, superblock, &mut found, root.last, how.planted);
     let lost = io.lost_mask();
-    let headers_lost = count_lost(&found, &geometry, root.replay_from, &saved.segments, lost);
-    if headers_lost > 0 {
+    let missing = missing(&found, &geometry, root.replay_from, &saved.segments, lost);
+    if !missing.is_empty() {
         // A segment that was being reused looks the same. Where a device is not there, there is no better judge.
         if lost == 0 {
-            return None;
+            let missing = missing.len() as u64;
+            return Err(PassedOver { missing });
         }
+        let headers_lost = missing.len();
         tracing::warn!(headers_lost, "headers behind the checkpoint are not there");
     }
     for end in &superblock.sessions.ends {
@@ -373,10 +403,10 @@ fn from_root(
             sane
         });
         if !warm || (all && !replayed.are_counted(&geometry)) {
-            return None;
+            return Err(PassedOver::default());
         }
     }
-    Some(Decided {
+    Ok(Decided {
         found,
         end,
         replayed,
@@ -467,16 +497,16 @@ fn data_fits(io: &mut MediaIo<'_>, found: &scan::Found) -> bool {
     fits
 }
 
-/// Headers that a present header points back to, that lie in a segment that has not been reused since, and that are
-/// not there. `saved` are the lives at a checkpoint that covers everything up to `after`. A segment that begins with zeros
-/// has been free since, and discarded.
-fn count_lost(
+/// Segments of the headers that a present header points back to, that lie in a segment that has not been reused since, and
+/// that are not there. `saved` are the lives at a checkpoint that covers everything up to `after`. A segment that begins
+/// with zeros has been free since, and discarded.
+fn missing(
     found: &Scan,
     geometry: &Geometry,
     after: HeaderNo,
     saved: &[SavedSegment],
     lost: u16,
-) -> u64 {
+) -> Vec<SegmentId> {
     let mut lives = HashMap::new();
     for (index, segment) in saved.iter().enumerate() {
         let id = SegmentId(index as u32);
@@ -487,15 +517,15 @@ fn count_lost(
     for f in found.headers.values() {
         lives.insert(f.header.segment, f.header.epoch);
     }
-    let missing = found.headers.values().filter(|f| {
+    let missing = found.headers.values().filter_map(|f| {
         let before = HeaderNo(f.header.no.0 - 1);
-        let at = f.header.back.and_then(|at| geometry.locate(at));
-        let Some((segment, _)) = at else { return false };
+        let (segment, _) = f.header.back.and_then(|at| geometry.locate(at))?;
         let life = lives.get(&segment);
-        before > after
+        let is_missing = before > after
             && !found.headers.contains_key(&before)
             && !is_behind_lost(f, geometry, lost)
-            && life.is_some_and(|&epoch| epoch <= before)
+            && life.is_some_and(|&epoch| epoch <= before);
+        is_missing.then_some(segment)
     });
-    missing.count() as u64
+    missing.collect()
 }

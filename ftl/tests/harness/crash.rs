@@ -315,6 +315,10 @@ pub(crate) fn recover(
 ) -> Result<(BTreeMap<u64, Content>, RecoveryReport), Violation> {
     let opened = Ftl::open(device, options.open());
     let (ftl, report) = opened.map_err(|error| Violation(format!("recovery: {error}")))?;
+    // A torn write into a segment that is used again looks much like a lost header, and costs nothing.
+    if report.headers_lost > 0 {
+        return Err(Violation(format!("said to have lost headers: {report:?}")));
+    }
     let found = read_out(&ftl, device, universe)
         .map_err(|Violation(what)| Violation(format!("{what}\n  {report:?}")))?;
     ftl.self_check();
