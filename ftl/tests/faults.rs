@@ -93,7 +93,7 @@ fn failing_writes_and_flushes() {
         for n in 0..total {
             let error = errors[n as usize % errors.len()];
             let mut fault = Fault::nth(Some(kind), n, Effect::Fail(error));
-            if n % 2 == 1 {
+            if n as usize / errors.len() % 2 == 1 {
                 fault = fault.for_ever();
             }
             let what = format!(
