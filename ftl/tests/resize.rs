@@ -62,6 +62,7 @@ fn up_and_down() {
     let tally = enumerate(&growing(), Effort::USUAL, 3);
     assert!(tally.states > 3_000 && tally.from_checkpoint > 500);
     assert!(tally.nested[0] > 100 && tally.rebuilt > 100);
+    // With the four lives of `with_other_checkpoints`, more than ten.
     assert!(points(&tally, "resize.left") >= 6);
     assert!(points(&tally, "resize.copy") >= 36);
     assert!(points(&tally, "resize.switched") >= 18);
@@ -84,6 +85,7 @@ fn with_other_checkpoints() {
     for options in [scanning, sweeping] {
         let tally = enumerate(&options, SOME, 2);
         assert!(tally.states > 500);
+        assert!(points(&tally, "resize.left") >= 4);
     }
 }
 

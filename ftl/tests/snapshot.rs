@@ -86,6 +86,9 @@ fn add(sum: &mut Tally, life: &Life) {
     sum.kept += life.tally.kept + stats.grains_kept;
     sum.relocated += life.tally.relocated + stats.relocated_grains;
     sum.checkpoints += life.tally.checkpoints + stats.checkpoints;
+    for (sum, hits) in sum.points.iter_mut().zip(life.tally.points) {
+        *sum += hits;
+    }
 }
 
 /// M1: whatever happens to grains, every snapshot is what it was, and when all are deleted nothing is left of them.
@@ -117,6 +120,12 @@ fn crashes() {
     println!("{tally:#?}");
     assert_eq!(result, Ok(()));
     assert!(tally.images > 1000 && tally.checkpoints > 50 && tally.made > 20);
+    for (name, hits) in ftl::crash_point::ALL.iter().zip(tally.points) {
+        assert!(
+            !name.starts_with("snapshot.") || hits >= 10,
+            "{name}: {hits}"
+        );
+    }
 }
 
 /// M2: the same, recovered by reading all headers.

@@ -82,6 +82,8 @@ pub(crate) struct Tally {
     pub(crate) kept: u64,
     pub(crate) relocated: u64,
     pub(crate) checkpoints: u64,
+    /// How often operations that were cut came past each named place.
+    pub(crate) points: [u64; ftl::crash_point::ALL.len()],
 }
 
 pub(crate) struct Life {
@@ -395,7 +397,13 @@ impl Life {
     pub(crate) fn step_and_cut(&mut self, one_in: u64, images: usize) -> Verdict<()> {
         let before = self.expected.clone();
         self.volume.with_device(|device| device.record(1));
+        ftl::crash_point::watch();
+        ftl::crash_point::take();
         self.step()?;
+        let hits = ftl::crash_point::take();
+        for (sum, name) in self.tally.points.iter_mut().zip(ftl::crash_point::ALL) {
+            *sum += hits.get(name).copied().unwrap_or(0);
+        }
         let points = self.volume.with_device(SimDevice::recorded);
         let mid = between(&before, &self.expected);
         for (no, point) in points {
