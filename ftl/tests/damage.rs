@@ -94,15 +94,26 @@ impl Device for Damaged<'_> {
     }
 }
 
-/// The image, and every version that was written of each grain (0: unmapped or zeros).
+/// Everything that each grain has ever held but zeros: which version, under which name it was written.
+type Written = BTreeMap<Lba, Vec<(Lba, u64)>>;
+
+/// The image, and what may be found in it.
 struct Subject {
     image: Vec<u8>,
-    written: BTreeMap<Lba, Vec<u64>>,
+    written: Written,
+}
+
+/// What `to` may hold from now on, because it was remapped or cloned.
+fn rename(written: &mut Written, from: Lba, to: Lba, count: u64) {
+    for n in 0..count {
+        let held = written.get(&Lba(from.0 + n)).cloned().unwrap_or_default();
+        written.entry(Lba(to.0 + n)).or_default().extend(held);
+    }
 }
 
 /// A volume with everything in it: several sessions, a dump, checkpoints, full headers and lone ones, relocations,
-/// trims, reservations; killed after a sync.
-fn subject() -> Subject {
+/// trims, reservations; killed after a sync. With remaps and clones, what they tie together is read while opening.
+fn subject(renaming: bool) -> Subject {
     let mut device = MemDevice::new(DEVICE_BYTES).expect("memory");
     let format = FormatOptions {
         uuid: Some(*b"damage-test-uuid"),
@@ -112,7 +123,7 @@ fn subject() -> Subject {
         ..FormatOptions::default()
     };
     Ftl::format(&mut device, &format).expect("format");
-    let mut written: BTreeMap<Lba, Vec<u64>> = BTreeMap::new();
+    let mut written = Written::new();
     let mut rng = Rng::new(3);
     let mut version = 0;
     let mut last_map = None;
@@ -123,27 +134,36 @@ fn subject() -> Subject {
             ..OpenOptions::default()
         };
         let (volume, _) = Volume::open(device, options).expect("open");
-        let mut write = |lba: u64| {
+        let mut write = |written: &mut Written, lba: u64| {
             version += 1;
             let lba = Lba(lba);
             volume.write(at(lba), &grain(lba, version)).expect("write");
-            written.entry(lba).or_default().push(version);
+            written.entry(lba).or_default().push((lba, version));
         };
         if session == 0 {
-            (0..GRAINS).for_each(&mut write);
+            (0..GRAINS).for_each(|lba| write(&mut written, lba));
             volume.sync(LbaRange::ALL).expect("sync");
         }
         for round in 0..30 {
             for _ in 0..60 {
-                write(rng.below(GRAINS));
+                write(&mut written, rng.below(GRAINS));
             }
             volume.sync(LbaRange::ALL).expect("sync");
-            write(rng.below(GRAINS));
+            write(&mut written, rng.below(GRAINS));
             volume.sync(LbaRange::ALL).expect("sync");
             if round % 6 == 5 {
                 let lba = Lba(rng.below(GRAINS));
                 volume.trim(LbaRange::new(lba, 5)).expect("trim");
                 volume.zero(LbaRange::new(lba, 3)).expect("reserve");
+                volume.sync(LbaRange::ALL).expect("sync");
+            }
+            if renaming && round % 6 == 5 {
+                let (from, to) = (Lba(rng.below(GRAINS)), Lba(2 * GRAINS));
+                volume.clone_range(from, to, 6).expect("clone");
+                rename(&mut written, from, to, 6);
+                let (from, to) = (to, Lba(3 * GRAINS + rng.below(GRAINS)));
+                volume.remap(from, to, 4).expect("remap");
+                rename(&mut written, from, to, 4);
                 volume.sync(LbaRange::ALL).expect("sync");
             }
         }
@@ -161,8 +181,14 @@ fn subject() -> Subject {
     };
     let (volume, report) = open(&subject, None, 64).expect("an intact image opens");
     assert!(report.checkpoint.is_some() && report.headers > 0);
+    assert!(!is_said(&report), "{report:?}");
     assert_eq!(Some(volume.ftl().map_digest()), last_map);
     subject
+}
+
+/// Whether something is known to be wrong.
+fn is_said(report: &ftl::RecoveryReport) -> bool {
+    report.headers_damaged > 0 || report.headers_lost > 0
 }
 
 type Opened<'a> = Result<(Volume<Damaged<'a>>, ftl::RecoveryReport), ftl::OpenError>;
@@ -203,7 +229,8 @@ fn check_loss(subject: &Subject, volume: &Volume<Damaged<'_>>, what: &str) {
             continue;
         }
         let is_blank = bytes.iter().all(|&b| b == 0);
-        let known = versions.iter().rev().any(|&v| bytes == grain(lba, v));
+        let mut versions = versions.iter().rev();
+        let known = versions.any(|&(name, version)| bytes == grain(name, version));
         assert!(is_blank || known, "{what}: {lba:?} reads wrong");
     }
 }
@@ -211,7 +238,7 @@ fn check_loss(subject: &Subject, volume: &Volume<Damaged<'_>>, what: &str) {
 #[test]
 fn every_byte_of_metadata() {
     memory::keep();
-    let subject = subject();
+    let subject = subject(true);
     let (volume, _) = open(&subject, None, 64).expect("an intact image");
     let intact = volume.ftl().map_digest();
     let grains = metadata(&subject.image);
@@ -237,8 +264,7 @@ fn every_byte_of_metadata() {
             lossy += 1;
             let is_header = subject.image[no * GRAIN_BYTES..].starts_with(b"FTLHEAD1");
             assert!(is_header, "{what}: something is lost, {report:?}");
-            let is_said = report.headers_damaged > 0 || report.headers_lost > 0;
-            assert!(is_said, "{what}: lost without a word, {report:?}");
+            assert!(is_said(&report), "{what}: lost without a word, {report:?}");
             check_loss(&subject, &volume, &what);
         }
     }
@@ -253,7 +279,7 @@ fn every_byte_of_metadata() {
 #[test]
 fn pages_of_a_cold_map() {
     memory::keep();
-    let subject = subject();
+    let subject = subject(false);
     let (volume, _) = open(&subject, None, 64).expect("an intact image");
     let intact = volume.ftl().map_digest();
     let mut failed = 0;
