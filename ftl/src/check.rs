@@ -1,4 +1,5 @@
-//! The judge: reads a whole device and says what a volume on it holds, without any of the recovery code.
+//! The judge: reads a whole device and says what a volume on it holds. It shares with recovery how grains are read
+//! (`MediaIo`), how they are parsed, and which ranges a remap speaks of (`Renaming`), and decides everything else itself.
 //!
 //! Slow and simple on purpose (I5). It reads every header of every segment in order, decides which count by the
 //! rules of `docs/format.md`, lines up everything the log says about each grain by version, and reads and checks

@@ -47,7 +47,7 @@
 //! | module | subject |
 //! |---|---|
 //! | `addr`, `ids`, `geometry`, `places` | addresses; ports, tokens, time; sizes; where each device begins |
-//! | `engine`, `shared`, `core/*` | the face; the lock-free half; the half behind the lock, one file per activity |
+//! | `engine`, `shared`, `core/*` | the face; the half without the core's lock; the half behind it, one file per activity |
 //! | `placement` | policies: streams and victims |
 //! | `map`, `page` | entries and leaves; frames, arena, [`PageRef`] |
 //! | [`mod@format`], `log`, `segment`, `records` | bytes on the media; numbers; segments; trims and zeros |

@@ -1,4 +1,4 @@
-//! What all threads share: the lock-free map and pool on one side, the core behind its lock on the other.
+//! What all threads share: map and pool, used without the core's lock, on one side; the core behind it on the other.
 //!
 //! Lock order: core, then a port or the inbox. No page guard is ever dropped under the core's lock. Drivers of other
 //! ports are woken after the lock has been released.

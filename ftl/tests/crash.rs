@@ -282,7 +282,7 @@ fn relaxed_batches_become_durable() {
     }
 }
 
-/// Every subset and many tears of every moment, on shorter runs.
+/// Of every moment up to sixty of the subsets and tears, on shorter runs.
 #[test]
 fn all_subsets() {
     let effort = Effort {

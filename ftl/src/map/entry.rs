@@ -221,7 +221,7 @@ impl<W: Word> Entry<W> {
         }
     }
 
-    /// Replaces the entry whatever the lock-free parties do meanwhile; returns the last state before. Lock held.
+    /// Replaces the entry whatever those without the lock do meanwhile; returns the last state before. Lock held.
     pub fn replace(&self, new: State) -> State {
         let mut word = self.0.load();
         loop {

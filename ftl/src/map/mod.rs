@@ -85,7 +85,7 @@ impl Hasher for LeafHasher {
 
 type Leaves = DashMap<u64, Arc<Leaf>, BuildHasherDefault<LeafHasher>>;
 
-/// The lock-free half of the map.
+/// The half of the map that is read without the core's lock; the table of leaves has short locks of its own.
 #[derive(Default)]
 pub(crate) struct MapTable {
     leaves: Leaves,

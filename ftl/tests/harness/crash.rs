@@ -325,7 +325,8 @@ pub(crate) fn recover(
     Ok((found, report))
 }
 
-/// The independent judge, which shares no code with recovery, finds in the image exactly what the engine found (I5).
+/// The judge, which shares with recovery only how grains are read and parsed and what a remap names, finds in the image
+/// exactly what the engine found (I5).
 fn judge_by_scan(
     options: &Options,
     image: &[u8],
