@@ -383,6 +383,8 @@ fn bad_configuration() {
     assert_says(&serve(), &["target.toml", "devises"]);
     fs::write(&config, "pool = \"a lot\"").unwrap();
     assert_says(&serve(), &["target.toml"]);
+    fs::write(&config, "spin = \"a while\"").unwrap();
+    assert_says(&serve(), &["target.toml"]);
     fs::write(&config, "").unwrap();
     assert_says(&serve(), &["no device"]);
 }

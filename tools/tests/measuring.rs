@@ -171,6 +171,7 @@ fn signals_do_not_end_a_wait() {
         file_bytes: 64,
         sync: false,
         poll: false,
+        spin_us: 0,
         pattern: Pattern::Random,
     };
     let load = std::thread::spawn(move || rdma::run(&victim, &shape));

@@ -248,7 +248,7 @@ fn configuration_file() {
     let image = Image::new("64MiB");
     let config = image.beside("target.toml");
     let text = format!(
-        "devices = [{:?}]\npool = \"4MiB\"\n[[export]]\npath = \"/\"\nread_only = true\n",
+        "devices = [{:?}]\npool = \"4MiB\"\nspin = \"20us\"\n[[export]]\npath = \"/\"\nread_only = true\n",
         image.path()
     );
     fs::write(&config, text).unwrap();

@@ -13,6 +13,7 @@ use crate::addr::{RemoteAddr, Stag, Time, WrId};
 use crate::config::Config;
 use crate::connection::{Connection, PrivateDataTooLong, SocketState};
 use crate::cq::{Completion, Status};
+use crate::driver::Spin;
 use crate::event::{CloseReason, Established, Event};
 use crate::mem::{Atomic, RegionTable};
 use crate::page::NoPages;
@@ -91,6 +92,9 @@ pub struct TcpClient {
     /// As the socket has it.
     read_timeout: Option<Duration>,
     polling: bool,
+    spin: Spin,
+    /// As the socket is.
+    nonblocking: bool,
 }
 
 impl TcpClient {
@@ -159,6 +163,8 @@ impl TcpClient {
             fin_sent: false,
             read_timeout: None,
             polling: false,
+            spin: Spin::new(Duration::ZERO),
+            nonblocking: false,
         };
         let deadline = Instant::now() + timeout;
         while client.established.ulpdu_max == 0 {
@@ -183,9 +189,14 @@ impl TcpClient {
     /// # Errors
     /// Those of the socket.
     pub fn set_polling(&mut self, polling: bool) -> Result<(), ClientError> {
-        self.socket.set_nonblocking(polling)?;
+        self.set_nonblocking(polling)?;
         self.polling = polling;
         Ok(())
+    }
+
+    /// How calls wait that do not look all the time [default: they sleep].
+    pub fn set_spin(&mut self, spin: Spin) {
+        self.spin = spin;
     }
 
     /// The next completion of posted work, waiting for it.
@@ -426,6 +437,41 @@ impl TcpClient {
         self.receive(due.map_or(left, |due| due.min(left)).max(READ_SLICE))
     }
 
+    /// Reads, looking all the time.
+    fn read_looking(&mut self, until: Instant) -> io::Result<usize> {
+        loop {
+            let result = self.socket.read(&mut self.input);
+            if !is_nothing(&result) || Instant::now() >= until {
+                return result;
+            }
+            std::hint::spin_loop();
+        }
+    }
+
+    /// Reads, waiting as long as the socket's time-out says; looks for a while before it sleeps if there is reason to.
+    fn read_or_sleep(&mut self, timeout: Duration) -> io::Result<usize> {
+        let wait = self.spin.begin(Instant::now(), Some(timeout));
+        let mut result = Err(io::ErrorKind::WouldBlock.into());
+        while is_nothing(&result) && wait.looks(Instant::now()) {
+            self.set_nonblocking(true)?;
+            result = self.socket.read(&mut self.input);
+        }
+        if is_nothing(&result) {
+            self.set_nonblocking(false)?;
+            result = self.socket.read(&mut self.input);
+        }
+        self.spin.end(wait, Instant::now());
+        result
+    }
+
+    fn set_nonblocking(&mut self, nonblocking: bool) -> io::Result<()> {
+        if self.nonblocking != nonblocking {
+            self.socket.set_nonblocking(nonblocking)?;
+            self.nonblocking = nonblocking;
+        }
+        Ok(())
+    }
+
     fn receive(&mut self, wait: Duration) -> Result<(), ClientError> {
         // Few different values, so that the time-out is seldom set anew. Waking early does no harm.
         let wait = READ_SLICES
@@ -436,15 +482,10 @@ impl TcpClient {
             self.socket.set_read_timeout(Some(wait))?;
             self.read_timeout = Some(wait);
         }
-        let until = self.polling.then(|| Instant::now() + wait);
-        let mut result = self.socket.read(&mut self.input);
-        while let (Some(until), Err(error)) = (until, &result)
-            && error.kind() == io::ErrorKind::WouldBlock
-            && Instant::now() < until
-        {
-            std::hint::spin_loop();
-            result = self.socket.read(&mut self.input);
-        }
+        let result = match self.polling {
+            true => self.read_looking(Instant::now() + wait),
+            false => self.read_or_sleep(wait),
+        };
         let now = self.now();
         match result {
             Ok(0) => self.connection.handle_eof(now),
@@ -460,6 +501,11 @@ impl TcpClient {
         }
         Ok(())
     }
+}
+
+/// Whether there was nothing to read, and no waiting for it.
+fn is_nothing(result: &io::Result<usize>) -> bool {
+    matches!(result, Err(error) if error.kind() == io::ErrorKind::WouldBlock)
 }
 
 fn is_timeout(error: &io::Error) -> bool {

@@ -17,6 +17,7 @@ use crate::credentials::Denial;
 use crate::error::ClientError;
 use flashnet_reactor::{LinkTag, Net, Notice, Ring, Tag, Waker};
 use flashnet_tls::{ClientTls, HandshakeError, TlsError};
+use softrdma::driver::Spin;
 
 /// Longest wait for anything from the target.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -40,6 +41,9 @@ pub struct SessionOptions {
     pub tls: Option<ClientTls>,
     /// Receive buffers of 64 KiB, a power of two [default: 64]; fewer save memory.
     pub buffers: Option<u16>,
+    /// How long to look for an answer before going to sleep, while answers come as soon as that [default: [`Spin::MOST`]; zero:
+    /// always sleep].
+    pub spin: Option<Duration>,
 }
 
 /// An open region of a remote file.
@@ -113,6 +117,7 @@ pub struct Session {
     /// Of the thread's queue, and whether it has been woken since it last looked.
     waker: Option<Waker>,
     woken: bool,
+    spin: Spin,
 }
 
 impl Session {
@@ -195,6 +200,7 @@ impl Session {
             next_id: 0,
             waker: None,
             woken: false,
+            spin: Spin::new(options.spin.unwrap_or(Spin::MOST)),
         };
         for _ in 0..OUTSTANDING_MAX {
             session.post_recv()?;
@@ -467,9 +473,8 @@ impl Session {
             let timer = self.net.next_timeout().map_or(PATIENCE, |at| {
                 Duration::from_nanos(at.0.saturating_sub(now.0))
             });
-            self.net
-                .ring
-                .enter(Some(timer.max(Duration::from_micros(1)).min(PATIENCE)))?;
+            let timer = timer.max(Duration::from_micros(1)).min(PATIENCE);
+            self.net.ring.rest(Some(timer), &mut self.spin)?;
             let now = self.now();
             while let Some(done) = self.net.ring.next_done() {
                 match done.tag {

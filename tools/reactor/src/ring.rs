@@ -6,9 +6,11 @@
 use std::fmt;
 use std::io;
 use std::os::fd::RawFd;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
+
+use softrdma::driver::Spin;
 
 use super::buffers::RecvBuffers;
 
@@ -256,6 +258,27 @@ impl Ring {
         self.enter(Some(Duration::ZERO))
     }
 
+    /// As [`enter`](Self::enter), but looks for a while first if `spin` has seen reason to.
+    pub fn rest(&mut self, timeout: Option<Duration>, spin: &mut Spin) -> io::Result<()> {
+        let wait = spin.begin(Instant::now(), timeout);
+        while wait.looks(Instant::now()) {
+            self.turn()?;
+            if self.has_done() {
+                break;
+            }
+        }
+        // What is queued leaves together with going to sleep.
+        if !self.has_done() {
+            self.enter(timeout)?;
+        }
+        spin.end(wait, Instant::now());
+        Ok(())
+    }
+
+    fn has_done(&mut self) -> bool {
+        !self.uring.completion().is_empty()
+    }
+
     /// Next completion, if there is one.
     pub fn next_done(&mut self) -> Option<Done> {
         let entry = self.uring.completion().next()?;
@@ -284,6 +307,49 @@ impl Ring {
             {
                 panic!("io_uring refuses submissions: {e}");
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsRawFd;
+    use std::os::unix::net::UnixDatagram;
+
+    use super::*;
+
+    const FOR_EVER: Duration = Duration::from_secs(3600);
+
+    /// What arrives is found by looking as by sleeping, and a time-out ends both.
+    #[test]
+    fn rest_ends_with_what_arrives_or_with_the_time_out() {
+        let mut ring = match Ring::new(8, 2, 4096) {
+            Ok(ring) => ring,
+            Err(error) => {
+                let required = std::env::var("FLASHNET_REQUIRE");
+                assert!(!required.is_ok_and(|what| what.contains("all")), "{error}");
+                eprintln!("skipped: io_uring is not to be had: {error}");
+                return;
+            }
+        };
+        let (ours, theirs) = UnixDatagram::pair().unwrap();
+        ring.poll_wake(ours.as_raw_fd());
+        for most in [Duration::ZERO, FOR_EVER] {
+            let mut spin = Spin::new(most);
+            for _ in 0..3 {
+                std::thread::scope(|scope| {
+                    scope.spawn(|| {
+                        std::thread::sleep(Duration::from_millis(5));
+                        theirs.send(b"!").unwrap();
+                    });
+                    ring.rest(None, &mut spin).unwrap();
+                });
+                assert_eq!(ring.next_done().map(|done| done.tag), Some(Tag::Wake));
+                ours.recv(&mut [0]).unwrap();
+            }
+            ring.rest(Some(Duration::from_millis(5)), &mut spin)
+                .unwrap();
+            assert!(ring.next_done().is_none(), "nothing was sent");
         }
     }
 }

@@ -20,6 +20,7 @@ use std::path::PathBuf;
 
 use bytesize::ByteSize;
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use softrdma::driver::Spin;
 
 use crate::perf::shape::{Direction, Pattern};
 use mount::{Listen, Mount, MountOptions, Seconds, SharePages, Umount};
@@ -297,6 +298,9 @@ pub struct Serve {
     /// Reactors look for work all the time instead of sleeping: less latency, for a processor each.
     #[arg(long)]
     pub poll: bool,
+    /// How long reactors whose connections are busy look for work before they sleep; 0s: not at all [default: 100us].
+    #[arg(long, value_name = "TIME")]
+    pub spin: Option<humantime::Duration>,
     /// Write the address served to this file once ready.
     #[arg(long, value_name = "FILE")]
     pub ready_file: Option<PathBuf>,
@@ -513,6 +517,10 @@ pub struct Perf {
     /// Nobody sleeps: the started target, the bare program and the clients of both look for work all the time.
     #[arg(long)]
     pub poll: bool,
+    /// How long the clients, and the started target, look for work before they sleep, while it comes as soon as that; the bare
+    /// program and the socket server always sleep.
+    #[arg(long, value_name = "TIME", default_value_t = Spin::MOST.into())]
+    pub spin: humantime::Duration,
 }
 
 /// Options of `perf-server`.

@@ -237,6 +237,8 @@ impl Subject {
         let pool = format!("{pool_bytes}B");
         let memory = format!("{}B", shape.file_bytes);
         let mut more = vec!["--pool", pool.as_str()];
+        let spin = format!("{}us", shape.spin_us);
+        more.extend(["--spin", &spin]);
         if shape.poll {
             more.push("--poll");
         }

@@ -31,6 +31,7 @@ pub fn run(victim: &Victim, shape: &Shape) -> Result<Figures> {
     let mut client = TcpClient::connect(&host, config, &table, &victim.token, PATIENCE)?;
     let region = open(&mut client, victim, shape)?;
     client.set_polling(shape.poll)?;
+    client.set_spin(shape.spin());
     let buffer = buffer(1, shape);
     let mut offsets = Offsets::new(shape, 0);
     let mut histogram = latencies();

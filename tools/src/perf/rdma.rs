@@ -150,6 +150,7 @@ pub fn run(victim: &Victim, shape: &Shape) -> Result<Figures> {
     let mut measured: Option<(Instant, Duration, Option<Duration>, u64)> = None;
     let mut all_running: Option<Instant> = None;
     let mut last_news = Instant::now();
+    let mut spin = shape.spin();
     loop {
         let now = clock();
         net.pump(now, &mut NoPages, |tag, connection, notice| {
@@ -184,7 +185,7 @@ pub fn run(victim: &Victim, shape: &Shape) -> Result<Figures> {
         }
         match shape.poll {
             true => net.ring.turn()?,
-            false => net.ring.enter(Some(PATIENCE))?,
+            false => net.ring.rest(Some(PATIENCE), &mut spin)?,
         }
         let mut any = false;
         let now = clock();

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 use serde::Serialize;
+use softrdma::driver::Spin;
 
 /// What is written, by whomever: no zeros, which devices need not keep.
 pub const PAYLOAD: u8 = 0x5a;
@@ -49,6 +50,8 @@ pub struct Shape {
     pub sync: bool,
     /// Look for answers all the time instead of sleeping.
     pub poll: bool,
+    /// Or for so many microseconds, while they come as soon as that.
+    pub spin_us: u64,
     /// Which bytes.
     pub pattern: Pattern,
 }
@@ -57,6 +60,11 @@ impl Shape {
     /// Time measured.
     pub fn duration(&self) -> Duration {
         Duration::from_secs_f64(self.seconds)
+    }
+
+    /// How clients wait.
+    pub fn spin(&self) -> Spin {
+        Spin::new(Duration::from_micros(self.spin_us))
     }
 
     /// Whole operations that fit into the file.

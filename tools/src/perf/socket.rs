@@ -218,6 +218,7 @@ mod tests {
             file_bytes: 64,
             sync: false,
             poll: false,
+            spin_us: 0,
             pattern: Pattern::Random,
         }
     }

@@ -15,6 +15,7 @@ use ftl::{Action, ActionId, Event as FtlEvent, MediaError, MediaOp, Port};
 use slab::Slab;
 use socket2::{Socket, TcpKeepalive};
 use softrdma::config::mulpdu;
+use softrdma::driver::Spin;
 use softrdma::{
     Config, Connection, Event, Operation, PageError, ProtectionDomain, RecvBuffer, RegionTable,
     Source, Time, WorkRequest, WrId,
@@ -34,6 +35,8 @@ use crate::reactor::{Done, Inbox, LinkTag, Net, Notice, Ring, Tag};
 const MEDIA_IN_FLIGHT_MAX: usize = 512;
 /// How often a reactor that is to stop looks whether everything has ended.
 const STOP_LOOK: Duration = Duration::from_millis(10);
+/// Connections that were busy so recently may be again.
+const HEARD: Duration = Duration::from_millis(1);
 /// Wait after an accept that failed.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// A message of a client for the control threads, or the news that a client has gone.
@@ -98,6 +101,8 @@ pub(super) struct CoreParts {
     pub connections_max: usize,
     /// Look for work all the time instead of sleeping.
     pub poll: bool,
+    /// How long to look for work before sleeping, while connections are busy.
+    pub spin: Duration,
     /// Start of the monotonic clock.
     pub epoch: Instant,
 }
@@ -135,6 +140,9 @@ pub(super) struct Core {
     accept_trouble: bool,
     /// When to accept again, if that is not under way.
     accept_at: Option<Time>,
+    spin: Spin,
+    /// When a connection sent or received last.
+    heard: Time,
 }
 
 impl Core {
@@ -142,6 +150,7 @@ impl Core {
     pub(super) fn new(parts: CoreParts) -> io::Result<Self> {
         let mut ring = Ring::new(1024, 256, 64 * 1024)?;
         ring.poll_wake(parts.inbox.waker().fd());
+        let spin = Spin::new(parts.spin);
         Ok(Self {
             net: Net::new(ring),
             listener: None,
@@ -154,6 +163,8 @@ impl Core {
             next: 0,
             accept_trouble: false,
             accept_at: None,
+            spin,
+            heard: Time(0),
         })
     }
 
@@ -170,7 +181,12 @@ impl Core {
                 true => self.net.ring.turn()?,
                 false => {
                     let wait = self.sleep_time();
-                    self.net.ring.enter(wait)?;
+                    // A mount alone gains nothing: its programs sleep meanwhile, and are the slower to come back the farther
+                    // from them this thread is.
+                    match now < self.heard + HEARD {
+                        true => self.net.ring.rest(wait, &mut self.spin)?,
+                        false => self.net.ring.enter(wait)?,
+                    }
                 }
             }
             let now = self.now();
@@ -462,6 +478,7 @@ impl Core {
     fn completed(&mut self, now: Time, done: Done) -> io::Result<()> {
         match done.tag {
             Tag::Recv(_) | Tag::Send(_) => {
+                self.heard = now;
                 self.net.handle(now, &mut self.parts.pages, done);
             }
             Tag::Device(id) => {

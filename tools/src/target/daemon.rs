@@ -633,6 +633,7 @@ fn start_reactors(
             connections: Arc::clone(&connections),
             connections_max,
             poll: settings.poll,
+            spin: settings.spin,
             epoch,
         };
         // The ring belongs to the thread that made it, so the core is made there; its failure is told here.

@@ -10,6 +10,7 @@ use bytesize::ByteSize;
 use contigfs::fuse::SharePages;
 use ftl::GcPolicy;
 use serde::{Deserialize, Deserializer};
+use softrdma::driver::Spin;
 
 use super::exports::{Export, Exports};
 use super::tenancy::{TenantEntry, TenantSettings};
@@ -44,6 +45,8 @@ struct FileSettings {
     dram: Option<ByteSize>,
     reactors: Option<usize>,
     poll: Option<bool>,
+    #[serde(default, deserialize_with = "time")]
+    spin: Option<Duration>,
     #[serde(default, deserialize_with = "policy")]
     gc_policy: Option<GcPolicy>,
     degraded: Option<bool>,
@@ -116,6 +119,8 @@ pub struct Settings {
     pub reactors: usize,
     /// They do not sleep.
     pub poll: bool,
+    /// How long reactors with busy connections look for work before they sleep.
+    pub spin: Duration,
     /// Where to write the address served.
     pub ready_file: Option<PathBuf>,
 }
@@ -272,6 +277,11 @@ impl Settings {
             gc_policy: options.gc_policy.or(file.gc_policy).unwrap_or_default(),
             reactors,
             poll: options.poll || file.poll.unwrap_or(false),
+            spin: options
+                .spin
+                .map(Into::into)
+                .or(file.spin)
+                .unwrap_or(Spin::MOST),
             ready_file: options.ready_file.clone(),
         })
     }

@@ -76,6 +76,7 @@ pub(super) fn shape(options: &cli::Perf) -> Result<Shape> {
         file_bytes: file.as_u64(),
         sync: options.sync,
         poll: options.poll,
+        spin_us: options.spin.as_micros() as u64,
         pattern: options.pattern,
     })
 }
