@@ -4,4 +4,4 @@ pub mod loopback;
 mod spin;
 pub mod tcp;
 
-pub use spin::{Spin, Wait};
+pub use spin::Spin;

@@ -9,21 +9,17 @@ use std::time::{Duration, Instant};
 
 /// Decides before each wait whether to look for a while or to sleep at once.
 ///
-/// A wait that was shorter than [`most`](Self::new) is taken for a sign that the next one is, too. After a longer one nothing is
-/// looked for until a wait was short again, so who is idle, or is asked for something now and then, pays nothing. Nor does who
+/// News that came sooner than [`most`](Self::new) are taken for a sign that the next ones do, too. After later ones nothing is
+/// looked for until some came soon again, so who is idle, or is asked for something now and then, pays nothing. Nor does who
 /// shares its processor with others who want it: see [`Crowd`].
 #[derive(Clone, Debug)]
 pub struct Spin {
     most: Duration,
     was_short: bool,
+    /// Since when news are waited for. What else ends a wait, like the end of what the waiter did itself, says nothing of when
+    /// they come.
+    since: Option<Instant>,
     crowd: Crowd,
-}
-
-/// One wait.
-#[derive(Clone, Copy, Debug)]
-pub struct Wait {
-    begun: Instant,
-    until: Instant,
 }
 
 impl Spin {
@@ -37,41 +33,35 @@ impl Spin {
         Self {
             most,
             was_short: false,
+            since: None,
             crowd: Crowd::default(),
         }
     }
 
-    /// A wait begins at `now`, of no more than `timeout`.
+    /// A wait begins at `now`, of no more than `timeout`; until when to look before sleeping.
     #[must_use]
-    pub fn begin(&mut self, now: Instant, timeout: Option<Duration>) -> Wait {
-        self.begin_beside(now, timeout, run_delay)
+    pub fn wait(&mut self, now: Instant, timeout: Option<Duration>) -> Instant {
+        self.wait_beside(now, timeout, run_delay)
     }
 
-    fn begin_beside(
+    fn wait_beside(
         &mut self,
         now: Instant,
         timeout: Option<Duration>,
         run_delay: impl FnOnce() -> Option<Duration>,
-    ) -> Wait {
-        let looks = self.was_short && !self.crowd.is_there(now, run_delay);
-        let most = if looks { self.most } else { Duration::ZERO };
-        Wait {
-            begun: now,
-            until: now + timeout.map_or(most, |timeout| timeout.min(most)),
+    ) -> Instant {
+        let until = *self.since.get_or_insert(now) + self.most;
+        if !self.was_short || until <= now || self.crowd.is_there(now, run_delay) {
+            return now;
         }
+        timeout.map_or(until, |timeout| until.min(now + timeout))
     }
 
-    /// The wait is over, by looking or by having slept.
-    pub fn end(&mut self, wait: Wait, now: Instant) {
-        self.was_short = now.duration_since(wait.begun) < self.most;
-    }
-}
-
-impl Wait {
-    /// Whether to look (again) at `now` instead of sleeping.
-    #[must_use]
-    pub fn looks(&self, now: Instant) -> bool {
-        now < self.until
+    /// What was waited for came at `now`.
+    pub fn news(&mut self, now: Instant) {
+        if let Some(since) = self.since.take() {
+            self.was_short = now.duration_since(since) < self.most;
+        }
     }
 }
 
@@ -140,14 +130,10 @@ mod tests {
         /// A wait in which something comes after `length`, looked for each microsecond; how long it was looked for.
         fn wait(&mut self, length: Duration) -> Duration {
             let begun = self.now;
-            let wait = self.spin.begin_beside(begun, None, || self.run_delay);
-            let mut looked = Duration::ZERO;
-            while looked < length && wait.looks(begun + looked) {
-                looked += US;
-            }
+            let until = self.spin.wait_beside(begun, None, || self.run_delay);
             self.now = begun + length;
-            self.spin.end(wait, self.now);
-            looked
+            self.spin.news(self.now);
+            until.min(self.now) - begun
         }
 
         /// The same again and again for `time`, `delay` of which no processor was to be had; how long it was looked for.
@@ -185,9 +171,23 @@ mod tests {
         let mut waiter = Waiter::new(100 * US);
         waiter.wait(US);
         let now = waiter.now;
-        let short = waiter.spin.begin(now, Some(30 * US));
-        assert!(short.looks(now + 29 * US));
-        assert!(!short.looks(now + 30 * US));
+        assert_eq!(waiter.spin.wait(now, Some(30 * US)), now + 30 * US);
+    }
+
+    /// The end of a send, say, is no answer, and does not lengthen the time that an answer is looked for.
+    #[test]
+    fn what_is_no_news_changes_nothing() {
+        let mut waiter = Waiter::new(100 * US);
+        waiter.wait(US);
+        let begun = waiter.now;
+        for part in [0, 40, 99] {
+            let until = waiter.spin.wait(begun + part * US, None);
+            assert_eq!(until, begun + 100 * US);
+        }
+        let late = begun + 120 * US;
+        assert_eq!(waiter.spin.wait(late, None), late);
+        waiter.spin.news(late);
+        assert_eq!(waiter.spin.wait(late, None), late);
     }
 
     /// Whoever has work is not kept from it by somebody who waits, and who was crowded looks again when nobody is there.

@@ -450,9 +450,9 @@ impl TcpClient {
 
     /// Reads, waiting as long as the socket's time-out says; looks for a while before it sleeps if there is reason to.
     fn read_or_sleep(&mut self, timeout: Duration) -> io::Result<usize> {
-        let wait = self.spin.begin(Instant::now(), Some(timeout));
+        let until = self.spin.wait(Instant::now(), Some(timeout));
         let mut result = Err(io::ErrorKind::WouldBlock.into());
-        while is_nothing(&result) && wait.looks(Instant::now()) {
+        while is_nothing(&result) && Instant::now() < until {
             self.set_nonblocking(true)?;
             result = self.socket.read(&mut self.input);
         }
@@ -460,7 +460,9 @@ impl TcpClient {
             self.set_nonblocking(false)?;
             result = self.socket.read(&mut self.input);
         }
-        self.spin.end(wait, Instant::now());
+        if result.is_ok() {
+            self.spin.news(Instant::now());
+        }
         result
     }
 

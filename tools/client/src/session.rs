@@ -477,6 +477,9 @@ impl Session {
             self.net.ring.rest(Some(timer), &mut self.spin)?;
             let now = self.now();
             while let Some(done) = self.net.ring.next_done() {
+                if !matches!(done.tag, Tag::Send(_)) {
+                    self.spin.news(Instant::now());
+                }
                 match done.tag {
                     Tag::Recv(_) | Tag::Send(_) => self.net.handle(now, &mut NoPages, done),
                     Tag::Wake => {

@@ -258,21 +258,19 @@ impl Ring {
         self.enter(Some(Duration::ZERO))
     }
 
-    /// As [`enter`](Self::enter), but looks for a while first if `spin` has seen reason to.
+    /// As [`enter`](Self::enter), but looks for a while first if `spin`, which is told of news by the caller, has seen reason to.
     pub fn rest(&mut self, timeout: Option<Duration>, spin: &mut Spin) -> io::Result<()> {
-        let wait = spin.begin(Instant::now(), timeout);
-        while wait.looks(Instant::now()) {
+        let mut now = Instant::now();
+        let until = spin.wait(now, timeout);
+        while now < until {
             self.turn()?;
             if self.has_done() {
-                break;
+                return Ok(());
             }
+            now = Instant::now();
         }
         // What is queued leaves together with going to sleep.
-        if !self.has_done() {
-            self.enter(timeout)?;
-        }
-        spin.end(wait, Instant::now());
-        Ok(())
+        self.enter(timeout)
     }
 
     fn has_done(&mut self) -> bool {
@@ -345,6 +343,7 @@ mod tests {
                     ring.rest(None, &mut spin).unwrap();
                 });
                 assert_eq!(ring.next_done().map(|done| done.tag), Some(Tag::Wake));
+                spin.news(Instant::now());
                 ours.recv(&mut [0]).unwrap();
             }
             ring.rest(Some(Duration::from_millis(5)), &mut spin)

@@ -191,6 +191,9 @@ pub fn run(victim: &Victim, shape: &Shape) -> Result<Figures> {
         let now = clock();
         while let Some(done) = net.ring.next_done() {
             any = true;
+            if let Tag::Recv(_) = done.tag {
+                spin.news(Instant::now());
+            }
             if matches!(done.tag, Tag::Recv(_) | Tag::Send(_)) {
                 net.handle(now, &mut NoPages, done);
             }

@@ -141,7 +141,7 @@ pub(super) struct Core {
     /// When to accept again, if that is not under way.
     accept_at: Option<Time>,
     spin: Spin,
-    /// When a connection sent or received last.
+    /// When a connection received last.
     heard: Time,
 }
 
@@ -194,6 +194,12 @@ impl Core {
                 self.completed(now, done)?;
             }
         }
+    }
+
+    /// Something came that was waited for.
+    fn news(&mut self, now: Time) {
+        self.spin
+            .news(self.parts.epoch + Duration::from_nanos(now.0));
     }
 
     fn now(&self) -> Time {
@@ -478,10 +484,14 @@ impl Core {
     fn completed(&mut self, now: Time, done: Done) -> io::Result<()> {
         match done.tag {
             Tag::Recv(_) | Tag::Send(_) => {
-                self.heard = now;
+                if let Tag::Recv(_) = done.tag {
+                    self.heard = now;
+                    self.news(now);
+                }
                 self.net.handle(now, &mut self.parts.pages, done);
             }
             Tag::Device(id) => {
+                self.news(now);
                 let (port, action) = self.media.remove(id as usize);
                 let result = media_result(&action, done.result);
                 match &mut self.splitter {
