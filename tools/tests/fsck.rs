@@ -244,6 +244,10 @@ fn a_lost_header_is_told() {
         status == 1 && text.contains("headers of the log are lost: 1"),
         "{status}: {text}"
     );
+    let copy = image.beside("copy");
+    fs::copy(&path, &copy).unwrap();
+    let (status, text) = said(&flashnet(&["fsck", "--rebuild", copy.to_str().unwrap()]));
+    assert!(status == 1 && text.contains("are lost: 1"), "{text}");
     let log = image.beside("log");
     let mut target = Command::new(FLASHNET)
         .args(["--json", "serve", "--listen", "127.0.0.1:0", name])
