@@ -61,6 +61,6 @@ pub use snapshot::SnapshotView;
 pub use store::{BlockStore, ByteAddr, GrowError, Grown, ShareError, StoreError, share_on};
 pub use time::Timestamp;
 pub use volume_check::{
-    Stage, VolumeCheckError, VolumeRepair, VolumeReport, check_volume, repair_volume,
+    Stage, VolumeCheckError, VolumeRepair, VolumeReport, check_volume, lost_headers, repair_volume,
 };
 pub use xattr::XattrMode;

@@ -190,8 +190,8 @@ pub fn repair_volume<D: Device>(
     Ok((done, device))
 }
 
-/// What recovery knows to be lost, in words.
-fn lost_headers(recovery: &RecoveryReport) -> Option<String> {
+/// What recovery knows to be lost, in words; later looks at the volume do not see it.
+pub fn lost_headers(recovery: &RecoveryReport) -> Option<String> {
     let lost = recovery.headers_lost;
     (lost > 0).then(|| {
         format!(

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use softrdma::verbs::request::{
     AtomicWrite, BindWindow, CompareSwap, FetchAdd, Flush, LocalInvalidate, Read, SendImmediate,
@@ -15,6 +15,9 @@ use softrdma::{
     Buffer, CloseReason, CompletionOpcode, Config, Event, Immediate, LocalSlice, PostError,
     RecvBuffer, RemoteAddr, Rights, Status, WrId,
 };
+
+/// How long a waiting thread waits at most. One that was not woken looks again then, and that is too late.
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Both ends of a connection, and what they own.
 struct World {
@@ -224,8 +227,9 @@ fn waiting_sees_what_comes() {
     let (mut client, _server, mut cable) = world.connect(Config::default());
     let region = world.shared(4096, rights());
     let queue = world.completions.clone();
+    let start = Instant::now();
     let waiter = std::thread::spawn(move || {
-        let take = || queue.wait(Duration::from_secs(60)).expect("it comes");
+        let take = || queue.wait(PATIENCE).expect("it comes");
         (0..100)
             .map(|_| take().result.wr_id.0)
             .collect::<Vec<u64>>()
@@ -235,6 +239,7 @@ fn waiting_sees_what_comes() {
         cable.run();
     }
     assert_eq!(waiter.join().unwrap(), (0..100).collect::<Vec<u64>>());
+    assert!(start.elapsed() < PATIENCE, "it was not woken");
     assert_eq!(world.completions.wait(Duration::from_millis(1)), None);
 }
 
@@ -243,7 +248,10 @@ fn waiting_sees_what_comes() {
 #[test]
 fn solicited_events() {
     const NOT_YET: Duration = Duration::from_millis(1);
-    const PATIENCE: Duration = Duration::from_secs(60);
+    /// Waits have most likely begun; if not, all the same holds.
+    const SOON: Duration = Duration::from_millis(50);
+    let start = Instant::now();
+    let in_time = || assert!(start.elapsed() < PATIENCE, "somebody was not woken");
     let world = World::new();
     let (mut client, server, mut cable) = world.connect(Config::default());
     let queue = &world.their_completions;
@@ -254,10 +262,12 @@ fn solicited_events() {
     std::thread::scope(|scope| {
         // The queue pair has been noted with its first message, which nobody takes before the second one comes.
         let waiter = scope.spawn(|| queue.wait_solicited(PATIENCE));
+        std::thread::sleep(SOON);
         client.post_send(message(2).solicited()).unwrap();
         cable.run();
         assert!(waiter.join().unwrap());
     });
+    in_time();
     let ids: Vec<bool> = std::iter::from_fn(|| queue.poll())
         .map(|done| done.result.solicited)
         .collect();
@@ -266,6 +276,7 @@ fn solicited_events() {
     std::thread::scope(|scope| {
         let choosy = scope.spawn(|| queue.wait_solicited(PATIENCE));
         let other = scope.spawn(|| queue.wait(PATIENCE));
+        std::thread::sleep(SOON);
         client.post_send(message(3)).unwrap();
         cable.run();
         let taken = other.join().unwrap().expect("it is there");
@@ -273,6 +284,7 @@ fn solicited_events() {
         drop(server);
         assert!(choosy.join().unwrap(), "a buffer was flushed");
     });
+    in_time();
     assert_eq!(statuses(queue), [(3, Status::Flushed)]);
 }
 

@@ -103,8 +103,6 @@ pub fn names_json(paths: &[PathBuf]) -> Value {
 pub struct MediaPlaces {
     /// Of all of them.
     pub paths: Vec<PathBuf>,
-    /// All of them together.
-    names: String,
     /// None if there is only one.
     devices: Vec<DeviceUse>,
     places: ftl::Places,
@@ -115,20 +113,19 @@ impl MediaPlaces {
     pub fn of(ftl: &Ftl, paths: &[PathBuf]) -> Self {
         Self {
             paths: paths.to_vec(),
-            names: names(paths),
             devices: ftl.devices(),
             places: ftl.info().geometry.places,
         }
     }
 
     /// The device, and the grain on it.
-    pub fn find(&self, at: Pba) -> (&str, u64) {
+    pub fn find(&self, at: Pba) -> (String, u64) {
         match self.places.device_of(at) {
             Some(device) if device < self.devices.len() => {
                 let start = self.places.start(device).0;
-                (&self.devices[device].name, at.0 - start)
+                (self.devices[device].name.clone(), at.0 - start)
             }
-            _ => (&self.names, at.0),
+            _ => (names(&self.paths), at.0),
         }
     }
 }

@@ -3,13 +3,15 @@
 mod common;
 
 use std::fs;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{FileExt, symlink};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 use common::{FLASHNET, Image, can_serve, flashnet, good, skip};
 use ftl::device::FileDevice;
-use ftl::{ArrayDevice, OpenOptions, Volume};
+use ftl::format::Header;
+use ftl::inspect::Inspector;
+use ftl::{ArrayDevice, GRAIN_BYTES, OpenOptions, Pba, SegmentId, Volume};
 
 /// Calls `fsck.contigfs`.
 fn fsck(image: &Image, options: &[&str]) -> (i32, String) {
@@ -41,11 +43,16 @@ fn image_with_files() -> Image {
     image
 }
 
-/// Writes into the space of the file system, as a program with a mistake would.
-fn write_at(image: &Path, byte: u64, bytes: &[u8]) {
+/// The device of an image.
+fn device(image: &Path) -> ArrayDevice<FileDevice> {
     let device = FileDevice::open(image).unwrap();
     let name = image.display().to_string();
-    let device = ArrayDevice::assemble(vec![(name, device)], false).unwrap();
+    ArrayDevice::assemble(vec![(name, device)], false).unwrap()
+}
+
+/// Writes into the space of the file system, as a program with a mistake would.
+fn write_at(image: &Path, byte: u64, bytes: &[u8]) {
+    let device = device(image);
     let (volume, _) = Volume::open(device, OpenOptions::default()).unwrap();
     volume.write(byte, bytes).unwrap();
     volume.shutdown().unwrap();
@@ -179,6 +186,83 @@ fn preening_does_not_pass_over_what_it_left() {
         assert_eq!(content.trim_end_matches('\0'), "content");
     }
     assert!(target.stop().success());
+}
+
+/// Headers of the log, in order.
+fn headers(image: &Image) -> Vec<(Pba, Header)> {
+    let mut device = device(&image.path());
+    let mut inspector = Inspector::new(&mut device).unwrap();
+    let segments = 0..inspector.superblock().geometry.segment_count;
+    let found = segments.flat_map(|id| inspector.headers(SegmentId(id)));
+    let mut all: Vec<_> = found.collect();
+    all.sort_by_key(|(_, header)| header.no);
+    all
+}
+
+/// Garbage in a header of a volume that was not shut down, with durable ones behind it: `fsck` calls it a problem, and the
+/// target says it when it starts (I2, I7).
+#[test]
+fn a_lost_header_is_told() {
+    if !can_serve() {
+        return;
+    }
+    let image = image_with_files();
+    let known = headers(&image).last().expect("some").1.no;
+    let source = image.beside("source");
+    fs::write(&source, [7; 16 * GRAIN_BYTES]).unwrap();
+    let target = image.serve(&[]);
+    for n in 0..24 {
+        good(&[
+            "put",
+            source.to_str().unwrap(),
+            &target.url(&format!("/{n}")),
+        ]);
+    }
+    target.kill();
+    let path = image.path();
+    let name = path.to_str().unwrap();
+    let fsck = || said(&flashnet(&["fsck", name]));
+    let (status, text) = fsck();
+    assert_eq!(status, 0, "a kill alone is no damage: {text}");
+
+    // Of a file, beside one of another in a segment that is full.
+    let all = headers(&image);
+    let youngest = all.last().expect("some").1.segment;
+    let of_files = |(_, header): &&(Pba, Header)| {
+        header.no > known && header.records.len() >= 16 && header.segment != youngest
+    };
+    let of_files: Vec<_> = all.iter().filter(of_files).collect();
+    let beside = |pair: &&[&(Pba, Header)]| pair[0].1.segment == pair[1].1.segment;
+    let pair = of_files.windows(2).find(beside).expect("a full segment");
+    let file = fs::File::options().write(true).open(&path).unwrap();
+    let garbage = [0x5a; GRAIN_BYTES];
+    file.write_all_at(&garbage, pair[0].0.0 * GRAIN_BYTES as u64)
+        .unwrap();
+
+    let (status, text) = fsck();
+    assert!(
+        status == 1 && text.contains("headers of the log are lost: 1"),
+        "{status}: {text}"
+    );
+    let copy = image.beside("copy");
+    fs::copy(&path, &copy).unwrap();
+    let (status, text) = said(&flashnet(&["fsck", "--rebuild", copy.to_str().unwrap()]));
+    assert!(status == 1 && text.contains("are lost: 1"), "{text}");
+    let log = image.beside("log");
+    let mut target = Command::new(FLASHNET)
+        .args(["--json", "serve", "--listen", "127.0.0.1:0", name])
+        .env("FLASHNET_LOG", "warn")
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(fs::File::create(&log).unwrap())
+        .spawn()
+        .unwrap();
+    common::served(&mut target);
+    target.kill().unwrap();
+    target.wait().unwrap();
+    let log = fs::read_to_string(log).unwrap();
+    let is_told = |line: &str| line.contains("headers of the log are lost") && line.contains(name);
+    assert!(log.lines().any(is_told), "{log}");
 }
 
 /// `-C` tells other programs how far it is, line by line, and people in one line; `-C` without a number is wrong usage.

@@ -14,6 +14,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
+use common::client::wait;
 use common::{FLASHNET, Image, Target, bad, can_serve, good, pattern};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use softrdma::CloseReason;
@@ -261,25 +262,6 @@ fn nobody_on_the_way_reads() {
     good(&["get", &url, back]);
     assert!(plain.carried(MARKER), "the wire would have shown it");
     assert!(target.stop().success());
-}
-
-/// Waits for a future on this thread.
-fn wait<F: Future>(future: F) -> F::Output {
-    struct Unpark(thread::Thread);
-    impl std::task::Wake for Unpark {
-        fn wake(self: Arc<Self>) {
-            self.0.unpark();
-        }
-    }
-    let waker = Arc::new(Unpark(thread::current())).into();
-    let mut future = std::pin::pin!(future);
-    loop {
-        let mut context = std::task::Context::from_waker(&waker);
-        match future.as_mut().poll(&mut context) {
-            std::task::Poll::Ready(output) => return output,
-            std::task::Poll::Pending => thread::park(),
-        }
-    }
 }
 
 /// Who is not whom the other wants to see gets no connection, and hears what is wrong and what helps.

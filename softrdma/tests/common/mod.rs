@@ -4,6 +4,7 @@
 
 pub mod pcap;
 pub mod raw;
+pub mod setup;
 
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;

@@ -182,6 +182,7 @@ fn rebuild(paths: &[PathBuf], meter: &mut Meter) -> Result<Findings> {
     let (report, _) = looked.map_err(|error| about(error, paths))?;
     let mut findings = Findings::of(report);
     findings.clean = recovery.clean;
+    findings.problems.extend(contigfs::lost_headers(&recovery));
     Ok(findings)
 }
 

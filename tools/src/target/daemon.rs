@@ -582,14 +582,14 @@ fn open_volume(
     if report.devices_lost > 0 {
         let (lost, unknown) = (report.devices_lost, report.headers_lost);
         warn!(
-            lost,
-            unknown, "devices of the volume are missing: what is on them is lost"
+            device = names,
+            lost, unknown, "devices of the volume are missing: what is on them is lost"
         );
     } else if report.headers_lost > 0 {
         let lost = report.headers_lost;
         warn!(
-            lost,
-            "headers of the log are lost: what they held may be gone, or as it was before"
+            device = names,
+            lost, "headers of the log are lost: what they held may be gone, or as it was before"
         );
     }
     Ok((ftl, device, report.clean))

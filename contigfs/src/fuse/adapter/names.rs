@@ -23,7 +23,7 @@ impl<S: BlockStore + 'static> Adapter<S> {
     }
 
     /// What the kernel is told of a name. It takes the size from there, too.
-    pub(super) fn entry_out(&self, attr: &Attr) -> EntryOut {
+    fn entry_out(&self, attr: &Attr) -> EntryOut {
         self.appends.told(attr.ino, attr.size);
         self.shown.entry(attr)
     }
