@@ -106,8 +106,10 @@ fn open<D: Device>(device: D, paths: &[PathBuf]) -> Result<Volume<D>> {
         pool_frames: POOL_FRAMES,
         ..OpenOptions::default()
     };
-    let (volume, _) = Volume::open(device, options)
-        .with_context(|| format!("cannot open the volume on {}", devices::names(paths)))?;
+    let names = devices::names(paths);
+    let (volume, recovery) = Volume::open(device, options)
+        .with_context(|| format!("cannot open the volume on {names}"))?;
+    show::lost_headers(&names, &recovery);
     Ok(volume)
 }
 

@@ -90,8 +90,9 @@ fn open<D: Device>(device: D, path: &Path) -> Result<Volume<D>> {
         pool_frames: POOL_FRAMES,
         ..OpenOptions::default()
     };
-    let (volume, _) = Volume::open(device, open)
+    let (volume, recovery) = Volume::open(device, open)
         .with_context(|| format!("cannot open the volume on {}", path.display()))?;
+    show::lost_headers(&path.display().to_string(), &recovery);
     // What is mapped, and where, is the question.
     volume.load(LbaRange::ALL)?;
     Ok(volume)

@@ -48,6 +48,7 @@ pub(super) fn run(options: &Scrub, json: bool) -> Result<()> {
     let Scrubbed {
         read,
         faults,
+        lost,
         places,
     } = match options.degraded {
         true => scrub(OverlayDevice::new(device), options, rate)?,
@@ -61,7 +62,10 @@ pub(super) fn run(options: &Scrub, json: bool) -> Result<()> {
         superblocks_damaged,
         &faults,
     );
-    if faults.is_empty() && superblocks_damaged == 0 {
+    if let Some(lost) = &lost {
+        eprintln!("{names}: {lost}");
+    }
+    if faults.is_empty() && superblocks_damaged == 0 && lost.is_none() {
         Ok(())
     } else {
         bail!("{names} is damaged")
@@ -73,6 +77,8 @@ struct Scrubbed {
     /// Grains.
     read: u64,
     faults: Vec<MediaFault>,
+    /// What recovery has found to be lost, of which nothing is seen afterwards.
+    lost: Option<String>,
     places: MediaPlaces,
 }
 
@@ -86,7 +92,7 @@ fn scrub<D: Device + Send + 'static>(
         pool_frames: POOL_FRAMES,
         ..OpenOptions::default()
     };
-    let (volume, _) =
+    let (volume, recovery) =
         Volume::open(device, open).with_context(|| format!("cannot open the volume on {names}"))?;
     let (read, faults) =
         read_all(&volume, rate).with_context(|| format!("cannot scrub {names}"))?;
@@ -95,6 +101,7 @@ fn scrub<D: Device + Send + 'static>(
     Ok(Scrubbed {
         read,
         faults,
+        lost: contigfs::lost_headers(&recovery),
         places,
     })
 }

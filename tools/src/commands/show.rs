@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use comfy_table::presets::UTF8_HORIZONTAL_ONLY;
 use comfy_table::{CellAlignment, Table};
+use ftl::RecoveryReport;
 use indicatif::{ProgressBar, ProgressStyle};
 
 /// A table with these headings; all columns but the first are flush right.
@@ -62,6 +63,13 @@ pub(super) fn progress(total: u64, what: &str) -> ProgressBar {
     bar.set_style(style);
     bar.set_prefix(what.to_owned());
     bar
+}
+
+/// Tells whoever makes a volume good that it has lost something, which nobody sees afterwards.
+pub(super) fn lost_headers(names: &str, recovery: &RecoveryReport) {
+    if let Some(lost) = contigfs::lost_headers(recovery) {
+        eprintln!("{names}: {lost}");
+    }
 }
 
 #[cfg(test)]
