@@ -11,7 +11,8 @@ use std::time::{Duration, Instant};
 ///
 /// News that came sooner than [`most`](Self::new) are taken for a sign that the next ones do, too. After later ones nothing is
 /// looked for until some came soon again, so who is idle, or is asked for something now and then, pays nothing. Nor does who
-/// shares its processor with others who want it: see [`Crowd`].
+/// shares its processor with others who want it: a thread that waits for a processor for more than a twentieth of the time, by the
+/// kernel's count, looks for nothing.
 #[derive(Clone, Debug)]
 pub struct Spin {
     most: Duration,
@@ -26,12 +27,14 @@ impl Spin {
     /// What is looked for at most if nobody says otherwise: more than a read of flash takes, and ten thousand events in a second
     /// for each that keep a processor busy.
     pub const MOST: Duration = Duration::from_micros(100);
+    /// Whoever wants to look longer than that wants to poll.
+    pub const LONGEST: Duration = Duration::from_secs(1);
 
-    /// Looks for `most` at most; zero: never.
+    /// Looks for `most` at most, and never longer than [`LONGEST`](Self::LONGEST); zero: not at all.
     #[must_use]
     pub fn new(most: Duration) -> Self {
         Self {
-            most,
+            most: most.min(Self::LONGEST),
             was_short: false,
             since: None,
             crowd: Crowd::default(),
@@ -220,6 +223,15 @@ mod tests {
         waiter.waits(round, 50 * US, Duration::ZERO);
         waiter.run_delay = Some(Duration::ZERO);
         assert_eq!(waiter.waits(round, 50 * US, Duration::ZERO), round);
+    }
+
+    /// Any length can be asked for.
+    #[test]
+    fn no_length_is_too_long() {
+        let mut waiter = Waiter::new(Duration::MAX);
+        waiter.wait(US);
+        let looked = waiter.wait(2 * Spin::LONGEST);
+        assert_eq!(looked, Spin::LONGEST);
     }
 
     /// `--spin 0s` sleeps at once, always.

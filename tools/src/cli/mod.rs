@@ -298,7 +298,8 @@ pub struct Serve {
     /// Reactors look for work all the time instead of sleeping: less latency, for a processor each.
     #[arg(long)]
     pub poll: bool,
-    /// How long reactors whose connections are busy look for work before they sleep; 0s: not at all [default: 100us].
+    /// How long reactors whose connections are busy look for work before they sleep, 1s at most; 0s: not at all [default:
+    /// 100us].
     #[arg(long, value_name = "TIME")]
     pub spin: Option<humantime::Duration>,
     /// Write the address served to this file once ready.

@@ -181,8 +181,8 @@ impl Core {
                 true => self.net.ring.turn()?,
                 false => {
                     let wait = self.sleep_time();
-                    // A mount alone gains nothing: its programs sleep meanwhile, and are the slower to come back the farther
-                    // from them this thread is.
+                    // Programs on a mount sleep while they wait, and looking alone was seen to gain nothing
+                    // (docs/speed.md).
                     match now < self.heard + HEARD {
                         true => self.net.ring.rest(wait, &mut self.spin)?,
                         false => self.net.ring.enter(wait)?,
