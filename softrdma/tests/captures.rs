@@ -351,13 +351,31 @@ fn terminates_of_siw() {
 }
 
 /// Everything a connection made of a stream.
-#[derive(Debug, PartialEq)]
+#[derive(Debug)]
 struct Outcome {
     events: Vec<Event>,
     completions: Vec<Completion>,
     memory: Vec<Vec<u8>>,
     /// ULPDUs.
-    sent: Vec<Vec<u8>>,
+    answers: Vec<Vec<u8>>,
+    terminate: Option<Vec<u8>>,
+}
+
+impl Outcome {
+    /// Whether two replays of one stream came to the same. How many of its answers have left before a Terminate is a matter of
+    /// time.
+    fn is_as(&self, other: &Self) -> bool {
+        let (ours, theirs) = (&self.answers, &other.answers);
+        let answers_agree = match self.terminate {
+            Some(_) => ours.starts_with(theirs) || theirs.starts_with(ours),
+            None => ours == theirs,
+        };
+        answers_agree
+            && self.terminate == other.terminate
+            && self.events == other.events
+            && self.completions == other.completions
+            && self.memory == other.memory
+    }
 }
 
 /// Lets a responder with regions at the recorded STags live through what the client sent.
@@ -424,13 +442,7 @@ fn replay(bytes: &[u8], cuts: impl IntoIterator<Item = usize>) -> Outcome {
             ulpdus.push(ulpdu.to_vec());
         }
     });
-    // Whether an answer has left before a Terminate is a matter of time.
-    if let Some(last) = ulpdus.pop() {
-        if last[1] & 15 == Opcode::Terminate as u8 {
-            ulpdus.clear();
-        }
-        ulpdus.push(last);
-    }
+    let terminate = ulpdus.pop_if(|last| last[1] & 15 == Opcode::Terminate as u8);
     Outcome {
         events: std::iter::from_fn(|| connection.poll_event()).collect(),
         completions: completions(&mut connection),
@@ -438,7 +450,8 @@ fn replay(bytes: &[u8], cuts: impl IntoIterator<Item = usize>) -> Outcome {
             .iter()
             .map(|buffer| buffer.to_vec(0, buffer.len()))
             .collect(),
-        sent: ulpdus,
+        answers: ulpdus,
+        terminate,
     }
 }
 
@@ -470,10 +483,10 @@ fn replay_is_the_same_at_any_cut() {
             );
             assert!(!whole.events.is_empty(), "{name} does something");
             let len = bytes.len() - 20 - usize::from(bytes[19]);
-            assert!(replay(bytes, 0..len) == whole, "{name} byte by byte");
+            assert!(replay(bytes, 0..len).is_as(&whole), "{name} byte by byte");
             let step = if len <= EVERY_PLACE { 1 } else { len / 1000 };
             for cut in (0..len).step_by(step) {
-                assert!(replay(bytes, [cut]) == whole, "{name} cut at {cut}");
+                assert!(replay(bytes, [cut]).is_as(&whole), "{name} cut at {cut}");
             }
         }
     }
