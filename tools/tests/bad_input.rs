@@ -189,7 +189,7 @@ fn image_in_use() {
     let image = Image::new("64MiB");
     let target = image.serve(&[]);
     let message = serve_fails(&image.path(), &[]);
-    assert_says(&message, &["volume.img", "in use"]);
+    assert_says(&message, &["volume.img", "in use", "--replace"]);
     let message = bad(&["mkfs", "--force", image.path().to_str().unwrap()]);
     assert_says(&message, &["in use"]);
     // The one that was there first has not noticed.

@@ -5,7 +5,7 @@ use std::io::{self, IsTerminal, Write};
 use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use sd_notify::NotifyState;
 use serde_json::json;
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -49,7 +49,13 @@ pub(super) fn run(options: &cli::Serve, json: bool) -> Result<()> {
         false => None,
     };
     let offered = predecessor.as_ref().map(Predecessor::sockets).transpose()?;
-    let sockets = Target::prepare(&settings, offered.unwrap_or_default())?;
+    let in_the_way = |error: anyhow::Error| match options.replace {
+        false if matches!(Predecessor::find(&settings.devices), Ok(Some(_))) => {
+            anyhow!("{error:#}; a target serves {names}: --replace takes over from it")
+        }
+        _ => error,
+    };
+    let sockets = Target::prepare(&settings, offered.unwrap_or_default()).map_err(in_the_way)?;
     if let Some(predecessor) = predecessor {
         if signals.pending().next().is_some() {
             bail!("interrupted; the running target goes on");
@@ -74,7 +80,7 @@ pub(super) fn run(options: &cli::Serve, json: bool) -> Result<()> {
             signals.pending().next().is_none()
         })?;
     }
-    let target = Target::start_on(&settings, sockets)?;
+    let target = Target::start_on(&settings, sockets).map_err(in_the_way)?;
     let address = target.address().map(|address| address.to_string());
     let tls_address = target.tls_address().map(|address| address.to_string());
     let place = match (&address, &tls_address) {
