@@ -5,7 +5,7 @@ use std::io::{self, IsTerminal, Write};
 use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow, bail};
+use anyhow::{Context, Result, bail};
 use sd_notify::NotifyState;
 use serde_json::json;
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -50,9 +50,9 @@ pub(super) fn run(options: &cli::Serve, json: bool) -> Result<()> {
     };
     let offered = predecessor.as_ref().map(Predecessor::sockets).transpose()?;
     let in_the_way = |error: anyhow::Error| match options.replace {
-        false if matches!(Predecessor::find(&settings.devices), Ok(Some(_))) => {
-            anyhow!("{error:#}; a target serves {names}: --replace takes over from it")
-        }
+        false if matches!(Predecessor::find(&settings.devices), Ok(Some(_))) => error.context(
+            format!("a target serves {names}, and --replace takes over from it"),
+        ),
         _ => error,
     };
     let sockets = Target::prepare(&settings, offered.unwrap_or_default()).map_err(in_the_way)?;
