@@ -37,6 +37,12 @@ pub enum Get {
     Failed(GetError),
 }
 
+impl From<Result<PageRef, GetError>> for Get {
+    fn from(answer: Result<PageRef, GetError>) -> Self {
+        answer.map_or_else(Self::Failed, Self::Ready)
+    }
+}
+
 /// What a volume is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VolumeInfo {
@@ -173,21 +179,79 @@ impl Ftl {
 
     /// Pins a page, reading it if need be. See [`Intent`] for what may be done with it.
     pub fn get(&self, port: Port, lba: Lba, intent: Intent, token: Token) -> Get {
-        // Images of snapshots can be looked at.
-        let end = match intent {
-            Intent::Read => Lba::SPACE_END,
-            Intent::Write | Intent::Overwrite => Lba::END,
-        };
-        if lba >= end {
+        if lba >= Self::end(intent) {
             return Get::Failed(GetError::OutOfRange);
         }
         if let Some(page) = self.pin(port, lba, intent) {
             return Get::Ready(page);
         }
-        match self.core(port, |core, cx| core.get(cx, lba, intent, token)) {
-            Some(Ok(page)) => Get::Ready(page),
-            Some(Err(error)) => Get::Failed(error),
-            None => Get::Pending,
+        let got = self.core(port, |core, cx| core.get(cx, lba, intent, token));
+        got.map_or(Get::Pending, Get::from)
+    }
+
+    /// Images of snapshots can be looked at.
+    fn end(intent: Intent) -> Lba {
+        match intent {
+            Intent::Read => Lba::SPACE_END,
+            Intent::Write | Intent::Overwrite => Lba::END,
+        }
+    }
+
+    /// As [`get`](Self::get) for several pages, with one look at what all share; `token` gives the `n`-th its token. Whoever
+    /// holds pages to be overwritten waits for others one by one, so of these it ends behind the first that is pending.
+    pub fn get_all(
+        &self,
+        port: Port,
+        lbas: &[Lba],
+        intent: Intent,
+        token: impl Fn(usize) -> Token,
+    ) -> Vec<Get> {
+        let in_turn = intent == Intent::Overwrite;
+        let mut got: Vec<Option<Get>> = Vec::with_capacity(lbas.len());
+        for &lba in lbas {
+            let page = self.pin(port, lba, intent);
+            let ends = in_turn && page.is_none();
+            got.push(page.map(Get::Ready));
+            if ends {
+                break;
+            }
+        }
+        if got.iter().any(Option::is_none) {
+            got.resize_with(lbas.len(), || None);
+            let missing = (0..lbas.len()).filter(|&n| got[n].is_none());
+            let missing: Vec<usize> = missing.collect();
+            self.core(port, |core, cx| {
+                for n in missing {
+                    let answer = match lbas[n] < Self::end(intent) {
+                        true => core.get(cx, lbas[n], intent, token(n)),
+                        false => Some(Err(GetError::OutOfRange)),
+                    };
+                    let is_pending = answer.is_none();
+                    got[n] = Some(answer.map_or(Get::Pending, Get::from));
+                    if in_turn && is_pending {
+                        break;
+                    }
+                }
+            });
+        }
+        got.into_iter().flatten().collect()
+    }
+
+    /// Puts several pages of this volume.
+    pub fn put_all(&self, pages: Vec<PageRef>) {
+        PageRef::put_all(pages);
+    }
+
+    /// Where [`OpenOptions::write_out_apart`](crate::OpenOptions::write_out_apart) holds: whether there is something to be
+    /// written out because many pages are dirty. The driver of port 0 asks before it sleeps.
+    pub fn has_write_out_due(&self) -> bool {
+        self.shared.write_out_due.load(Ordering::SeqCst)
+    }
+
+    /// Begins a write-out if there is one due, for the driver of port 0; others get at the volume before the next.
+    pub fn write_out_some(&self) {
+        if self.has_write_out_due() {
+            self.core(Shared::BACKGROUND, |core, cx| core.write_out_some(cx));
         }
     }
 

@@ -75,6 +75,9 @@ pub struct OpenOptions {
     /// Pages are due for write-out as soon as they are put, instead of when they are old or many: every put of a
     /// changed page is a write.
     pub write_through: bool,
+    /// What is due for write-out because many pages are dirty is left to the driver of port 0, who is woken, and whoever put
+    /// the last of them goes on: only where a thread drives that port all the time.
+    pub write_out_apart: bool,
     /// Segments that have become free are discarded, one at a time. Of an image file that gives back the space it
     /// reserved, and later durable writes wait for the file system to find it again.
     pub discard: bool,
@@ -113,6 +116,7 @@ impl Default for OpenOptions {
             dirty_age_ns: 1_000_000_000,
             gc_policy: GcPolicy::default(),
             write_through: false,
+            write_out_apart: false,
             discard: false,
             dataless: false,
             planted: None,
@@ -274,6 +278,8 @@ impl Ftl {
             wall_offset_ns: AtomicU64::new(options.wall_clock_ns.wrapping_sub(options.now.0)),
             age_ns: options.dirty_age_ns,
             write_through: options.write_through,
+            write_out_apart: options.write_out_apart,
+            write_out_due: AtomicBool::new(false),
             dataless: options.dataless,
             names_max: options.names_max.unwrap_or(usize::MAX).max(1),
             discard: options.discard,

@@ -48,6 +48,10 @@ pub(crate) struct Shared {
     pub(crate) age_ns: u64,
     /// Pages are due for write-out as soon as they are put.
     pub(crate) write_through: bool,
+    /// The driver of the background's port writes out what is due because there is much of it.
+    pub(crate) write_out_apart: bool,
+    /// There is something of that for it to do.
+    pub(crate) write_out_due: AtomicBool,
     /// The device keeps no data: none is copied or checked.
     pub(crate) dataless: bool,
     /// Records that the copy of one grain takes at most.
@@ -128,7 +132,7 @@ impl Shared {
         };
         self.arm_timer();
         if self.write_through || waiting >= 64.min(1 + self.pool.frames() / 8) {
-            self.with_core(port, false, |core, cx| core.pump(cx));
+            self.with_core(port, false, |core, cx| core.many_put(cx));
         }
     }
 
@@ -145,8 +149,12 @@ impl Shared {
         }
     }
 
-    /// The holder of an exclusive page put it.
-    pub(crate) fn publish(self: &Arc<Self>, frame: FrameId, filled: bool, port: Port) {
-        self.with_core(port, false, |core, cx| core.publish(cx, frame, filled));
+    /// Holders of exclusive pages put them; of each, whether it was wholly filled.
+    pub(crate) fn publish(
+        self: &Arc<Self>,
+        pages: impl IntoIterator<Item = (FrameId, bool)>,
+        port: Port,
+    ) {
+        self.with_core(port, false, |core, cx| core.publish(cx, pages));
     }
 }

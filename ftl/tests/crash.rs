@@ -245,6 +245,23 @@ fn lazy_writers() {
     at_least(tally.relocating.min(tally.freed), 1);
 }
 
+/// The same where many dirty pages are left to the driver of the first port, who comes sooner or later.
+#[test]
+fn lazy_writers_and_a_helper() {
+    let options = Options {
+        lazy: true,
+        apart: true,
+        segments: 20,
+        capacity: 150,
+        universe_percent: 80,
+        ..Options::tiny()
+    };
+    let tally = enumerate(&options, Effort::USUAL, 6, 3, 250);
+    at_least(tally.states, 3_000);
+    at_least(tally.changes_max as u64, 6);
+    at_least(tally.relocating.min(tally.freed), 1);
+}
+
 /// Cut again and again after little work: many sessions, each with a tail of its own that must never come back.
 #[test]
 fn many_lives() {

@@ -1,6 +1,7 @@
 //! Getting and putting pages: hits, misses, exclusive overwrites, eviction, waiting for frames.
 
 use super::account::Verdict;
+use super::stages::StageUse;
 use super::{Core, Cx};
 use crate::addr::{GRAIN_BYTES, Lba, LbaRange};
 use crate::device::{MediaError, MediaOp};
@@ -11,7 +12,7 @@ use crate::page::{FrameUse, Hold, PageRef, Waiter, WaiterKind};
 use crate::placement::Heat;
 use crate::planted::Bug;
 use crate::port::{Event, Op};
-use crate::shared::NEVER;
+use crate::shared::{NEVER, Shared};
 use crate::stats::count;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -332,8 +333,15 @@ impl Core {
         }
     }
 
-    /// The holder of an exclusive page puts it: wholly filled it replaces the grain, else nothing happened.
-    pub(crate) fn publish(&mut self, cx: Cx<'_>, frame: FrameId, filled: bool) {
+    /// Holders of exclusive pages put them: one that is wholly filled replaces its grain, else nothing happened.
+    pub(crate) fn publish(&mut self, cx: Cx<'_>, pages: impl IntoIterator<Item = (FrameId, bool)>) {
+        for (frame, filled) in pages {
+            self.publish_one(cx, frame, filled);
+        }
+        self.pump_after_put(cx);
+    }
+
+    fn publish_one(&mut self, cx: Cx<'_>, frame: FrameId, filled: bool) {
         if self.frames[frame.0 as usize].usage == FrameUse::Orphan {
             self.free_frame(cx, frame);
         } else if filled {
@@ -342,7 +350,6 @@ impl Core {
         } else {
             self.abandon(cx, frame);
         }
-        self.pump_after_put(cx);
     }
 
     /// An exclusive frame is given up: the grain is what it was.
@@ -560,11 +567,66 @@ impl Core {
 
     /// What a put may have set going. It may be one of many that a sync follows, so nothing is written for it alone.
     fn pump_after_put(&mut self, cx: Cx<'_>) {
-        let is_due = cx.sh.write_through || self.has_many_dirty();
         let is_wanted = !self.commits.is_empty() || !self.frame_waiters.is_empty();
-        if is_due || is_wanted || !self.phase.is_running() {
+        if is_wanted || cx.sh.write_through || !self.phase.is_running() {
             self.pump(cx);
+        } else if self.has_many_dirty() {
+            self.write_out_many(cx);
         }
+    }
+
+    /// Pages have turned dirty without anybody looking at what is due.
+    pub(crate) fn many_put(&mut self, cx: Cx<'_>) {
+        if !cx.sh.write_out_apart {
+            return self.pump(cx);
+        }
+        self.drain_inbox(cx);
+        self.pump_after_put(cx);
+    }
+
+    /// Dirty pages are so many that some must go out: here, or where it keeps nobody waiting.
+    fn write_out_many(&mut self, cx: Cx<'_>) {
+        match self.writes_out_apart(cx) {
+            true => self.call_for_write_out(cx),
+            false => self.pump(cx),
+        }
+    }
+
+    /// Whether what is due because there is much of it is left to the driver of the background's port. If that does not keep
+    /// up, everybody helps.
+    fn writes_out_apart(&self, cx: Cx<'_>) -> bool {
+        cx.sh.write_out_apart && self.dirty.len() <= self.pool_frames / 2
+    }
+
+    /// Tells that driver, if there is a write-out to be had.
+    pub(super) fn call_for_write_out(&mut self, cx: Cx<'_>) {
+        if self.stages.has(StageUse::Forming)
+            && !self.space_wanted
+            && !cx.sh.write_out_due.swap(true, Ordering::SeqCst)
+        {
+            self.wakes.push(Shared::BACKGROUND);
+        }
+    }
+
+    /// That driver has come: one write-out.
+    pub(crate) fn write_out_some(&mut self, cx: Cx<'_>) {
+        cx.sh.write_out_due.store(false, Ordering::SeqCst);
+        self.drain_inbox(cx);
+        let before = self.dirty.len();
+        if self.has_many_dirty() {
+            let share = self.excess().min(self.geometry.write_out_data_max());
+            self.dirty.background = self.dirty.background.max(share);
+        }
+        self.pump(cx);
+        // Pages that are held go out when they have been put: no use in coming again before.
+        if self.dirty.len() >= before {
+            cx.sh.write_out_due.store(false, Ordering::SeqCst);
+        }
+    }
+
+    /// Dirty pages that go out when there are many.
+    fn excess(&self) -> usize {
+        self.dirty.len().saturating_sub(self.pool_frames / 8)
     }
 
     /// Whether dirty pages are so many that some must go out.
@@ -650,8 +712,10 @@ impl Core {
         if cx.sh.write_through {
             self.dirty.background = self.dirty.len();
         } else if self.has_many_dirty() {
-            let excess = self.dirty.len() - self.pool_frames / 8;
-            self.dirty.background = self.dirty.background.max(excess);
+            match self.writes_out_apart(cx) {
+                true => self.call_for_write_out(cx),
+                false => self.dirty.background = self.dirty.background.max(self.excess()),
+            }
         }
     }
 }

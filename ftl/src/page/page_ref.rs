@@ -143,6 +143,23 @@ impl PageRef {
         self.shared.pool.arena.ptr(self.slot())
     }
 
+    /// Puts several pages of one volume: all that are alone with their frame with one look at what all share.
+    pub(crate) fn put_all(pages: Vec<Self>) {
+        let mut alone = Vec::with_capacity(pages.len());
+        let mut whose = None;
+        for mut page in pages {
+            if matches!(page.hold, Hold::Exclusive) {
+                alone.push((page.frame, page.filled.get() == GRAIN_BYTES));
+                // There is nothing else left to give back.
+                page.hold = Hold::Zeros;
+                whose.get_or_insert_with(|| (Arc::clone(&page.shared), page.port));
+            }
+        }
+        if let Some((shared, port)) = whose {
+            shared.publish(alone, port);
+        }
+    }
+
     /// States that the page was written through [`PageRef::as_ptr`]; an exclusive page counts as wholly filled.
     ///
     /// # Panics
@@ -165,7 +182,7 @@ impl Drop for PageRef {
             }
             Hold::Exclusive => {
                 let filled = self.filled.get() == GRAIN_BYTES;
-                self.shared.publish(self.frame, filled, self.port);
+                self.shared.publish([(self.frame, filled)], self.port);
             }
         }
     }

@@ -23,6 +23,8 @@ pub(crate) struct Options {
     pub(crate) universe_percent: u64,
     /// Hardly any syncs, so that much is at stake at the same time.
     pub(crate) lazy: bool,
+    /// What is due because there is much of it is left to the driver of the first port.
+    pub(crate) apart: bool,
     /// Every batch reserves a range.
     pub(crate) reserving: bool,
     /// Every fifth operation is a remap.
@@ -65,6 +67,7 @@ impl Options {
             held_max: 3,
             universe_percent: 90,
             lazy: false,
+            apart: false,
             reserving: false,
             remapping: false,
             cloning: false,
@@ -124,6 +127,7 @@ impl Options {
             pool_frames: self.pool_frames,
             ports: self.ports,
             now: Time(1),
+            write_out_apart: self.apart,
             planted: self.bug,
             checkpoint_headers: self.checkpoint_headers,
             map_pages_eager: self.eager,

@@ -333,6 +333,10 @@ impl World {
     }
 
     fn submit_actions(&mut self, observer: &mut Observer) -> Result<(), Violation> {
+        // Whose turn it is comes when it comes.
+        if self.ftl.has_write_out_due() && self.rng.one_in(2) {
+            self.ftl.write_out_some();
+        }
         for port in 0..self.options.ports {
             while let Some(action) = self.ftl.poll_action(Port(port)) {
                 let kind = match action.op {

@@ -1,0 +1,261 @@
+//! Many pages at once: got and put with one look at what all share, and written out by another driver when many of them are
+//! dirty (`OpenOptions::write_out_apart`).
+
+mod common;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use common::grain;
+use ftl::{
+    Action, Device, Event, FormatOptions, Ftl, GRAIN_BYTES, Get, GetError, Intent, Lba, LbaRange,
+    MediaOp, MemDevice, OpenOptions, PageRef, Port, Time, Token,
+};
+
+const FRAMES: usize = 1024;
+const HELPER: Port = Port(0);
+const OURS: Port = Port(1);
+
+struct Rig {
+    ftl: Arc<Ftl>,
+    device: MemDevice,
+    now: u64,
+    /// How often the helper was called.
+    called: Arc<AtomicUsize>,
+}
+
+impl Rig {
+    fn new(write_out_apart: bool) -> Self {
+        let mut device = MemDevice::new(16_384 * GRAIN_BYTES).expect("memory");
+        let format = FormatOptions {
+            segment_bytes: Some(1 << 20),
+            ..FormatOptions::default()
+        };
+        Ftl::format(&mut device, &format).expect("format");
+        let options = OpenOptions {
+            pool_frames: FRAMES,
+            ports: 2,
+            write_out_apart,
+            ..OpenOptions::default()
+        };
+        let (ftl, _) = Ftl::open(&mut device, options).expect("open");
+        let called = Arc::new(AtomicUsize::new(0));
+        let counter = Arc::clone(&called);
+        let wake = move || {
+            counter.fetch_add(1, Ordering::Relaxed);
+        };
+        ftl.set_waker(HELPER, Box::new(wake));
+        Self {
+            ftl,
+            device,
+            now: 0,
+            called,
+        }
+    }
+
+    fn get_all(&self, lbas: std::ops::Range<u64>, intent: Intent) -> Vec<Get> {
+        let lbas: Vec<Lba> = lbas.map(Lba).collect();
+        self.ftl.get_all(OURS, &lbas, intent, |n| Token(n as u64))
+    }
+
+    /// Pages to be overwritten, all of which are to be had at once.
+    fn pages(&self, lbas: std::ops::Range<u64>) -> Vec<PageRef> {
+        let ready = |got| match got {
+            Get::Ready(page) => page,
+            other => panic!("{other:?}"),
+        };
+        let got = self.get_all(lbas, Intent::Overwrite);
+        got.into_iter().map(ready).collect()
+    }
+
+    fn overwrite(&self, lbas: std::ops::Range<u64>, version: u64) {
+        let pages = self.pages(lbas);
+        for page in &pages {
+            page.copy_in(0, &grain(page.lba(), version));
+        }
+        self.ftl.put_all(pages);
+    }
+
+    fn actions(&self, port: Port) -> Vec<Action> {
+        std::iter::from_fn(|| self.ftl.poll_action(port)).collect()
+    }
+
+    /// Carries actions out; the events that come of it.
+    fn carry_out(&mut self, port: Port, actions: Vec<Action>) -> Vec<Event> {
+        for action in actions {
+            self.device.submit(action);
+            let (id, result) = self.device.poll(true).expect("it completes");
+            self.now += 1;
+            self.ftl.handle_done(port, Time(self.now), id, result);
+        }
+        std::iter::from_fn(|| self.ftl.poll_event(OURS)).collect()
+    }
+
+    /// Everybody drives until nothing is left to do; the events.
+    fn settle(&mut self) -> Vec<Event> {
+        let mut events = Vec::new();
+        loop {
+            self.ftl.write_out_some();
+            let mut quiet = true;
+            for port in [HELPER, OURS] {
+                let actions = self.actions(port);
+                quiet &= actions.is_empty();
+                events.extend(self.carry_out(port, actions));
+            }
+            if quiet && !self.ftl.has_write_out_due() {
+                return events;
+            }
+        }
+    }
+
+    /// Writes so many grains that the first of them are in memory no more: they are on the media, with version 1.
+    fn fill(&mut self) {
+        for at in (0..3000).step_by(200) {
+            self.overwrite(at..at + 200, 1);
+            self.settle();
+        }
+        self.called.store(0, Ordering::Relaxed);
+    }
+
+    fn called(&self) -> usize {
+        self.called.load(Ordering::Relaxed)
+    }
+
+    fn read(&mut self, lba: u64) -> Vec<u8> {
+        let page = match self.get_all(lba..lba + 1, Intent::Read).pop() {
+            Some(Get::Ready(page)) => page,
+            Some(Get::Pending) => match self.settle().pop() {
+                Some(Event::Page { result, .. }) => result.expect("page"),
+                other => panic!("{other:?}"),
+            },
+            other => panic!("{other:?}"),
+        };
+        let mut bytes = vec![0; GRAIN_BYTES];
+        page.copy_out(0, &mut bytes);
+        bytes
+    }
+}
+
+fn writes(actions: &[Action]) -> usize {
+    let is_write = |action: &&Action| matches!(action.op, MediaOp::Write { .. });
+    actions.iter().filter(is_write).count()
+}
+
+/// Whoever puts a page has nothing to do with the write-outs of others; the helper is called once, and makes one write-out at
+/// a time until no more than a quarter of the pages is dirty.
+#[test]
+fn many_dirty_pages_are_left_to_the_helper() {
+    let mut rig = Rig::new(true);
+    rig.fill();
+    // Version 1 of the last ones may be dirty still.
+    rig.ftl.sync(OURS, LbaRange::ALL, Token(0));
+    rig.settle();
+    rig.overwrite(0..250, 2);
+    assert!(!rig.ftl.has_write_out_due());
+    rig.overwrite(250..500, 2);
+    assert!(rig.ftl.has_write_out_due());
+    assert_eq!(rig.called(), 1);
+    let ours = rig.actions(OURS);
+    assert_eq!(writes(&ours), 0, "{ours:?}");
+    rig.overwrite(500..505, 2);
+    assert_eq!(rig.called(), 1);
+
+    let mut rounds = 0;
+    while rig.ftl.has_write_out_due() {
+        rig.ftl.write_out_some();
+        let actions = rig.actions(HELPER);
+        // As many pages as a write-out has at most, and what had formed before.
+        assert!(writes(&actions) <= 3, "{actions:?}");
+        assert_eq!(rig.actions(OURS).len(), 0);
+        rig.carry_out(HELPER, actions);
+        rounds += 1;
+        assert!(rounds < 10, "no end");
+    }
+    // A quarter of 1,024 may stay dirty, and a write-out has 191 pages at most.
+    assert!(rounds >= 2, "{rounds}");
+    for lba in (0..505).step_by(7) {
+        assert_eq!(rig.read(lba), grain(Lba(lba), 2));
+    }
+}
+
+/// Without anybody's help it is done where the pages are put, as it is where the helper does not keep up.
+#[test]
+fn who_puts_helps_where_nobody_else_does() {
+    for (write_out_apart, put) in [(false, 300), (true, 600)] {
+        let mut rig = Rig::new(write_out_apart);
+        rig.fill();
+        rig.overwrite(0..put, 2);
+        assert!(writes(&rig.actions(OURS)) > 0, "{put} put");
+    }
+}
+
+/// Pages that somebody holds can not go out: the helper is not asked to try for ever.
+#[test]
+fn pages_that_are_held_call_nobody() {
+    let mut rig = Rig::new(true);
+    // In memory, so that they are shared with whoever writes.
+    rig.overwrite(0..400, 1);
+    rig.settle();
+    let held = rig.get_all(0..400, Intent::Write);
+    let is_page = |got: &Get| matches!(got, Get::Ready(_));
+    assert!(held.iter().all(is_page));
+    rig.overwrite(0..400, 2);
+    rig.actions(OURS);
+    assert!(rig.ftl.has_write_out_due());
+    for _ in 0..3 {
+        rig.ftl.write_out_some();
+        let actions = rig.actions(HELPER);
+        rig.carry_out(HELPER, actions);
+    }
+    assert!(!rig.ftl.has_write_out_due());
+    drop(held);
+    rig.overwrite(400..500, 2);
+    rig.settle();
+    for lba in [0, 399, 400, 499] {
+        assert_eq!(rig.read(lba), grain(Lba(lba), 2));
+    }
+}
+
+/// What is to be read is all asked for at once; of what is to be overwritten nothing is asked for behind a page that must be
+/// waited for, because two who hold some and wait for each other's would wait for ever.
+#[test]
+fn overwrites_are_asked_for_in_order() {
+    let mut rig = Rig::new(false);
+    rig.fill();
+    let got = rig.get_all(0..8, Intent::Read);
+    assert!(got.iter().all(|got| matches!(got, Get::Pending)), "{got:?}");
+    // Somebody else waits for grain 4 to be read, so nobody can overwrite it now.
+    let got = rig.get_all(2..12, Intent::Overwrite);
+    assert!(matches!(got[..], [Get::Pending]), "{got:?}");
+    let events = rig.settle();
+    assert_eq!(events.len(), 8 + 1);
+    drop(events);
+
+    let end = Lba::END.0;
+    let got = rig.get_all(end - 1..end + 1, Intent::Overwrite);
+    let [Get::Ready(_), Get::Failed(error)] = &got[..] else {
+        panic!("{got:?}");
+    };
+    assert_eq!(*error, GetError::OutOfRange);
+}
+
+/// Pages put together are what they are when put one by one: those that are filled replace their grains, others change nothing.
+#[test]
+fn pages_put_together() {
+    let mut rig = Rig::new(false);
+    rig.fill();
+    // One is in memory, and shared with whoever wants it.
+    assert_eq!(rig.read(10), grain(Lba(10), 1));
+    let pages = rig.pages(20..23);
+    pages[0].copy_in(0, &grain(Lba(20), 2));
+    pages[1].copy_in(0, &[1; 100]);
+    let mut shared = rig.pages(10..11);
+    shared[0].copy_in(0, &grain(Lba(10), 2));
+    shared.extend(pages);
+    rig.ftl.put_all(shared);
+    rig.ftl.self_check();
+    assert_eq!(rig.read(10), grain(Lba(10), 2));
+    assert_eq!(rig.read(20), grain(Lba(20), 2));
+    assert_eq!(rig.read(21), grain(Lba(21), 1));
+    assert_eq!(rig.read(22), grain(Lba(22), 1));
+}
