@@ -214,6 +214,9 @@ impl Core {
         if pages.ftl.poll_timeout().is_some_and(|due| due <= flash_now) {
             pages.ftl.handle_timeout(pages.port, flash_now);
         }
+        if self.parts.index == 0 {
+            pages.ftl.write_out_some();
+        }
         self.take_jobs(now);
         self.accept_again(now);
         self.pump_links(now);
@@ -683,6 +686,9 @@ impl Core {
 
     /// How long nothing will happen unless a completion arrives.
     fn sleep_time(&mut self) -> Option<Duration> {
+        if self.parts.index == 0 && self.parts.pages.ftl.has_write_out_due() {
+            return Some(Duration::ZERO);
+        }
         let now = self.now().0;
         let flash = self.parts.pages.ftl.poll_timeout().map(|t| t.0);
         let links = self.net.next_timeout().map(|t| t.0);

@@ -570,6 +570,7 @@ fn open_volume(
         ports: (settings.reactors + lanes) as u16,
         gc_policy: settings.gc_policy,
         discard: settings.discard,
+        write_out_apart: true,
         now: ftl::Time(0),
         wall_clock_ns: SystemTime::now()
             .duration_since(UNIX_EPOCH)

@@ -30,7 +30,7 @@ use ftl::{
 use super::core::media_result;
 use super::direct::{self, runs};
 use super::handshake::Handshake;
-use super::job::{Job, one_by_one};
+use super::job::Job;
 use super::store::{commit_error, durable_error};
 use crate::reactor::Inbox;
 
@@ -168,22 +168,21 @@ impl Driver<'_> {
     /// Gets the pages of `lbas`, which ascend, all with the same intent.
     pub(super) fn pages(&self, lbas: &[Lba], intent: Intent) -> Vec<Result<PageRef, GetError>> {
         let mut pages = Vec::with_capacity(lbas.len());
-        let mut pending = 0;
-        for (n, &lba) in lbas.iter().enumerate() {
-            let token = Token(n as u64);
-            pages.push(
-                match self.lanes.ftl.get(self.lane.port, lba, intent, token) {
-                    Get::Ready(page) => Some(Ok(page)),
-                    Get::Failed(error) => Some(Err(error)),
-                    Get::Pending => None,
-                },
-            );
-            pending += usize::from(pages[n].is_none());
-            if pending > 0 && one_by_one(intent) {
-                self.await_pages(&mut pages, std::mem::take(&mut pending));
-            }
+        // Of pages to be overwritten no more are asked for than there are until one must be waited for.
+        while pages.len() < lbas.len() {
+            let before = pages.len();
+            let token = |n| Token((before + n) as u64);
+            let (ftl, port) = (&self.lanes.ftl, self.lane.port);
+            let got = ftl.get_all(port, &lbas[before..], intent, token);
+            pages.extend(got.into_iter().map(|got| match got {
+                Get::Ready(page) => Some(Ok(page)),
+                Get::Failed(error) => Some(Err(error)),
+                Get::Pending => None,
+            }));
+            let pending = pages[before..].iter().filter(|page| page.is_none());
+            let pending = pending.count();
+            self.await_pages(&mut pages, pending);
         }
-        self.await_pages(&mut pages, pending);
         pages.into_iter().flatten().collect()
     }
 

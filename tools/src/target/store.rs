@@ -13,7 +13,7 @@ use ftl::{
     Intent, Lba, LbaRange, PageRef, ResizeError, Space,
 };
 
-use super::job::{Job, PagesJob, Waiter, waiter};
+use super::job::{Job, PagesJob, Waiter, one_by_one, waiter};
 use super::lane::Lanes;
 use super::readahead::Readahead;
 use super::regions::Regions;
@@ -104,7 +104,11 @@ impl TargetStore {
     /// Pins grains, all with the same intent.
     fn pages(&self, lbas: &[Lba], intent: Intent) -> Result<Vec<PageRef>, StoreError> {
         let get = |&lba| self.ftl.try_get(lba, intent);
-        let mut pages: Vec<Option<PageRef>> = lbas.iter().map(get).collect();
+        let mut pages: Vec<Option<PageRef>> = match one_by_one(intent) {
+            true => lbas.iter().map_while(get).map(Some).collect(),
+            false => lbas.iter().map(get).collect(),
+        };
+        pages.resize_with(lbas.len(), || None);
         let missing: Vec<usize> = (0..pages.len()).filter(|&n| pages[n].is_none()).collect();
         if !missing.is_empty() {
             let lbas: Vec<Lba> = missing.iter().map(|&n| lbas[n]).collect();
@@ -301,12 +305,13 @@ impl BlockStore for TargetStore {
             } else {
                 Intent::Write
             };
-            // One page at a time when it is resident: pins are short and no reader of the same grains waits for us.
+            // All are got, then filled, then put: between two pages others may take the volume, for as long as a write-out takes.
             for group in group.chunks(share.pages()) {
                 let pages = self.pages_of(group, intent)?;
-                for (piece, page) in group.iter().zip(pages) {
+                for (piece, page) in group.iter().zip(&pages) {
                     page.copy_in(piece.in_grain, &data[piece.at..][..piece.len]);
                 }
+                self.ftl.put_all(pages);
             }
         }
         Ok(())
