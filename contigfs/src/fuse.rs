@@ -31,6 +31,7 @@ mod cache;
 mod caller;
 mod device;
 mod direct;
+mod gate;
 mod helper;
 mod ioctl;
 mod message;

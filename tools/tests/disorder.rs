@@ -405,6 +405,77 @@ fn writers_at_the_end() {
     assert!(target.stop().success());
 }
 
+/// Whoever works in a mount that is taken away is told so from some moment on, and everything that was answered before is kept: what
+/// was appended and never synced, and what was stored to a mapping.
+#[test]
+fn what_was_written_before_the_end_is_kept() {
+    if !can_serve() {
+        return;
+    }
+    if !can_mount() {
+        return;
+    }
+    let image = Image::new("256MiB");
+    let dir = image.beside("mnt");
+    fs::create_dir(&dir).unwrap();
+    let mount = ["--mount", dir.to_str().unwrap()];
+    for round in 0..3 {
+        let target = image.serve(&mount);
+        let path = |what: &str, n: u32| dir.join(format!("{what}-{round}-{n}"));
+        let open = |path| {
+            let mut options = File::options();
+            options.read(true).write(true).create_new(true).open(path)
+        };
+        let mapped = open(path("mapped", 0)).unwrap();
+        mapped.set_len(1 << 20).unwrap();
+        // SAFETY: nobody else uses the file.
+        let mut mapping = unsafe { memmap2::MmapMut::map_mut(&mapped) }.unwrap();
+        mapping[..3].copy_from_slice(b"map");
+        mapping[(1 << 20) - 1] = b'!';
+
+        let begun = std::sync::Barrier::new(4);
+        let append = |n: u32| {
+            let file = open(path("appended", n)).unwrap();
+            begun.wait();
+            let mut answered = 0_u32;
+            let error = loop {
+                // Each makes the file longer, so without the size of the file it is lost.
+                let at = u64::from(answered) * 100;
+                match file.write_all_at(&answered.to_le_bytes(), at) {
+                    Ok(()) => answered += 1,
+                    Err(error) => break error,
+                }
+            };
+            assert_eq!(error.raw_os_error(), Some(libc::ENOTCONN), "{error}");
+            answered
+        };
+        let answered: Vec<u32> = thread::scope(|scope| {
+            let append = &append;
+            let appending: Vec<_> = (0..3).map(|n| scope.spawn(move || append(n))).collect();
+            begun.wait();
+            thread::sleep(Duration::from_millis(200));
+            assert!(target.stop().success());
+            let ended = appending.into_iter().map(|thread| thread.join());
+            ended.map(|answered| answered.unwrap()).collect()
+        });
+
+        let target = image.serve(&mount);
+        for (n, answered) in (0..).zip(answered) {
+            let content = fs::read(path("appended", n)).unwrap();
+            assert!(answered > 0);
+            for k in 0..answered {
+                let at = k as usize * 100;
+                let found = content.get(at..at + 4);
+                assert_eq!(found, Some(&k.to_le_bytes()[..]), "{k} of {answered}");
+            }
+        }
+        let content = fs::read(path("mapped", 0)).unwrap();
+        assert_eq!((&content[..3], content.last()), (&b"map"[..], Some(&b'!')));
+        assert!(target.stop().success());
+        drop(mapping);
+    }
+}
+
 /// Out of descriptors a target waits for some, without spinning, and serves those it has.
 #[test]
 fn out_of_descriptors() {

@@ -1,9 +1,10 @@
 //! Mounting and unmounting, with errors that say what is missing.
 
 use std::fmt;
+use std::fs::File;
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -12,8 +13,9 @@ use std::time::Duration;
 use super::adapter::{Adapter, FEATURES, WithSnapshots};
 use super::attr::ShownOwner;
 use super::cache::{PageCache, Recaller, Unheard};
+use super::gate::Gate;
 use super::passthrough::{Looker, Passthrough, SharePages};
-use super::session::{Attached, Notifier, Session};
+use super::session::{Attached, Notifier, Serve, Session};
 use super::wire::feature;
 use super::{device, direct, helper, ring};
 use crate::error::FsError;
@@ -173,6 +175,8 @@ pub struct Mounted {
     path: PathBuf,
     /// Gone once unmounted.
     session: Option<Session>,
+    /// What all requests go through.
+    gate: Arc<Gate>,
     notifier: Notifier,
     /// Looks for what mappings have stored to shared pages; ends with the mount.
     looker: Option<Looker>,
@@ -243,10 +247,12 @@ pub fn mount_with_cache<S: BlockStore + 'static>(
                 options.read_only,
             );
             let adapter = WithSnapshots::new(adapter, Arc::clone(&fs), shown, options.read_only);
-            let session = attached.serve(Arc::new(adapter), options.threads.max(1))?;
+            let gate = Arc::new(Gate::new(Arc::new(adapter)));
+            let server = Arc::clone(&gate) as Arc<dyn Serve>;
+            let session = attached.serve(server, options.threads.max(1))?;
             let looker =
                 passthrough.map(|passthrough| Looker::start(passthrough, options.share_scan));
-            Ok((session, looker.transpose()?))
+            Ok((session, gate, looker.transpose()?))
         });
         served.inspect_err(|_nobody_serves_it| drop(try_unmount(dir)))
     };
@@ -258,7 +264,7 @@ pub fn mount_with_cache<S: BlockStore + 'static>(
         }),
         false => serve(device, features),
     };
-    let (session, looker) = served.map_err(|error| explain(dir, error))?;
+    let (session, gate, looker) = served.map_err(|error| explain(dir, error))?;
     let (notifier, kernel) = (session.notifier(), session.notifier());
     let recaller = Recaller::start(cache, move |ino, bytes| {
         kernel.inval_inode(ino, bytes.start, bytes.end - bytes.start)
@@ -272,6 +278,7 @@ pub fn mount_with_cache<S: BlockStore + 'static>(
         sync: Box::new(move || fs.sync_all()),
         path: dir.to_owned(),
         session: Some(session),
+        gate,
         notifier,
         looker,
         recaller: None,
@@ -372,6 +379,32 @@ impl Mounted {
         let synced = (self.sync)().map_err(UnmountError::Flush);
         joined.map_err(|source| other(&self.path, source))?;
         synced
+    }
+
+    /// Takes a mount that is in use away from its users: `detach` takes it out of sight, what they have stored to mappings is written
+    /// back, and from then on they are told that there is nobody (`ENOTCONN`). Everything that they were answered before is in the
+    /// file system when this returns, to be made durable.
+    ///
+    /// # Errors
+    /// Those of `detach`; it is done all the same.
+    pub fn take_away(self, detach: impl FnOnce(&Path) -> io::Result<()>) -> io::Result<()> {
+        // While there is a way to it.
+        let inside = File::open(&self.path);
+        let detached = detach(&self.path);
+        if let Err(error) = inside.and_then(|inside| Ok(nix::unistd::syncfs(inside.as_fd())?)) {
+            tracing::warn!(%error, "what was stored to mappings may not have been written back");
+        }
+        self.refuse();
+        detached
+    }
+
+    /// As [`take_away`](Self::take_away), of a mount that is out of reach: what was stored to mappings is not written back.
+    pub fn refuse(self) {
+        if !self.gate.close() {
+            tracing::warn!("requests of a mount that was taken away are still under way");
+        }
+        // Its threads tell those who still hold something of it for as long as this process lives.
+        std::mem::forget(self);
     }
 }
 

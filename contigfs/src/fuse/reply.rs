@@ -6,6 +6,7 @@ use std::sync::Arc;
 use zerocopy::{Immutable, IntoBytes};
 
 use super::attr::error_code;
+use super::gate::UnderWay;
 use super::wire::OutHeader;
 use crate::error::FsError;
 
@@ -20,6 +21,7 @@ pub(super) trait Outlet: Send + Sync {
 pub(super) struct Reply {
     unique: u64,
     outlet: Option<Arc<dyn Outlet>>,
+    under_way: Option<UnderWay>,
 }
 
 impl fmt::Debug for Reply {
@@ -36,12 +38,20 @@ impl Reply {
         Self {
             unique,
             outlet: Some(outlet),
+            under_way: None,
         }
+    }
+
+    /// The same, of a request that is counted until it is answered.
+    pub(super) fn counted(mut self, under_way: UnderWay) -> Self {
+        self.under_way = Some(under_way);
+        self
     }
 
     fn send(&mut self, error: i32, parts: &[&[u8]]) {
         if let Some(outlet) = self.outlet.take() {
             outlet.answer(self.unique, error, parts);
+            self.under_way = None;
         }
     }
 

@@ -750,16 +750,13 @@ fn unmount(mut mounted: Mounted) -> Result<()> {
     match mounted.unmount() {
         Err(UnmountError::Busy(dir)) => {
             warn!(dir = %dir.display(), "the mount is in use; it is taken away from its users");
-            let detached =
-                detach(&dir).with_context(|| format!("cannot unmount {}", dir.display()));
-            // Its threads serve those who still hold something of it for as long as this process lives.
-            std::mem::forget(mounted);
-            detached
+            let taken = mounted.take_away(detach);
+            taken.with_context(|| format!("cannot unmount {}", dir.display()))
         }
         Err(error @ UnmountError::Elsewhere(_)) => {
             warn!("{error}; it is taken away from there");
-            // As above. It may be there for ever, and what is in memory has to be written.
-            std::mem::forget(mounted);
+            // It may be there for ever, and what is in memory has to be written.
+            mounted.refuse();
             Ok(())
         }
         result => result.context("cannot unmount"),

@@ -87,9 +87,7 @@ impl Churn {
     pub(super) fn live(&mut self, life: &Life) -> Result<Counts> {
         self.counts = Counts::default();
         match self.work(life) {
-            Err(error) if life.is_ending() && self.is_gone(&error, life.in_order) => {
-                Ok(self.counts)
-            }
+            Err(error) if life.is_ending() && self.is_gone(&error) => Ok(self.counts),
             Err(error) => {
                 life.found.store(true, Ordering::SeqCst);
                 Err(error.context("files"))
@@ -99,13 +97,12 @@ impl Churn {
     }
 
     /// Whether the volume was not there any more; what it has answered is another matter.
-    fn is_gone(&self, error: &anyhow::Error, in_order: bool) -> bool {
+    fn is_gone(&self, error: &anyhow::Error) -> bool {
         let Some(error) = error.downcast_ref::<io::Error>() else {
             return false;
         };
         match error.raw_os_error() {
             Some(libc::ENOTCONN | libc::ECONNABORTED | libc::ENODEV) => true,
-            Some(libc::EIO) => in_order,
             // Under a mount point from which the volume has gone nothing is found.
             Some(libc::ENOENT) => fs::metadata(&self.dir).is_err(),
             _ => false,
@@ -313,7 +310,6 @@ mod tests {
             address: "127.0.0.1:1".parse().expect("an address"),
             ending: AtomicBool::new(ended),
             ended: AtomicBool::new(ended),
-            in_order: false,
             found: AtomicBool::new(false),
         }
     }
@@ -344,14 +340,10 @@ mod tests {
 
         // The end of a target explains that the volume is gone, and not what it has answered.
         let lost = churn.remove("none").expect_err("no such file");
-        assert!(!churn.is_gone(&lost, true), "{lost}");
-        for (code, in_order, gone) in [
-            (libc::ENOTCONN, false, true),
-            (libc::EIO, false, false),
-            (libc::EIO, true, true),
-        ] {
+        assert!(!churn.is_gone(&lost), "{lost}");
+        for (code, gone) in [(libc::ENOTCONN, true), (libc::EIO, false)] {
             let error = io::Error::from_raw_os_error(code).into();
-            assert_eq!(churn.is_gone(&error, in_order), gone, "{error}");
+            assert_eq!(churn.is_gone(&error), gone, "{error}");
         }
 
         churn.doubt = Some(Doubt::Removed("2".into()));

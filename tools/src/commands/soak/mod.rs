@@ -72,9 +72,6 @@ struct Life {
     ending: AtomicBool,
     /// It has ended.
     ended: AtomicBool,
-    /// It will be told to end, not killed: who holds something of its mount is answered until the volume is closed, and then gets
-    /// `EIO`.
-    in_order: bool,
     /// Somebody has found something: others may wait for a target that does not answer any more.
     found: AtomicBool,
 }
@@ -192,7 +189,6 @@ impl Soak {
             address: server.address,
             ending: AtomicBool::new(false),
             ended: AtomicBool::new(last),
-            in_order: !kill,
             found: AtomicBool::new(false),
         };
         let (writers, churn) = (&mut self.writers, &mut self.churn);
