@@ -3,7 +3,7 @@
 mod common;
 
 use std::fs::{self, File};
-use std::io::Write;
+use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::os::unix::fs::{FileExt, symlink};
 use std::process::{Child, Command, Stdio};
@@ -511,6 +511,43 @@ fn out_of_descriptors() {
     drop(crowd);
     thread::sleep(Duration::from_millis(300));
     session().call(Request::new(Op::Stat, "/")).unwrap();
+}
+
+/// Peers that connect and say nothing keep nobody out, however many there are: who has been silent for longest gives way to who
+/// comes (RELIABILITY §8). Who has been let in stays.
+#[test]
+fn silence_keeps_nobody_out() {
+    if !can_serve() {
+        return;
+    }
+    let image = Image::new("64MiB");
+    // 128 connections: one for every 16 KiB.
+    let target = image.serve(&["--pool", "2MiB"]);
+    let mut first = target.session();
+    let silent: Vec<TcpStream> = (0..200)
+        .map(|_| TcpStream::connect(target.address).unwrap())
+        .collect();
+    let mut let_in: Vec<Session> = (0..20).map(|_| target.session()).collect();
+    for session in std::iter::once(&mut first).chain(&mut let_in) {
+        session.call(Request::new(Op::Stat, "/")).unwrap();
+    }
+    for (n, mut stream) in silent.iter().enumerate() {
+        let wait = Some(Duration::from_millis(if n < 50 { 5_000 } else { 10 }));
+        stream.set_read_timeout(wait).unwrap();
+        let ended = match stream.read(&mut [0]) {
+            Ok(len) => len == 0,
+            Err(error) => error.kind() == std::io::ErrorKind::ConnectionReset,
+        };
+        // 127 of the last are there, less those who had to give way.
+        let expected = match n {
+            ..90 => true,
+            100.. => false,
+            _ => ended,
+        };
+        assert_eq!(ended, expected, "peer {n}");
+    }
+    drop((first, let_in));
+    assert!(target.stop().success());
 }
 
 /// A child that does not outlive its test, also if that fails: it has the standard error of the test program, and who reads that

@@ -331,6 +331,12 @@ impl<S: PageStore> Connection<S> {
         }
     }
 
+    /// Has nothing been heard of the peer yet, or no more than a part of its MPA Request?
+    #[must_use]
+    pub fn awaits_request(&self) -> bool {
+        matches!(self.phase, Phase::AwaitRequest { .. })
+    }
+
     /// Does an orderly end that was asked for wait for work that goes out first? Until that is over it has no deadline of its own.
     #[must_use]
     pub fn is_draining(&self) -> bool {

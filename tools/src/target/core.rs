@@ -136,6 +136,8 @@ pub(super) struct Core {
     /// Nobody needs this reactor any more.
     ending: bool,
     next: usize,
+    /// Connections in the order in which they came, the first of which has not said what it wants.
+    silent: VecDeque<LinkTag>,
     /// The last accept failed.
     accept_trouble: bool,
     /// When to accept again, if that is not under way.
@@ -161,6 +163,7 @@ impl Core {
             hanging_up: None,
             ending: false,
             next: 0,
+            silent: VecDeque::new(),
             accept_trouble: false,
             accept_at: None,
             spin,
@@ -587,7 +590,8 @@ impl Core {
             return refuse(&socket);
         }
         let peer = socket.peer_addr().ok().and_then(|a| a.as_socket());
-        if self.parts.connections.fetch_add(1, Ordering::Relaxed) >= self.parts.connections_max {
+        let before = self.parts.connections.fetch_add(1, Ordering::Relaxed);
+        if before >= self.parts.connections_max && !self.send_one_away() {
             self.parts.connections.fetch_sub(1, Ordering::Relaxed);
             warn!(
                 ?peer,
@@ -613,11 +617,33 @@ impl Core {
             Connection::responder(config, table, now)
         });
         match added {
-            Some(tag) => debug!(?peer, ?tag, "connected"),
+            Some(tag) => {
+                debug!(?peer, ?tag, "connected");
+                self.silent.push_back(tag);
+                self.forget_those_who_spoke();
+            }
             None => {
                 self.parts.connections.fetch_sub(1, Ordering::Relaxed);
                 warn!(?peer, "connection refused: no slot is free");
             }
+        }
+    }
+
+    /// Makes room for a peer that comes by sending away the one that has been silent for longest, if one is: silence can not keep
+    /// others out.
+    fn send_one_away(&mut self) -> bool {
+        self.forget_those_who_spoke();
+        let silent = self.silent.pop_front();
+        let connection = silent.and_then(|tag| self.net.connection(tag));
+        connection.map(Connection::abort).is_some()
+    }
+
+    fn forget_those_who_spoke(&mut self) {
+        while let Some(&tag) = self.silent.front() {
+            if self.net.connection(tag).is_some_and(|c| c.awaits_request()) {
+                return;
+            }
+            self.silent.pop_front();
         }
     }
 
