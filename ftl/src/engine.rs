@@ -143,6 +143,9 @@ impl Ftl {
     }
 
     fn pin(&self, port: Port, lba: Lba, intent: Intent) -> Option<PageRef> {
+        if lba >= Self::end(intent) {
+            return None;
+        }
         let shared = &self.shared;
         let writable = intent != Intent::Read;
         if writable
@@ -173,8 +176,7 @@ impl Ftl {
         if is_cold || !shared.moves.is_still(seen) {
             return None;
         }
-        (intent == Intent::Read && lba < Lba::SPACE_END)
-            .then(|| PageRef::new(shared, Hold::Zeros, FrameId(0), lba, port))
+        (intent == Intent::Read).then(|| PageRef::new(shared, Hold::Zeros, FrameId(0), lba, port))
     }
 
     /// Pins a page, reading it if need be. See [`Intent`] for what may be done with it.

@@ -224,11 +224,20 @@ fn overwrites_are_asked_for_in_order() {
     rig.fill();
     let got = rig.get_all(0..8, Intent::Read);
     assert!(got.iter().all(|got| matches!(got, Get::Pending)), "{got:?}");
-    // Somebody else waits for grain 4 to be read, so nobody can overwrite it now.
+    // They are read for somebody, so nobody can overwrite them now.
     let got = rig.get_all(2..12, Intent::Overwrite);
     assert!(matches!(got[..], [Get::Pending]), "{got:?}");
+    // What is in front of such a page is had.
+    let [pending] = &rig.get_all(22..23, Intent::Read)[..] else {
+        panic!("one page");
+    };
+    assert!(matches!(pending, Get::Pending), "{pending:?}");
+    let got = rig.get_all(20..30, Intent::Overwrite);
+    let expected = matches!(got[..], [Get::Ready(_), Get::Ready(_), Get::Pending]);
+    assert!(expected, "{got:?}");
+    drop(got);
     let events = rig.settle();
-    assert_eq!(events.len(), 8 + 1);
+    assert_eq!(events.len(), 8 + 1 + 1 + 1);
     drop(events);
 
     let end = Lba::END.0;

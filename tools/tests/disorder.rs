@@ -419,6 +419,8 @@ fn what_was_written_before_the_end_is_kept() {
     let dir = image.beside("mnt");
     fs::create_dir(&dir).unwrap();
     let mount = ["--mount", dir.to_str().unwrap()];
+    // More than the kernel writes back in a moment.
+    const MAPPED: u64 = 8 << 20;
     for round in 0..3 {
         let target = image.serve(&mount);
         let path = |what: &str, n: u32| dir.join(format!("{what}-{round}-{n}"));
@@ -427,11 +429,10 @@ fn what_was_written_before_the_end_is_kept() {
             options.read(true).write(true).create_new(true).open(path)
         };
         let mapped = open(path("mapped", 0)).unwrap();
-        mapped.set_len(1 << 20).unwrap();
+        mapped.set_len(MAPPED).unwrap();
         // SAFETY: nobody else uses the file.
         let mut mapping = unsafe { memmap2::MmapMut::map_mut(&mapped) }.unwrap();
-        mapping[..3].copy_from_slice(b"map");
-        mapping[(1 << 20) - 1] = b'!';
+        mapping.fill(b'm');
 
         let begun = std::sync::Barrier::new(4);
         let append = |n: u32| {
@@ -446,7 +447,10 @@ fn what_was_written_before_the_end_is_kept() {
                     Err(error) => break error,
                 }
             };
-            assert_eq!(error.raw_os_error(), Some(libc::ENOTCONN), "{error}");
+            // The second from the kernel, if the target has gone meanwhile.
+            let is_told = [libc::ENOTCONN, libc::ECONNABORTED]
+                .contains(&error.raw_os_error().unwrap_or_default());
+            assert!(is_told, "{error}");
             answered
         };
         let answered: Vec<u32> = thread::scope(|scope| {
@@ -470,7 +474,8 @@ fn what_was_written_before_the_end_is_kept() {
             }
         }
         let content = fs::read(path("mapped", 0)).unwrap();
-        assert_eq!((&content[..3], content.last()), (&b"map"[..], Some(&b'!')));
+        assert_eq!(content.len() as u64, MAPPED);
+        assert!(content.iter().all(|&byte| byte == b'm'));
         assert!(target.stop().success());
         drop(mapping);
     }
@@ -527,24 +532,25 @@ fn silence_keeps_nobody_out() {
     let silent: Vec<TcpStream> = (0..200)
         .map(|_| TcpStream::connect(target.address).unwrap())
         .collect();
+    // As long as a peer may take before it must give way to others.
+    thread::sleep(Duration::from_millis(1100));
     let mut let_in: Vec<Session> = (0..20).map(|_| target.session()).collect();
     for session in std::iter::once(&mut first).chain(&mut let_in) {
         session.call(Request::new(Op::Stat, "/")).unwrap();
     }
-    for (n, mut stream) in silent.iter().enumerate() {
-        let wait = Some(Duration::from_millis(if n < 50 { 5_000 } else { 10 }));
-        stream.set_read_timeout(wait).unwrap();
-        let ended = match stream.read(&mut [0]) {
+    // 127 were let in and 20 of them had to give way, the first; who came then, before anybody had to, was refused.
+    let has_ended = |mut stream: &TcpStream, patience| {
+        stream.set_read_timeout(Some(patience)).unwrap();
+        match stream.read(&mut [0]) {
             Ok(len) => len == 0,
             Err(error) => error.kind() == std::io::ErrorKind::ConnectionReset,
-        };
-        // 127 of the last are there, less those who had to give way.
-        let expected = match n {
-            ..90 => true,
-            100.. => false,
-            _ => ended,
-        };
-        assert_eq!(ended, expected, "peer {n}");
+        }
+    };
+    let patience = Duration::from_millis(1);
+    let left: Vec<bool> = silent.iter().map(|s| !has_ended(s, patience)).collect();
+    assert!(left[20..127].iter().all(|&left| left), "{left:?}");
+    for stream in silent[..20].iter().chain(&silent[127..]) {
+        assert!(has_ended(stream, Duration::from_secs(5)));
     }
     drop((first, let_in));
     assert!(target.stop().success());

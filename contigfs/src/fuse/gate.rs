@@ -12,7 +12,8 @@ use super::reply::Reply;
 use super::session::Serve;
 use super::wire::opcode;
 
-/// How long requests that have been taken may take. None waits for a user, so all come to an end.
+/// How long requests that have been taken may take: making a snapshot may wait for pages that peers hold, and nothing else waits
+/// for anybody but the media.
 const PATIENCE: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_micros(200);
 
@@ -79,6 +80,7 @@ impl Serve for Gate {
         if !self.known.closed.load(Ordering::SeqCst) {
             return self.server.serve(message, reply.counted(under_way));
         }
+        drop(under_way);
         match message.header.opcode {
             opcode::FORGET | opcode::BATCH_FORGET => reply.none(),
             _ => reply.errno(libc::ENOTCONN),

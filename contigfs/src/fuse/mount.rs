@@ -1,10 +1,9 @@
 //! Mounting and unmounting, with errors that say what is missing.
 
 use std::fmt;
-use std::fs::File;
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -381,28 +380,30 @@ impl Mounted {
         synced
     }
 
-    /// Takes a mount that is in use away from its users: `detach` takes it out of sight, what they have stored to mappings is written
-    /// back, and from then on they are told that there is nobody (`ENOTCONN`). Everything that they were answered before is in the
-    /// file system when this returns, to be made durable.
+    /// Takes a mount that is in use away from its users: `detach` takes it out of sight, what they have stored to mappings is
+    /// written back, and from then on they are told that there is nobody (`ENOTCONN`). Everything that they were answered before
+    /// is in the file system when this returns, to be made durable.
     ///
     /// # Errors
     /// Those of `detach`; it is done all the same.
     pub fn take_away(self, detach: impl FnOnce(&Path) -> io::Result<()>) -> io::Result<()> {
-        // While there is a way to it.
-        let inside = File::open(&self.path);
         let detached = detach(&self.path);
-        if let Err(error) = inside.and_then(|inside| Ok(nix::unistd::syncfs(inside.as_fd())?)) {
-            tracing::warn!(%error, "what was stored to mappings may not have been written back");
-        }
         self.refuse();
         detached
     }
 
-    /// As [`take_away`](Self::take_away), of a mount that is out of reach: what was stored to mappings is not written back.
-    pub fn refuse(self) {
+    /// As [`take_away`](Self::take_away), of a mount that is where nobody can detach it.
+    pub fn refuse(mut self) {
+        let recaller = self.recaller.as_ref();
+        if recaller.is_some_and(|recaller| !recaller.take_all_back(WRITE_BACK)) {
+            tracing::warn!("what was stored to mappings may not have been written back");
+        }
         if !self.gate.close() {
             tracing::warn!("requests of a mount that was taken away are still under way");
         }
+        // These change things by themselves.
+        self.sweeper = None;
+        self.looker = None;
         // Its threads tell those who still hold something of it for as long as this process lives.
         std::mem::forget(self);
     }
@@ -419,6 +420,8 @@ impl Drop for Mounted {
 /// Nobody has a file open when a mount has been taken away, so there is little left to serve, and then the kernel says that there is
 /// nobody any more: at once, unless the mount is elsewhere as well.
 const ELSEWHERE: std::time::Duration = std::time::Duration::from_secs(5);
+/// How long what was stored to mappings may take to be written back.
+const WRITE_BACK: Duration = Duration::from_secs(10);
 /// A process that just closed its last file may still count for a moment.
 const BUSY_RETRIES: u32 = 20;
 const BUSY_PAUSE: std::time::Duration = std::time::Duration::from_millis(25);

@@ -152,7 +152,9 @@ impl PageRef {
                 alone.push((page.frame, page.filled.get() == GRAIN_BYTES));
                 // There is nothing else left to give back.
                 page.hold = Hold::Zeros;
-                whose.get_or_insert_with(|| (Arc::clone(&page.shared), page.port));
+                let (shared, _) =
+                    whose.get_or_insert_with(|| (Arc::clone(&page.shared), page.port));
+                debug_assert!(Arc::ptr_eq(shared, &page.shared), "pages of one volume");
             }
         }
         if let Some((shared, port)) = whose {

@@ -37,6 +37,8 @@ const MEDIA_IN_FLIGHT_MAX: usize = 512;
 const STOP_LOOK: Duration = Duration::from_millis(10);
 /// Connections that were busy so recently may be again.
 const HEARD: Duration = Duration::from_millis(1);
+/// How long a peer may be silent, once connected, while others wait for its place.
+const GRACE: Duration = Duration::from_secs(1);
 /// Wait after an accept that failed.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// A message of a client for the control threads, or the news that a client has gone.
@@ -136,8 +138,8 @@ pub(super) struct Core {
     /// Nobody needs this reactor any more.
     ending: bool,
     next: usize,
-    /// Connections in the order in which they came, the first of which has not said what it wants.
-    silent: VecDeque<LinkTag>,
+    /// Connections in the order in which they came, with the time; the first of them has not said what it wants.
+    silent: VecDeque<(LinkTag, Time)>,
     /// The last accept failed.
     accept_trouble: bool,
     /// When to accept again, if that is not under way.
@@ -591,7 +593,7 @@ impl Core {
         }
         let peer = socket.peer_addr().ok().and_then(|a| a.as_socket());
         let before = self.parts.connections.fetch_add(1, Ordering::Relaxed);
-        if before >= self.parts.connections_max && !self.send_one_away() {
+        if before >= self.parts.connections_max && !self.send_one_away(now) {
             self.parts.connections.fetch_sub(1, Ordering::Relaxed);
             warn!(
                 ?peer,
@@ -619,7 +621,7 @@ impl Core {
         match added {
             Some(tag) => {
                 debug!(?peer, ?tag, "connected");
-                self.silent.push_back(tag);
+                self.silent.push_back((tag, now));
                 self.forget_those_who_spoke();
             }
             None => {
@@ -629,21 +631,28 @@ impl Core {
         }
     }
 
-    /// Makes room for a peer that comes by sending away the one that has been silent for longest, if one is: silence can not keep
-    /// others out.
-    fn send_one_away(&mut self) -> bool {
+    /// Makes room for a peer that comes by sending away the one that has been silent for longest, if one has for [`GRACE`]: who
+    /// connects and says nothing keeps others out for no longer.
+    fn send_one_away(&mut self, now: Time) -> bool {
         self.forget_those_who_spoke();
-        let silent = self.silent.pop_front();
-        let connection = silent.and_then(|tag| self.net.connection(tag));
-        connection.map(Connection::abort).is_some()
+        let has_had_its_time = |&mut (_, since): &mut (LinkTag, Time)| since + GRACE <= now;
+        let Some((tag, _)) = self.silent.pop_front_if(has_had_its_time) else {
+            return false;
+        };
+        let peer = self.net.peer(tag);
+        debug!(?peer, ?tag, "sent away: silent, and others come");
+        self.net.connection(tag).map(Connection::abort).is_some()
     }
 
     fn forget_those_who_spoke(&mut self) {
-        while let Some(&tag) = self.silent.front() {
-            if self.net.connection(tag).is_some_and(|c| c.awaits_request()) {
-                return;
-            }
+        let net = &mut self.net;
+        let mut is_silent = |tag| net.connection(tag).is_some_and(|c| c.awaits_request());
+        while self.silent.front().is_some_and(|&(tag, _)| !is_silent(tag)) {
             self.silent.pop_front();
+        }
+        // Behind one that is silent there may be many that have come and gone.
+        if self.silent.len() > 2 * self.parts.connections_max {
+            self.silent.retain(|&(tag, _)| is_silent(tag));
         }
     }
 

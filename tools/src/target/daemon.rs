@@ -451,8 +451,7 @@ impl Target {
         note(settled.context("cannot write out the times of files that clients had open"));
         // Whoever is in the middle of using it keeps it for a moment longer.
         drop(self.file.take());
-        // A mount that was taken away is served on, so the volume is in use until it is closed: what its users set going only the
-        // reactors carry out.
+        // What threads of a mount or a client have set going without being waited for only the reactors carry out.
         let closed = close_volume(&self.inboxes[0]);
         // Whoever waits for the volume waits for them, so they are the last to end.
         for inbox in &self.inboxes {

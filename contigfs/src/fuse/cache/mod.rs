@@ -181,6 +181,13 @@ impl PageCache {
             && (self.files().get(&ino)).is_some_and(|file| file.copies != Copies::None)
     }
 
+    /// Files that the kernel has copies of.
+    fn cached_files(&self) -> Vec<InodeNo> {
+        let files = self.files();
+        let cached = files.iter().filter(|(_, file)| file.copies != Copies::None);
+        cached.map(|(&ino, _)| ino).collect()
+    }
+
     /// A file was opened on the mount.
     pub(super) fn opened(&self, ino: InodeNo) {
         self.files().entry(ino).or_default().opens += 1;

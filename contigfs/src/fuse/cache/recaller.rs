@@ -5,6 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, channel};
 use std::thread::{Builder, JoinHandle};
+use std::time::{Duration, Instant};
 
 use super::{PageCache, Then, Window};
 use crate::inode::InodeNo;
@@ -73,6 +74,27 @@ impl Recaller {
         Ok(Self {
             cache,
             thread: Some(thread),
+        })
+    }
+
+    /// Takes all copies of all files back: what was stored to mappings before comes in as write-backs. False if it took longer than
+    /// `patience`.
+    pub(in crate::fuse) fn take_all_back(&self, patience: Duration) -> bool {
+        let (taken, heard) = channel();
+        let files = self.cache.cached_files();
+        for &ino in &files {
+            let taken = taken.clone();
+            self.cache.recall(ino, 0..u64::MAX, move |_window| {
+                // Whoever waited may have lost patience.
+                let _ = taken.send(());
+            });
+        }
+        let until = Instant::now() + patience;
+        let mut left = files.iter();
+        left.all(|_| {
+            heard
+                .recv_timeout(until.saturating_duration_since(Instant::now()))
+                .is_ok()
         })
     }
 }
