@@ -259,6 +259,10 @@ fn a_lost_header_is_told() {
             "{command:?}: {status}: {text}"
         );
     }
+    fs::copy(&path, &copy).unwrap();
+    let scrubbed = flashnet(&["--json", "scrub", copy.to_str().unwrap()]);
+    let scrubbed: serde_json::Value = serde_json::from_slice(&scrubbed.stdout).unwrap();
+    assert_eq!(scrubbed["headers_lost"], 1, "{scrubbed}");
     let log = image.beside("log");
     let mut target = Command::new(FLASHNET)
         .args(["--json", "serve", "--listen", "127.0.0.1:0", name])

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use ftl::inspect::Inspector;
 use ftl::{
-    Device, GRAIN_BYTES, Intent, Lba, LbaRange, MediaFault, OpenOptions, OverlayDevice, Volume,
-    VolumeError,
+    Device, GRAIN_BYTES, Intent, Lba, LbaRange, MediaFault, OpenOptions, OverlayDevice,
+    RecoveryReport, Volume, VolumeError,
 };
 use indicatif::ProgressBar;
 use serde_json::json;
@@ -45,27 +45,16 @@ pub(super) fn run(options: &Scrub, json: bool) -> Result<()> {
     let superblocks_damaged = copies.iter().filter(|copy| copy.is_err()).count();
     let start = Instant::now();
     // From the first write on what is on a missing device is out of date for good, which nobody wants of a look.
-    let Scrubbed {
-        read,
-        faults,
-        lost,
-        places,
-    } = match options.degraded {
+    let scrubbed = match options.degraded {
         true => scrub(OverlayDevice::new(device), options, rate)?,
         false => scrub(device, options, rate)?,
     };
-    print(
-        json,
-        &places,
-        read,
-        start.elapsed(),
-        superblocks_damaged,
-        &faults,
-    );
+    print(json, &scrubbed, start.elapsed(), superblocks_damaged);
+    let lost = contigfs::lost_headers(&scrubbed.recovery);
     if let Some(lost) = &lost {
         eprintln!("{names}: {lost}");
     }
-    if faults.is_empty() && superblocks_damaged == 0 && lost.is_none() {
+    if scrubbed.faults.is_empty() && superblocks_damaged == 0 && lost.is_none() {
         Ok(())
     } else {
         bail!("{names} is damaged")
@@ -77,8 +66,8 @@ struct Scrubbed {
     /// Grains.
     read: u64,
     faults: Vec<MediaFault>,
-    /// What recovery has found to be lost, of which nothing is seen afterwards.
-    lost: Option<String>,
+    /// What recovery has found. Nothing of it is seen afterwards.
+    recovery: RecoveryReport,
     places: MediaPlaces,
 }
 
@@ -101,7 +90,7 @@ fn scrub<D: Device + Send + 'static>(
     Ok(Scrubbed {
         read,
         faults,
-        lost: contigfs::lost_headers(&recovery),
+        recovery,
         places,
     })
 }
@@ -211,14 +200,13 @@ impl Pace {
     }
 }
 
-fn print(
-    json: bool,
-    places: &MediaPlaces,
-    read: u64,
-    took: Duration,
-    superblocks_damaged: usize,
-    faults: &[MediaFault],
-) {
+fn print(json: bool, scrubbed: &Scrubbed, took: Duration, superblocks_damaged: usize) {
+    let Scrubbed {
+        read,
+        faults,
+        recovery,
+        places,
+    } = scrubbed;
     let bytes = read * GRAIN_BYTES as u64;
     if json {
         let faults = faults.iter().map(|fault| {
@@ -239,6 +227,7 @@ fn print(
                 "bytes": bytes,
                 "seconds": took.as_secs_f64(),
                 "superblocks_damaged": superblocks_damaged,
+                "headers_lost": recovery.headers_lost,
                 "damaged": faults.collect::<Vec<_>>(),
             })
         );
