@@ -43,6 +43,7 @@ mod session;
 mod wire;
 
 pub use cache::{CacheListener, PageCache, Stale, Unheard, Window};
+pub use direct::NOSYMFOLLOW;
 pub use helper::unmount_by_helper;
 pub use ioctl::quota::{QuotaAction, QuotaRefusal, QuotaRequest};
 pub use ioctl::{GROW, GrowRequest, QUOTA};

@@ -92,7 +92,8 @@ fn accessed(root: &Path) -> [SystemTime; 3] {
     })
 }
 
-/// mount(8): `relatime` renews once after a change, `strictatime` each time, `noatime` and `O_NOATIME` never.
+/// mount(8): `relatime` renews once after a change, `strictatime` each time, `noatime` and `O_NOATIME` never; with
+/// `nodiratime` directories stay behind.
 #[test]
 fn access_times() {
     let Some(mut mount) = Mount::new(GRAINS) else {
@@ -124,6 +125,11 @@ fn access_times() {
     assert_eq!(read_after(false), [true; 3]);
     assert_eq!(read_after(false)[..2], [true; 2]);
     assert_eq!(read_after(true), [false; 3]);
+    mount.remount_with(MountOptions {
+        directory_atimes: false,
+        ..options(AtimePolicy::Strict)
+    });
+    assert_eq!(read_after(false)[..2], [true, false]);
     let last = accessed(&root);
     mount.remount_with(options(AtimePolicy::Never));
     assert_eq!(read_after(false), [false; 3]);

@@ -243,9 +243,9 @@ fn options_have_effects() {
     assert!(accessed() > before, "strictatime renews each time");
     place.unmount();
 
-    place.mount("noatime,nosuid,nodev,noexec,sync,uid=12,gid=34");
+    place.mount("noatime,nosuid,nodev,noexec,nosymfollow,sync,uid=12,gid=34");
     let options = place.entry().unwrap().2;
-    for wanted in ["noatime", "nosuid", "nodev", "noexec", "sync"] {
+    for wanted in ["noatime", "nosuid", "nodev", "noexec", "nosymfollow", "sync"] {
         assert!(
             options.split(',').any(|option| option == wanted),
             "{options}"
@@ -253,6 +253,9 @@ fn options_have_effects() {
     }
     let metadata = fs::metadata(&file).unwrap();
     assert_eq!((metadata.uid(), metadata.gid()), (12, 34));
+    symlink("file", place.dir.join("link")).unwrap();
+    let refused = File::open(place.dir.join("link")).unwrap_err();
+    assert_eq!(refused.raw_os_error(), Some(libc::ELOOP));
     let before = accessed();
     read();
     pause();
@@ -285,7 +288,6 @@ fn options_have_effects() {
     place.assert_clean();
 }
 
-/// Mistakes have the exit status of mount(8) and a message that names them; nothing stays behind.
 /// The flags that the kernel keeps can be changed, one by one, in the words of mount(8), which repeats what the mount table
 /// has and calls by the type there.
 #[test]
@@ -294,7 +296,7 @@ fn flags_change_while_mounted() {
         return;
     }
     let place = Place::new();
-    place.mount("noatime");
+    place.mount("noatime,nodiratime,nosymfollow");
     let file = place.dir.join("file");
     fs::write(&file, b"before").unwrap();
     let remount = |options: &str| {
@@ -324,11 +326,15 @@ fn flags_change_while_mounted() {
     let message = String::from_utf8_lossy(&refused.stderr);
     assert_eq!(refused.status.code(), Some(32));
     assert!(message.contains("mount it again"), "{message}");
-    assert!(has("noatime"));
+    assert_eq!(remount("diratime").status.code(), Some(32));
+    assert!(has("noatime") && has("nodiratime") && has("nosymfollow"));
+    assert!(remount("symfollow").status.success());
+    assert!(!has("nosymfollow") && has("nodiratime"));
     place.unmount();
     place.assert_clean();
 }
 
+/// Mistakes have the exit status of mount(8) and a message that names them; nothing stays behind.
 #[test]
 fn mistakes() {
     if !can_mount_as_root() {

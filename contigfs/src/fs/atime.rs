@@ -5,6 +5,7 @@
 use std::sync::atomic::Ordering;
 
 use super::{Fs, Inode};
+use crate::inode::FileKind;
 use crate::store::BlockStore;
 use crate::time::Timestamp;
 
@@ -40,6 +41,11 @@ impl<S: BlockStore> Fs<S> {
         self.atime_policy.store(policy as u8, Ordering::Relaxed);
     }
 
+    /// Whether reading directories renews theirs; `false` is `nodiratime`, mount(8).
+    pub fn set_directory_atimes(&self, renewed: bool) {
+        self.directory_atimes.store(renewed, Ordering::Relaxed);
+    }
+
     /// Renews the access time in memory after a read; true if the record was clean before.
     pub(super) fn touch_atime(&self, inode: &Inode) -> bool {
         let policy = AtimePolicy::from_code(self.atime_policy.load(Ordering::Relaxed));
@@ -50,6 +56,10 @@ impl<S: BlockStore> Fs<S> {
         let mut state = inode.state();
         let clean = !state.times_dirty;
         let record = &mut state.record;
+        let of_directory = record.kind == FileKind::Directory;
+        if of_directory && !self.directory_atimes.load(Ordering::Relaxed) {
+            return false;
+        }
         if !renews(policy, now, record.atime, record.mtime.max(record.ctime)) {
             return false;
         }

@@ -56,7 +56,7 @@ mod xattr;
 
 use std::collections::HashSet;
 use std::fmt;
-use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{
     Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
 };
@@ -136,6 +136,7 @@ pub struct Fs<S> {
     shared: Mutex<Vec<Arc<Inode>>>,
     /// An [`AtimePolicy`].
     atime_policy: AtomicU8,
+    directory_atimes: AtomicBool,
     metadata_sync: MetadataSync,
     observer: OnceLock<Box<dyn ExtentObserver>>,
     projects: Mutex<Projects>,

@@ -1,7 +1,7 @@
 //! Mounting: rebuilds what is free from the inode table, and ends what a crash left half done.
 
 use std::collections::HashSet;
-use std::sync::atomic::{AtomicU8, AtomicU64};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64};
 use std::sync::{Mutex, OnceLock, RwLock};
 
 use ftl::snapshot::Snapshots;
@@ -118,6 +118,7 @@ impl<S: BlockStore> Fs<S> {
             dirty: AtomicU64::new(0),
             shared: Mutex::default(),
             atime_policy: AtomicU8::default(),
+            directory_atimes: AtomicBool::new(true),
             metadata_sync: options.metadata_sync,
             observer: OnceLock::new(),
             projects: Mutex::default(),

@@ -17,6 +17,9 @@ use crate::fs::AtimePolicy;
 /// Type in the mount table.
 const TYPE: &str = "fuse.contigfs";
 
+/// `MS_NOSYMFOLLOW` of mount(2), which `nix` does not know.
+pub const NOSYMFOLLOW: MsFlags = MsFlags::from_bits_retain(256);
+
 /// Mounts on `dir`; whoever gets the answer serves it.
 pub(super) fn attach(
     dir: &Path,
@@ -56,6 +59,8 @@ fn flags(options: &MountOptions, atime: AtimePolicy) -> MsFlags {
         (!options.dev.unwrap_or(true), MsFlags::MS_NODEV),
         (!options.exec, MsFlags::MS_NOEXEC),
         (options.sync, MsFlags::MS_SYNCHRONOUS),
+        (!options.directory_atimes, MsFlags::MS_NODIRATIME),
+        (!options.follow_links, NOSYMFOLLOW),
     ];
     let others = others.into_iter().filter(|(wanted, _)| *wanted);
     others.fold(atime, |flags, (_, flag)| flags | flag)

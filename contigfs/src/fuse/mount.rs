@@ -37,10 +37,14 @@ pub struct MountOptions {
     pub read_only: bool,
     /// When reading renews access times.
     pub atime: AtimePolicy,
+    /// Reading directories renews theirs, too.
+    pub directory_atimes: bool,
     /// Honour setuid bits and capabilities of files; `None`: if it is root who mounts.
     pub suid: Option<bool>,
     /// Honour device files; `None`: if it is root who mounts.
     pub dev: Option<bool>,
+    /// Symbolic links on it are followed.
+    pub follow_links: bool,
     /// Programs can be run from it.
     pub exec: bool,
     /// Every write is durable when it returns, as with `O_SYNC`.
@@ -73,8 +77,10 @@ impl Default for MountOptions {
             allow_other: None,
             read_only: false,
             atime: AtimePolicy::default(),
+            directory_atimes: true,
             suid: None,
             dev: None,
+            follow_links: true,
             exec: true,
             sync: false,
             uid: None,
@@ -222,6 +228,7 @@ pub fn mount_with_cache<S: BlockStore + 'static>(
         false => options.atime,
     };
     fs.set_atime_policy(atime);
+    fs.set_directory_atimes(options.directory_atimes);
     let shown = ShownOwner {
         uid: options.uid,
         gid: options.gid,

@@ -160,6 +160,10 @@ pub struct MountOptions {
     pub read_only: Option<bool>,
     /// `relatime`, `strictatime`, `noatime`
     pub atime: Option<AtimePolicy>,
+    /// `diratime`, `nodiratime`
+    pub directory_atimes: Option<bool>,
+    /// `symfollow`, `nosymfollow`
+    pub follow_links: Option<bool>,
     /// `allow_other`
     pub allow_other: Option<bool>,
     /// `suid`, `nosuid`
@@ -230,6 +234,10 @@ impl MountOptions {
             }
             ("strictatime" | "norelatime", None) => self.atime = Some(AtimePolicy::Strict),
             ("noatime", None) => self.atime = Some(AtimePolicy::Never),
+            ("diratime", None) => self.directory_atimes = Some(true),
+            ("nodiratime", None) => self.directory_atimes = Some(false),
+            ("symfollow", None) => self.follow_links = Some(true),
+            ("nosymfollow", None) => self.follow_links = Some(false),
             ("allow_other", None) => self.allow_other = Some(true),
             ("suid", None) => self.suid = Some(true),
             ("nosuid", None) => self.suid = Some(false),
@@ -296,6 +304,8 @@ impl MountOptions {
         Self {
             read_only: self.read_only.or(below.read_only),
             atime: self.atime.or(below.atime),
+            directory_atimes: self.directory_atimes.or(below.directory_atimes),
+            follow_links: self.follow_links.or(below.follow_links),
             allow_other: self.allow_other.or(below.allow_other),
             suid: self.suid.or(below.suid),
             dev: self.dev.or(below.dev),
@@ -343,19 +353,20 @@ impl<'de> Deserialize<'de> for MountOptions {
 /// Whether the option is for others (mount(8), systemd), or says what is so anyway: permissions are always checked by
 /// the kernel, changes of directories are always durable, and times always lie in memory until they have to be written.
 fn means_nothing_here(name: &str) -> bool {
-    const OTHERS: [&str; 16] = [
+    const OTHERS: [&str; 17] = [
         "auto",
         "comment",
         "default_permissions",
         "defaults",
         "dirsync",
-        "diratime",
         "lazytime",
         "loud",
         "_netdev",
         "noauto",
         "nofail",
         "nogroup",
+        "noiversion",
+        "nomand",
         "noowner",
         "nouser",
         "nousers",

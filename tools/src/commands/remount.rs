@@ -4,6 +4,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use contigfs::AtimePolicy;
+use contigfs::fuse::NOSYMFOLLOW;
 use nix::mount::MsFlags;
 use nix::sys::statvfs::{FsFlags, statvfs};
 
@@ -18,7 +19,12 @@ pub(super) fn run(dir: &Path, said: &MountOptions) -> Result<()> {
     let found = || format!("cannot look at {}", dir.display());
     let now = statvfs(dir).with_context(found)?.flags();
     // mount(8) repeats what the mount table says, so a policy is no mistake as long as it is the same.
-    if said.atime.is_some_and(|atime| atime != policy(now)) {
+    let directories = !now.contains(FsFlags::ST_NODIRATIME);
+    if said.atime.is_some_and(|atime| atime != policy(now))
+        || said
+            .directory_atimes
+            .is_some_and(|renewed| renewed != directories)
+    {
         bail!(
             "when access times are renewed is up to the target: unmount {} and mount it again",
             dir.display()
@@ -52,6 +58,7 @@ fn flags(now: FsFlags, said: &MountOptions) -> MsFlags {
         (not(said.suid), FsFlags::ST_NOSUID, MsFlags::MS_NOSUID),
         (not(said.dev), FsFlags::ST_NODEV, MsFlags::MS_NODEV),
         (not(said.exec), FsFlags::ST_NOEXEC, MsFlags::MS_NOEXEC),
+        (None, FsFlags::ST_NODIRATIME, MsFlags::MS_NODIRATIME),
         (said.sync, FsFlags::ST_SYNCHRONOUS, MsFlags::MS_SYNCHRONOUS),
     ];
     let atime = match policy(now) {
@@ -59,7 +66,12 @@ fn flags(now: FsFlags, said: &MountOptions) -> MsFlags {
         AtimePolicy::Strict => MsFlags::MS_STRICTATIME,
         AtimePolicy::Never => MsFlags::MS_NOATIME,
     };
+    // As far as the mount table goes, which mount(8) repeats.
+    let links = match said.follow_links {
+        Some(false) => NOSYMFOLLOW,
+        _ => MsFlags::empty(),
+    };
     each.into_iter()
         .filter(|(said, is_now, _)| said.unwrap_or(now.contains(*is_now)))
-        .fold(atime, |all, (_, _, flag)| all | flag)
+        .fold(atime | links, |all, (_, _, flag)| all | flag)
 }
