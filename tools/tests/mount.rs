@@ -6,6 +6,8 @@ use std::fs::{self, OpenOptions};
 use std::io::Write;
 use std::path::Path;
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 
 use common::{Image, can_mount, can_serve};
 use tools::control::{FLAG_TRUNCATE, Op, Request};
@@ -107,5 +109,49 @@ fn appends_go_to_the_end_that_a_peer_made() {
         assert!(fs::read(&path).unwrap() == expected);
     }
     drop((log, session));
+    assert!(target.stop().success());
+}
+
+/// Once a peer has been answered, nobody on the mount is told the size from before, however often the file is looked at
+/// meanwhile; and what is appended then lands behind the new end.
+#[test]
+fn sizes_that_a_peer_made_are_seen() {
+    if !can_serve() || !can_mount() {
+        return;
+    }
+    let image = Image::new("64MiB");
+    let dir = image.beside("mnt");
+    fs::create_dir(&dir).unwrap();
+    let target = image.serve(&["--mount", dir.to_str().unwrap()]);
+    let path = dir.join("file");
+    fs::write(&path, [1; 10_000]).unwrap();
+    let mut session = target.session();
+    let over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !over.load(Ordering::Relaxed) {
+                fs::metadata(&path).unwrap();
+            }
+        });
+        for round in 0..200 {
+            let length = [5, 20_000][round % 2];
+            let request = Request {
+                flags: FLAG_TRUNCATE,
+                length,
+                ..Request::new(Op::Open, "/file")
+            };
+            session.open(request).unwrap();
+            let seen = fs::metadata(&path).unwrap().len();
+            let mut log = OpenOptions::new().append(true).open(&path).unwrap();
+            log.write_all(b"behind").unwrap();
+            let end = fs::metadata(&path).unwrap().len();
+            if (seen, end) != (length, length + 6) {
+                over.store(true, Ordering::Relaxed);
+                panic!("round {round}: {seen} and then {end} of {length}");
+            }
+        }
+        over.store(true, Ordering::Relaxed);
+    });
+    drop(session);
     assert!(target.stop().success());
 }

@@ -245,7 +245,14 @@ fn options_have_effects() {
 
     place.mount("noatime,nosuid,nodev,noexec,nosymfollow,sync,uid=12,gid=34");
     let options = place.entry().unwrap().2;
-    for wanted in ["noatime", "nosuid", "nodev", "noexec", "nosymfollow", "sync"] {
+    for wanted in [
+        "noatime",
+        "nosuid",
+        "nodev",
+        "noexec",
+        "nosymfollow",
+        "sync",
+    ] {
         assert!(
             options.split(',').any(|option| option == wanted),
             "{options}"

@@ -23,6 +23,9 @@ const SLOTS: usize = 1024;
 /// Behind the end of every file.
 const FILE_END: u64 = 1 << 62;
 
+/// No bytes: what the kernel believes of the size and the times alone.
+const ATTRIBUTES: Range<u64> = u64::MAX..u64::MAX;
+
 /// What has to be done before a page of a file is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Before {
@@ -154,13 +157,18 @@ impl Mapped {
             return change();
         };
         let all = 0..FILE_END;
-        let (recalled, window) = waiter();
-        cache.recall(ino, all.clone(), move |window| {
-            let _ = recalled.send(window);
-        });
-        // The recaller outlives everybody who waits for it, or answers when it ends.
-        let window = window.recv().ok();
+        let recall = |bytes| {
+            let (recalled, window) = waiter();
+            cache.recall(ino, bytes, move |window| {
+                let _ = recalled.send(window);
+            });
+            // The recaller outlives everybody who waits for it, or answers when it ends.
+            window.recv().ok()
+        };
+        let window = recall(all.clone());
         let result = change();
+        // Whoever has looked meanwhile may have been told the size before.
+        drop(recall(ATTRIBUTES));
         if let Some(stale) = window.and_then(|window| window.stored(all)) {
             let (told, done) = waiter();
             stale.recall(move || {
