@@ -14,7 +14,6 @@ pub(crate) use moves::Moves;
 
 use crate::addr::{Lba, LbaRange};
 use crate::placement::Heat;
-use dashmap::DashMap;
 use std::collections::BTreeMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
@@ -83,9 +82,9 @@ impl Hasher for LeafHasher {
     }
 }
 
-type Leaves = DashMap<u64, Arc<Leaf>, BuildHasherDefault<LeafHasher>>;
+type Leaves = papaya::HashMap<u64, Arc<Leaf>, BuildHasherDefault<LeafHasher>>;
 
-/// The half of the map that is read without the core's lock; the table of leaves has short locks of its own.
+/// The half of the map that is read without a lock.
 #[derive(Default)]
 pub(crate) struct MapTable {
     leaves: Leaves,
@@ -100,13 +99,13 @@ impl std::fmt::Debug for MapTable {
 impl MapTable {
     /// The leaf that covers `lba`, if there is one.
     pub(crate) fn leaf(&self, lba: Lba) -> Option<Arc<Leaf>> {
-        let found = self.leaves.get(&(lba.0 / LEAF_GRAINS))?;
-        Some(Arc::clone(&found))
+        let leaves = self.leaves.pin();
+        leaves.get(&(lba.0 / LEAF_GRAINS)).cloned()
     }
 
     /// Forgets everything; nobody uses it yet.
     pub(crate) fn clear(&self) {
-        self.leaves.clear();
+        self.leaves.pin().clear();
     }
 
     /// What `lba` is now.
@@ -122,8 +121,8 @@ impl MapTable {
 
     /// Runs `f` on the leaf that covers `lba`, if there is one.
     pub(crate) fn with<R>(&self, lba: Lba, f: impl FnOnce(&Leaf) -> R) -> Option<R> {
-        let leaf = self.leaves.get(&(lba.0 / LEAF_GRAINS))?;
-        Some(f(&leaf))
+        let leaves = self.leaves.pin();
+        leaves.get(&(lba.0 / LEAF_GRAINS)).map(|leaf| f(leaf))
     }
 }
 
@@ -139,7 +138,7 @@ impl LeafIndex {
         let key = lba.0 / LEAF_GRAINS;
         let leaf = self.ordered.entry(key).or_insert_with(|| {
             let leaf = Arc::new(Leaf::new());
-            table.leaves.insert(key, Arc::clone(&leaf));
+            table.leaves.pin().insert(key, Arc::clone(&leaf));
             leaf
         });
         Arc::clone(leaf)
@@ -159,7 +158,7 @@ impl LeafIndex {
             .is_some_and(|leaf| leaf.is_empty(lba))
         {
             self.ordered.remove(&key);
-            table.leaves.remove(&key);
+            table.leaves.pin().remove(&key);
         }
     }
 
