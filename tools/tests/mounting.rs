@@ -179,6 +179,20 @@ fn mount_and_umount() {
     second.mount("ro");
     second.unmount();
 
+    // What was bound to another place is unmounted there, and nothing is waited for.
+    let bound = place.image.beside("bound");
+    fs::create_dir(&bound).unwrap();
+    let done = Command::new("mount")
+        .arg("--bind")
+        .args([&place.dir, &bound])
+        .status();
+    assert!(done.unwrap().success());
+    let output = free(|| place.call("umount.fuse.contigfs", &[bound.to_str().unwrap()]));
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && errors.is_empty(), "{errors}");
+    assert_eq!(fs::read(place.dir.join("file")).unwrap(), b"content");
+    assert!(fs::read_dir(&bound).unwrap().next().is_none());
+
     umount(&["-i"], &place.dir);
     place.wait_for_end();
     place.assert_clean();

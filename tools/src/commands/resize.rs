@@ -49,8 +49,8 @@ fn mounted_on(place: &Path) -> Result<Option<PathBuf>> {
         let mut devices = devices::from_spec(source).into_iter();
         devices.any(|device| absolute(&device).is_ok_and(|device| device == place))
     };
-    let mut here = mounts.filter(|(dir, source)| *dir == place || is_here(source));
-    Ok(here.next().map(|(dir, _)| dir))
+    let mut here = mounts.filter(|mount| mount.dir == place || is_here(&mount.source));
+    Ok(here.next().map(|mount| mount.dir))
 }
 
 /// Asks the target that serves the mount.

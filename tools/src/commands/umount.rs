@@ -26,9 +26,10 @@ pub(super) fn run(options: &cli::mount::Umount) -> Result<()> {
         // A mount whose target has died can not be looked at.
         Err(_) => std::path::absolute(&options.dir)?,
     };
-    let Some(source) = source(&dir)? else {
+    let Some(mount) = mounts()?.into_iter().rfind(|mount| mount.dir == dir) else {
         bail!("no volume is mounted on {}", dir.display());
     };
+    let source = &mount.source;
     let flags = if options.lazy { libc::MNT_DETACH } else { 0 }
         | if options.force { libc::MNT_FORCE } else { 0 };
     match take_down(&dir, flags) {
@@ -39,7 +40,10 @@ pub(super) fn run(options: &cli::mount::Umount) -> Result<()> {
         ),
         result => result.with_context(|| format!("cannot unmount {}", dir.display()))?,
     }
-    if !options.lazy && !is_closed(&devices::from_spec(&source)) {
+    // What was bound to another place goes on to be mounted there.
+    let same = |other: &Mount| other.number == mount.number && other.source == mount.source;
+    let elsewhere = mounts()?.iter().any(same);
+    if !options.lazy && !elsewhere && !is_closed(&devices::from_spec(source)) {
         eprintln!(
             "{} is unmounted; the volume on {} is still in use, which it is if it is served to remote clients, too",
             dir.display(),
@@ -71,12 +75,23 @@ fn is_closed(paths: &[PathBuf]) -> bool {
 
 /// Source of the last mount of a volume on `dir`, as the mount table has it.
 pub(super) fn source(dir: &Path) -> Result<Option<PathBuf>> {
-    let mut sources = mounts()?.into_iter().filter(|(on, _)| on == dir);
-    Ok(sources.next_back().map(|(_, source)| source))
+    let mut mounts = mounts()?.into_iter();
+    let last = mounts.rfind(|mount| mount.dir == dir);
+    Ok(last.map(|mount| mount.source))
 }
 
-/// Directories that volumes are mounted on, and their sources, in the order of the mount table.
-pub(super) fn mounts() -> Result<Vec<(PathBuf, PathBuf)>> {
+/// A line of the mount table.
+pub(super) struct Mount {
+    /// Device number, the same for all places where a file system is mounted.
+    number: Vec<u8>,
+    /// Where.
+    pub(super) dir: PathBuf,
+    /// Devices of the volume.
+    pub(super) source: PathBuf,
+}
+
+/// Mounts of volumes, in the order of the mount table.
+pub(super) fn mounts() -> Result<Vec<Mount>> {
     let table = std::fs::read(MOUNT_TABLE)
         .with_context(|| format!("cannot read the mount table {MOUNT_TABLE}"))?;
     let path = |field: &[u8]| PathBuf::from(OsString::from_vec(unescape(field)));
@@ -85,7 +100,14 @@ pub(super) fn mounts() -> Result<Vec<(PathBuf, PathBuf)>> {
         let fields: Vec<&[u8]> = line.split(|&byte| byte == b' ').collect();
         let dash = fields.iter().position(|field| *field == b"-")?;
         let ours = *fields.get(dash + 1)? == TYPE;
-        ours.then_some((path(fields.get(4)?), path(fields.get(dash + 2)?)))
+        let mount = || {
+            Some(Mount {
+                number: fields.get(2)?.to_vec(),
+                dir: path(fields.get(4)?),
+                source: path(fields.get(dash + 2)?),
+            })
+        };
+        if ours { mount() } else { None }
     });
     Ok(mounts.collect())
 }
