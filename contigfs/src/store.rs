@@ -180,6 +180,12 @@ pub trait BlockStore: Send + Sync {
     /// Capacity and use.
     fn space(&self) -> Space;
 
+    /// Tells the device what of the volume is free and has not been told yet, as `fstrim` asks. Returns bytes, when it is
+    /// done.
+    fn trim(&self) -> u64 {
+        0
+    }
+
     /// Makes the volume larger while it is in use: `bytes` of its device, or all that there are.
     ///
     /// # Errors
@@ -295,6 +301,10 @@ macro_rules! forward {
 
             fn mapped_count(&self, range: LbaRange) -> u64 {
                 (**self).mapped_count(range)
+            }
+
+            fn trim(&self) -> u64 {
+                (**self).trim()
             }
 
             fn grow(&self, bytes: Option<u64>) -> Result<Grown, GrowError> {

@@ -567,6 +567,19 @@ impl Ftl {
         self.core(port, |core, cx| core.resize(cx, device_grains, token))
     }
 
+    /// Begins to discard all free segments that have not been discarded since the volume was opened, whether or not
+    /// [`OpenOptions::discard`](crate::OpenOptions::discard) says so, unless only a few are free at all. Returns how many bytes
+    /// that are.
+    pub fn discard_free(&self) -> u64 {
+        let segment = u64::from(self.info.geometry.segment_grains) * GRAIN_BYTES as u64;
+        self.aside(|core, _| core.discard_free()) as u64 * segment
+    }
+
+    /// Whether something of what [`discard_free`](Self::discard_free) has begun waits for its turn.
+    pub fn is_discarding_free(&self) -> bool {
+        self.core(Shared::BACKGROUND, |core, _| core.discards_wanted() > 0)
+    }
+
     /// Grains of the smallest device that the volume can be shrunk to as it is now. All of the map must be in memory (see
     /// [`Ftl::load`]), else it may be too large.
     ///

@@ -94,6 +94,8 @@ pub(crate) struct Segment {
     pub(crate) draining: bool,
     /// Waits in `Segments::stale` to be discarded, once it is free.
     queued: bool,
+    /// It has been discarded while the volume was open, and not written since.
+    discarded: bool,
     /// Times this life could not be collected.
     pub(crate) failures: u8,
     /// May not be filed as it is now.
@@ -322,6 +324,23 @@ impl Segments {
         None
     }
 
+    /// All free segments that are not known to be discarded wait for it from now on, the one that is opened next first; how
+    /// many that are.
+    pub(crate) fn want_discard(&mut self) -> usize {
+        for id in std::mem::take(&mut self.stale) {
+            self.get_mut(id).queued = false;
+        }
+        let free = self.free.iter().flat_map(|free| free.iter().rev());
+        self.stale = free
+            .copied()
+            .filter(|&id| !self.get(id).discarded)
+            .collect();
+        for index in 0..self.stale.len() {
+            self.get_mut(self.stale[index]).queued = true;
+        }
+        self.stale.len()
+    }
+
     pub(crate) fn is_discarding(&self) -> bool {
         self.discarding
     }
@@ -340,6 +359,7 @@ impl Segments {
             return;
         }
         segment.usage = SegmentUse::Free;
+        segment.discarded = true;
         self.free[self.places.device_of_segment(id)].push_back(id);
     }
 
@@ -448,6 +468,7 @@ impl Segments {
         segment.failures = 0;
         segment.opened_at = now;
         segment.opened += 1;
+        segment.discarded = false;
         segment.stream = stream;
         segment.draining = false;
         self.open[stream.index()] = (Some(id), now);
@@ -686,6 +707,7 @@ impl Segment {
         opened_at: 0,
         draining: false,
         queued: false,
+        discarded: false,
         failures: 0,
         changed: false,
     };

@@ -2,14 +2,17 @@
 
 mod common;
 
-use std::fs::{self, OpenOptions};
-use std::io::Write;
+use std::fs::{self, File, OpenOptions};
+use std::io::{Error, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
+use std::time::{Duration, Instant};
 
-use common::{Image, can_mount, can_serve};
+use common::{Image, can_mount, can_serve, good};
 use tools::control::{FLAG_TRUNCATE, Op, Request};
 
 fn run(program: &str, arguments: &[&Path]) {
@@ -154,4 +157,54 @@ fn sizes_that_a_peer_made_are_seen() {
     });
     drop(session);
     assert!(target.stop().success());
+}
+
+/// `fstrim`, for a volume that does not discard by itself: the device is told of what is free, once, and files stay as they are.
+#[test]
+fn trimming_gives_space_back() {
+    const MIB: usize = 1 << 20;
+    if !can_serve() || !can_mount() {
+        return;
+    }
+    let image = Image::new("256MiB");
+    let dir = image.beside("mnt");
+    fs::create_dir(&dir).unwrap();
+    let target = image.serve(&["--mount", dir.to_str().unwrap(), "-o", "nodiscard"]);
+    let content =
+        |seed: usize| -> Vec<u8> { (0..64 * MIB).map(|at| (at * seed >> 7) as u8).collect() };
+    fs::write(dir.join("kept"), content(3)).unwrap();
+    fs::write(dir.join("gone"), content(5)).unwrap();
+    let opened = File::open(&dir).unwrap();
+    File::open(dir.join("gone")).unwrap().sync_all().unwrap();
+    File::open(dir.join("kept")).unwrap().sync_all().unwrap();
+    let stored = || fs::metadata(image.path()).unwrap().blocks() * 512;
+    let before = stored();
+    assert!(before > 128 * MIB as u64, "{before}");
+    let trim = || {
+        // `struct fstrim_range`: start, len, minlen.
+        let mut range = [0, u64::MAX, 0];
+        // SAFETY: `FITRIM` reads and writes 24 bytes, which `range` has; the descriptor is open.
+        let done = unsafe { libc::ioctl(opened.as_raw_fd(), 0xc018_5879, range.as_mut_ptr()) };
+        assert_eq!(done, 0, "{}", Error::last_os_error());
+        range[1]
+    };
+    // What was never written is told of as well, the first time.
+    assert!(trim() > 64 * MIB as u64);
+    assert_eq!(trim(), 0, "it has been told");
+    fs::remove_file(dir.join("gone")).unwrap();
+    let start = Instant::now();
+    // Segments become free with the header behind the one that emptied them.
+    while stored() > before - 60 * MIB as u64 {
+        trim();
+        assert!(
+            start.elapsed() < Duration::from_secs(60),
+            "{} of {before}",
+            stored()
+        );
+        thread::sleep(Duration::from_millis(20));
+    }
+    assert!(fs::read(dir.join("kept")).unwrap() == content(3));
+    drop(opened);
+    assert!(target.stop().success());
+    good(&["fsck".as_ref(), image.path().as_os_str()]);
 }

@@ -145,6 +145,8 @@ pub(crate) struct Core {
     collector: Collector,
     /// The user stream wants a segment and may not open one.
     space_wanted: bool,
+    /// Segments that are still to be discarded because somebody asked for it.
+    discards_wanted: usize,
     flush_wanted: HeaderNo,
     pub(crate) media_faults: MediaFaults,
     loss: Loss,
@@ -236,6 +238,7 @@ impl Core {
             placement,
             collector: Collector::default(),
             space_wanted: false,
+            discards_wanted: 0,
             flush_wanted: HeaderNo(0),
             media_faults: MediaFaults::default(),
             loss,

@@ -4,6 +4,8 @@
 use std::fs::File;
 use std::io;
 use std::sync::{Arc, Weak};
+use std::thread;
+use std::time::Duration;
 
 use contigfs::{BlockStore, ByteAddr, GrowError, Grown, ShareError, StoreError, share_on};
 use ftl::device::file::{EnlargeError, enlarge};
@@ -19,6 +21,9 @@ use super::readahead::Readahead;
 use super::regions::Regions;
 use super::share::Shares;
 use crate::reactor::Inbox;
+
+/// Time between two looks at how far the devices are.
+const TRIM_TICK: Duration = Duration::from_millis(2);
 
 /// The volume, for the threads of FUSE and of the control protocol.
 #[derive(Clone, Debug)]
@@ -407,6 +412,14 @@ impl BlockStore for TargetStore {
 
     fn snapshot_host(&self) -> Option<&dyn Host> {
         Some(self)
+    }
+
+    fn trim(&self) -> u64 {
+        let bytes = self.ftl.discard_free();
+        while self.ftl.is_discarding_free() {
+            thread::sleep(TRIM_TICK);
+        }
+        bytes
     }
 
     fn grow(&self, bytes: Option<u64>) -> Result<Grown, GrowError> {

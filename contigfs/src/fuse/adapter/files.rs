@@ -319,7 +319,10 @@ impl<S: BlockStore + 'static> Adapter<S> {
             self.fs.statfs().grains * ftl::GRAIN_BYTES as u64,
         );
         let answer = match what.cmd {
-            ioctl::FITRIM => ioctl::trim(uid, bytes, argument).map(Vec::from),
+            ioctl::FITRIM => {
+                self.trim(uid, bytes, argument, reply);
+                return Ok(());
+            }
             // The kernel asks about a mount only those requests that it knows.
             ioctl::QUOTA | ioctl::GROW if self.read_only && changes(what.cmd, argument) => {
                 Err(libc::EROFS)
@@ -337,6 +340,20 @@ impl<S: BlockStore + 'static> Adapter<S> {
         };
         answer_ioctl(reply, answer);
         Ok(())
+    }
+
+    /// Devices take their time, so this waits for them on a thread of its own, as changes of limits do.
+    fn trim(&self, uid: u32, bytes: u64, argument: &[u8], reply: Reply) {
+        let (fs, argument, read_only) = (Arc::clone(&self.fs), argument.to_vec(), self.read_only);
+        let discard = move || if read_only { 0 } else { fs.store().trim() };
+        let work = move || {
+            let answer = ioctl::trim(uid, bytes, &argument, discard);
+            answer_ioctl(reply, answer.map(Vec::from));
+        };
+        let started = Builder::new().name("trim".to_owned()).spawn(work);
+        if let Err(error) = started {
+            tracing::error!(%error, "no thread to trim");
+        }
     }
 
     /// A tree is gone through on a thread of its own: those that serve requests are few. The file system lets only one
