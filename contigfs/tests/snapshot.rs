@@ -557,3 +557,74 @@ fn a_relocation_without_space() {
     assert_eq!(fs.write(file, behind, &[7; 4096], how), Ok(4096));
     assert_ne!(fs.file_extent(file).unwrap().range, before.range);
 }
+
+/// Fills the volume with one more file.
+fn fill(fs: &Fs<Store>, label: &str) {
+    let made = fs.create(ROOT, name(label), &NewNode::file());
+    let ino = made.unwrap().ino;
+    let mut at = 0;
+    while let Ok(4096) = fs.write(ino, at, &[9; 4096], WriteOptions::default()) {
+        at += 4096;
+    }
+}
+
+/// I17: what is new, be it data or names, leaves the space that deleting takes; and what is reserved already is reserved again
+/// on a full volume.
+#[test]
+fn new_names_leave_room_for_deleting() {
+    const OLD: usize = 200;
+    let volume = Arc::new(open(formatted(16 << 20)));
+    let fs = Arc::new(Fs::mount(Arc::clone(&volume)).unwrap());
+    let label = |n: usize| format!("old{n}");
+    for n in 0..OLD {
+        fs.create(ROOT, name(&label(n)), &NewNode::file()).unwrap();
+    }
+    let made = fs.create(ROOT, name("dir"), &NewNode::directory());
+    let dir = made.unwrap().ino;
+    fs.make_snapshot(b"s").unwrap();
+    let made = fs.create(ROOT, name("reserved"), &NewNode::file());
+    let reserved = made.unwrap().ino;
+    let allocate = || {
+        let mode = FallocMode::Allocate { keep_size: false };
+        fs.fallocate(reserved, 0, 10 * 4096, mode)
+    };
+    allocate().unwrap();
+    fill(&fs, "filler");
+    let long = "n".repeat(200);
+    let new = |n: usize| fs.create(dir, name(&format!("{n}{long}")), &NewNode::file());
+    let refused = (0..).find_map(|n| new(n).err());
+    assert_eq!(refused, Some(FsError::NoSpace));
+    for n in 0..OLD {
+        assert_eq!(fs.unlink(ROOT, name(&label(n))), Ok(()), "{n}");
+    }
+    assert_eq!(allocate(), Ok(()));
+}
+
+/// I17: no snapshot is made that would leave no room for deleting.
+#[test]
+fn none_without_room_for_deleting() {
+    let volume = Arc::new(open(formatted(16 << 20)));
+    let fs = Arc::new(Fs::mount(Arc::clone(&volume)).unwrap());
+    let file = |label, grains: usize| {
+        let made = fs.create(ROOT, name(label), &NewNode::file());
+        let bytes = vec![1; grains * 4096];
+        let written = fs.write(made.unwrap().ino, 0, &bytes, WriteOptions::default());
+        assert_eq!(written, Ok(bytes.len()));
+    };
+    file("small", 2);
+    file("larger", 100);
+    fill(&fs, "filler");
+    for label in ["small", "larger"] {
+        let made = fs.make_snapshot(b"s").map(drop);
+        assert_eq!(made, Err(FsError::NoSpace), "before {label} is gone");
+        assert!(fs.snapshots().is_empty());
+        fs.unlink(ROOT, name(label)).unwrap();
+    }
+    fs.make_snapshot(b"s").unwrap();
+    fill(&fs, "more");
+    let another = fs.make_snapshot(b"t").map(drop);
+    assert!(matches!(another, Ok(()) | Err(FsError::NoSpace)));
+    for label in ["more", "filler"] {
+        assert_eq!(fs.unlink(ROOT, name(label)), Ok(()), "{label}");
+    }
+}
