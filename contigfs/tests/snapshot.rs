@@ -628,3 +628,78 @@ fn none_without_room_for_deleting() {
         assert_eq!(fs.unlink(ROOT, name(label)), Ok(()), "{label}");
     }
 }
+
+/// What takes away a file in many pieces, of which a snapshot shares some.
+const ENDS: [&str; 6] = ["unlink", "close", "rename", "truncate", "punch", "crash"];
+
+/// I17: on a full volume a file is freed, cut and punched of which a snapshot shares every other grain; the snapshot stays what
+/// it was, and in the end nothing is left of both.
+#[test]
+fn what_is_shared_in_pieces_can_be_freed() {
+    const GRAINS: u64 = 800;
+    let how = WriteOptions::default();
+    for end in ENDS {
+        let volume = Arc::new(open(formatted(16 << 20)));
+        let fs = Arc::new(Fs::mount(Arc::clone(&volume)).unwrap());
+        let make = |label| fs.create(ROOT, name(label), &NewNode::file()).unwrap().ino;
+        let file = make("file");
+        let other = make("other");
+        fs.write(other, 0, &[3; 4096], how).unwrap();
+        for grain in 0..GRAINS {
+            fs.write(file, grain * 4096, &[grain as u8; 4096], how)
+                .unwrap();
+        }
+        fs.sync_all().unwrap();
+        fs.make_snapshot(b"s").unwrap();
+        let before = shown(&fs, b"s");
+        for grain in (0..GRAINS).step_by(2) {
+            fs.write(file, grain * 4096, &[0xee; 4096], how).unwrap();
+        }
+        fs.sync_all().unwrap();
+        fill(&fs, "filler");
+        let full = volume.space().mapped;
+        let done = match end {
+            "unlink" => fs.unlink(ROOT, name("file")),
+            "close" | "crash" => {
+                fs.open(file).unwrap();
+                let unlinked = fs.unlink(ROOT, name("file"));
+                match end {
+                    "close" => unlinked.and(fs.close(file)),
+                    _ => unlinked,
+                }
+            }
+            "rename" => {
+                let replace = RenameMode::Replace;
+                fs.rename(ROOT, name("other"), ROOT, name("file"), replace)
+            }
+            "truncate" => {
+                let size = Some(4096);
+                let cut = SetAttr {
+                    size,
+                    ..SetAttr::default()
+                };
+                fs.set_attr(file, &cut).map(drop)
+            }
+            _ => fs.fallocate(file, 4096, GRAINS * 4096, FallocMode::PunchHole),
+        };
+        assert_eq!(done, Ok(()), "{end}");
+        let fs = match end {
+            "crash" => {
+                drop(fs);
+                Arc::new(Fs::mount(Arc::clone(&volume)).unwrap())
+            }
+            _ => fs,
+        };
+        // What was written since the snapshot is free.
+        let freed = full - volume.space().mapped;
+        assert!(freed > GRAINS / 2 - 70, "{end}: {freed}");
+        assert_eq!(shown(&fs, b"s"), before, "{end}");
+        let report = check_with_data(&*volume);
+        assert!(report.is_clean(), "{end}: {:#?}", report.problems);
+        fs.delete_snapshot(b"s").unwrap();
+        while fs.sweep_snapshots().unwrap() {}
+        fs.unlink(ROOT, name("filler")).unwrap();
+        let left = volume.space().mapped;
+        assert!(left < 30, "{end}: {left}");
+    }
+}
