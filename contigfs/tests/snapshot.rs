@@ -590,6 +590,8 @@ fn new_names_leave_room_for_deleting() {
     };
     allocate().unwrap();
     fill(&fs, "filler");
+    let full = fs.statfs();
+    assert!(full.grains_available == 0 && full.grains_free > 0);
     let long = "n".repeat(200);
     let new = |n: usize| fs.create(dir, name(&format!("{n}{long}")), &NewNode::file());
     let refused = (0..).find_map(|n| new(n).err());

@@ -32,7 +32,7 @@ impl<S: BlockStore> Fs<S> {
     ///
     /// # Errors
     /// [`FsError::Exists`], [`FsError::Invalid`] for a name that can not be, [`FsError::TooManySnapshots`],
-    /// [`FsError::NotSupported`] if the store has none.
+    /// [`FsError::NoSpace`] if too little would be left to delete anything, [`FsError::NotSupported`] if the store has none.
     pub fn make_snapshot(&self, name: &[u8]) -> Result<Snapshot, FsError> {
         let host = self.snapshot_host()?;
         self.use_feature(Features::SNAPSHOTS)?;

@@ -149,6 +149,12 @@ impl Core {
         (self.geometry.capacity_grains / HELD_BACK_ONE_IN).min(HELD_BACK_MAX)
     }
 
+    /// Grains that something new can have.
+    pub(crate) fn available(&self) -> u64 {
+        let taken = self.mapped_now() + self.held_back();
+        self.capacity_now().saturating_sub(taken)
+    }
+
     /// Whoever asks waits until the grain is kept.
     pub(super) fn wait_for_keeping(&mut self, waiter: Waiter) {
         let wish = match waiter.kind {
