@@ -444,9 +444,11 @@ impl BlockStore for MemStore {
 
     fn space(&self) -> Space {
         let state = self.lock();
+        let mapped = state.grains.len() as u64;
         Space {
             capacity: state.capacity,
-            mapped: state.grains.len() as u64,
+            mapped,
+            available: state.capacity.saturating_sub(mapped),
         }
     }
 

@@ -14,10 +14,10 @@ use std::time::{Duration, Instant};
 use contigfs::fuse::{
     CacheListener, MountOptions, Mounted, PageCache, Window, available, mount_with_cache,
 };
-use contigfs::{Fs, InodeNo, MemStore, WriteOptions};
+use contigfs::{FallocMode, Fs, InodeNo, MemStore, NewNode, WriteOptions};
 use memmap2::{MmapOptions, MmapRaw};
-use support::fresh;
 use support::mounted::skip;
+use support::{fresh, name};
 use tempfile::TempDir;
 
 const PAGE: u64 = 4096;
@@ -185,4 +185,28 @@ fn stores_of_mappings_are_data() {
     assert!(seek(1 << 19, libc::SEEK_HOLE) > 1 << 19);
     assert_eq!(seek(1 << 20, libc::SEEK_DATA), -1);
     mapped.flush().unwrap();
+}
+
+/// `msync` says that stores did not all find space, also if some of those that are written back together did.
+#[test]
+fn stores_that_do_not_fit() {
+    const PAGES: u64 = 64;
+    let Some(beside) = Beside::new() else {
+        return;
+    };
+    let file = open(&beside.dir.path().join("f"));
+    file.set_len(PAGES * PAGE).unwrap();
+    let fs = &beside.fs;
+    let filler = fs.create(InodeNo::ROOT, name("filler"), &NewNode::file());
+    let all_but = (fs.statfs().grains_free - PAGES / 2) * PAGE;
+    let allocate = FallocMode::Allocate { keep_size: false };
+    fs.fallocate(filler.unwrap().ino, 0, all_but, allocate)
+        .unwrap();
+    let mapped = map(&file);
+    for page in 0..PAGES {
+        store(&mapped, (page * PAGE) as usize, 1 + page);
+    }
+    let refused = mapped.flush().expect_err("half of it does not fit");
+    assert_eq!(refused.raw_os_error(), Some(libc::ENOSPC));
+    assert_eq!(fs.statfs().grains_free, 0);
 }

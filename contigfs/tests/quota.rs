@@ -12,6 +12,7 @@ use contigfs::{
 };
 use ftl::{AtomicBatch, Lba, LbaRange};
 use harness::quota::Quotas;
+use support::records::TABLES;
 use support::{Dice, assert_clean, fresh, fresh_with, name, tight};
 
 const GRAIN: usize = 4096;
@@ -375,6 +376,35 @@ fn damage() {
     assert_eq!(fs.write(f, 0, &data, Default::default()), Ok(2 * GRAIN));
     let all = LbaRange::new(Lba(1 << 20), 1024);
     assert_eq!(store.mapped_count(all), 1, "{:?}", StoreError::Quota);
+}
+
+/// Records and directories that can not be read stay where they are charged; the rest of the tree gets and loses its limits.
+#[test]
+fn a_tree_with_damage() {
+    let (store, fs) = fresh(10_000);
+    let top = dir(&fs, ROOT, "top");
+    let unread = dir(&fs, top, "unread");
+    let before = store.mapped();
+    file(&fs, unread, "in it");
+    let entries = |lba: &Lba| lba.0 > 1 << 32 && !before.contains(lba);
+    let entries = store.mapped().into_iter().find(entries);
+    let files: Vec<InodeNo> = (0..100)
+        .map(|n| file(&fs, top, &format!("file {n}")))
+        .collect();
+    drop(fs);
+    let records = TABLES[1].offset(files[50].0 / 32);
+    store.damage(records);
+    store.damage(entries.unwrap());
+    let fs = Fs::mount(Arc::clone(&store)).unwrap();
+    let is_bad = |ino: InodeNo| TABLES[1].offset(ino.0 / 32) == records;
+    let set = fs.set_quota(top, grains(1000), None).unwrap();
+    for &ino in files.iter().filter(|&&ino| !is_bad(ino)) {
+        assert_eq!(fs.project(ino), Ok(Some(set.project)), "{ino}");
+    }
+    fs.remove_quota(top).unwrap();
+    for &ino in files.iter().filter(|&&ino| !is_bad(ino)) {
+        assert_eq!(fs.project(ino), Ok(None), "{ino}");
+    }
 }
 
 /// Everything below a directory, with it.

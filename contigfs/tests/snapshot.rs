@@ -557,3 +557,151 @@ fn a_relocation_without_space() {
     assert_eq!(fs.write(file, behind, &[7; 4096], how), Ok(4096));
     assert_ne!(fs.file_extent(file).unwrap().range, before.range);
 }
+
+/// Fills the volume with one more file.
+fn fill(fs: &Fs<Store>, label: &str) {
+    let made = fs.create(ROOT, name(label), &NewNode::file());
+    let ino = made.unwrap().ino;
+    let mut at = 0;
+    while let Ok(4096) = fs.write(ino, at, &[9; 4096], WriteOptions::default()) {
+        at += 4096;
+    }
+}
+
+/// I17: what is new, be it data or names, leaves the space that deleting takes; and what is reserved already is reserved again
+/// on a full volume.
+#[test]
+fn new_names_leave_room_for_deleting() {
+    const OLD: usize = 200;
+    let volume = Arc::new(open(formatted(16 << 20)));
+    let fs = Arc::new(Fs::mount(Arc::clone(&volume)).unwrap());
+    let label = |n: usize| format!("old{n}");
+    for n in 0..OLD {
+        fs.create(ROOT, name(&label(n)), &NewNode::file()).unwrap();
+    }
+    let made = fs.create(ROOT, name("dir"), &NewNode::directory());
+    let dir = made.unwrap().ino;
+    fs.make_snapshot(b"s").unwrap();
+    let made = fs.create(ROOT, name("reserved"), &NewNode::file());
+    let reserved = made.unwrap().ino;
+    let allocate = || {
+        let mode = FallocMode::Allocate { keep_size: false };
+        fs.fallocate(reserved, 0, 10 * 4096, mode)
+    };
+    allocate().unwrap();
+    fill(&fs, "filler");
+    let full = fs.statfs();
+    assert!(full.grains_available == 0 && full.grains_free > 0);
+    let long = "n".repeat(200);
+    let new = |n: usize| fs.create(dir, name(&format!("{n}{long}")), &NewNode::file());
+    let refused = (0..).find_map(|n| new(n).err());
+    assert_eq!(refused, Some(FsError::NoSpace));
+    for n in 0..OLD {
+        assert_eq!(fs.unlink(ROOT, name(&label(n))), Ok(()), "{n}");
+    }
+    assert_eq!(allocate(), Ok(()));
+}
+
+/// I17: no snapshot is made that would leave no room for deleting.
+#[test]
+fn none_without_room_for_deleting() {
+    let volume = Arc::new(open(formatted(16 << 20)));
+    let fs = Arc::new(Fs::mount(Arc::clone(&volume)).unwrap());
+    let file = |label, grains: usize| {
+        let made = fs.create(ROOT, name(label), &NewNode::file());
+        let bytes = vec![1; grains * 4096];
+        let written = fs.write(made.unwrap().ino, 0, &bytes, WriteOptions::default());
+        assert_eq!(written, Ok(bytes.len()));
+    };
+    file("small", 2);
+    file("larger", 100);
+    fill(&fs, "filler");
+    for label in ["small", "larger"] {
+        let made = fs.make_snapshot(b"s").map(drop);
+        assert_eq!(made, Err(FsError::NoSpace), "before {label} is gone");
+        assert!(fs.snapshots().is_empty());
+        fs.unlink(ROOT, name(label)).unwrap();
+    }
+    fs.make_snapshot(b"s").unwrap();
+    fill(&fs, "more");
+    let another = fs.make_snapshot(b"t").map(drop);
+    assert!(matches!(another, Ok(()) | Err(FsError::NoSpace)));
+    for label in ["more", "filler"] {
+        assert_eq!(fs.unlink(ROOT, name(label)), Ok(()), "{label}");
+    }
+}
+
+/// What takes away a file in many pieces, of which a snapshot shares some.
+const ENDS: [&str; 6] = ["unlink", "close", "rename", "truncate", "punch", "crash"];
+
+/// I17: on a full volume a file is freed, cut and punched of which a snapshot shares every other grain; the snapshot stays what
+/// it was, and in the end nothing is left of both.
+#[test]
+fn what_is_shared_in_pieces_can_be_freed() {
+    const GRAINS: u64 = 800;
+    let how = WriteOptions::default();
+    for end in ENDS {
+        let volume = Arc::new(open(formatted(16 << 20)));
+        let fs = Arc::new(Fs::mount(Arc::clone(&volume)).unwrap());
+        let make = |label| fs.create(ROOT, name(label), &NewNode::file()).unwrap().ino;
+        let file = make("file");
+        let other = make("other");
+        fs.write(other, 0, &[3; 4096], how).unwrap();
+        for grain in 0..GRAINS {
+            fs.write(file, grain * 4096, &[grain as u8; 4096], how)
+                .unwrap();
+        }
+        fs.sync_all().unwrap();
+        fs.make_snapshot(b"s").unwrap();
+        let before = shown(&fs, b"s");
+        for grain in (0..GRAINS).step_by(2) {
+            fs.write(file, grain * 4096, &[0xee; 4096], how).unwrap();
+        }
+        fs.sync_all().unwrap();
+        fill(&fs, "filler");
+        let full = volume.space().mapped;
+        let done = match end {
+            "unlink" => fs.unlink(ROOT, name("file")),
+            "close" | "crash" => {
+                fs.open(file).unwrap();
+                let unlinked = fs.unlink(ROOT, name("file"));
+                match end {
+                    "close" => unlinked.and(fs.close(file)),
+                    _ => unlinked,
+                }
+            }
+            "rename" => {
+                let replace = RenameMode::Replace;
+                fs.rename(ROOT, name("other"), ROOT, name("file"), replace)
+            }
+            "truncate" => {
+                let size = Some(4096);
+                let cut = SetAttr {
+                    size,
+                    ..SetAttr::default()
+                };
+                fs.set_attr(file, &cut).map(drop)
+            }
+            _ => fs.fallocate(file, 4096, GRAINS * 4096, FallocMode::PunchHole),
+        };
+        assert_eq!(done, Ok(()), "{end}");
+        let fs = match end {
+            "crash" => {
+                drop(fs);
+                Arc::new(Fs::mount(Arc::clone(&volume)).unwrap())
+            }
+            _ => fs,
+        };
+        // What was written since the snapshot is free.
+        let freed = full - volume.space().mapped;
+        assert!(freed > GRAINS / 2 - 70, "{end}: {freed}");
+        assert_eq!(shown(&fs, b"s"), before, "{end}");
+        let report = check_with_data(&*volume);
+        assert!(report.is_clean(), "{end}: {:#?}", report.problems);
+        fs.delete_snapshot(b"s").unwrap();
+        while fs.sweep_snapshots().unwrap() {}
+        fs.unlink(ROOT, name("filler")).unwrap();
+        let left = volume.space().mapped;
+        assert!(left < 30, "{end}: {left}");
+    }
+}

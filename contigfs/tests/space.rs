@@ -1,8 +1,14 @@
 //! "ENOSPC is exact, and deletion always works": fill to the last grain, fail without a trace, delete, get all back.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+
 use contigfs::{
-    FallocMode, FileKind, FsError, InodeNo, NewNode, RenameMode, SetAttr, StoreError, WriteOptions,
+    BlockStore, ByteAddr, FallocMode, FileKind, Fs, FsError, InodeNo, MemStore, NewNode,
+    RenameMode, SetAttr, StoreError, WriteOptions,
 };
+use ftl::{AtomicBatch, Lba, LbaRange, Space};
+use support::records::TABLES;
 use support::{Dice, assert_clean, content, fresh, name, names};
 
 const ROOT: InodeNo = InodeNo::ROOT;
@@ -300,4 +306,71 @@ fn observers_hear_first() {
         format!("{ino} is freed"),
     ];
     assert_eq!(*heard.lock().unwrap(), expected);
+}
+
+/// A store in which a grain can not be read any more, and so not be patched.
+struct Worn {
+    store: Arc<MemStore>,
+    lba: Lba,
+    is_worn: AtomicBool,
+}
+
+impl BlockStore for Worn {
+    fn read(&self, at: ByteAddr, buf: &mut [u8]) -> Result<(), StoreError> {
+        self.store.read(at, buf)
+    }
+
+    fn write(&self, at: ByteAddr, data: &[u8]) -> Result<(), StoreError> {
+        self.store.write(at, data)
+    }
+
+    fn commit(&self, batch: AtomicBatch) -> Result<(), StoreError> {
+        let lba = self.lba;
+        match self.is_worn.load(SeqCst) && batch.patches.iter().any(|patch| patch.0 == lba) {
+            true => Err(StoreError::Damaged { lba }),
+            false => self.store.commit(batch),
+        }
+    }
+
+    fn sync(&self, range: LbaRange) -> Result<(), StoreError> {
+        self.store.sync(range)
+    }
+
+    fn next_mapped(&self, range: LbaRange) -> Option<Lba> {
+        self.store.next_mapped(range)
+    }
+
+    fn space(&self) -> Space {
+        self.store.space()
+    }
+}
+
+/// A record that can not be written keeps no other from the media, and is the business of nobody but who syncs.
+#[test]
+fn a_record_that_can_not_be_written() {
+    const FILES: u64 = 6000;
+    let (store, fs) = fresh(100_000);
+    let label = |n: u64| format!("f{n}");
+    let make = |n| fs.create(ROOT, name(&label(n)), &NewNode::file()).unwrap();
+    let inos: Vec<InodeNo> = (0..FILES).map(|n| make(n).ino).collect();
+    drop(fs);
+    let lba = TABLES[1].offset(inos[100].0 / 32);
+    let worn = Arc::new(Worn {
+        store: Arc::clone(&store),
+        lba,
+        is_worn: AtomicBool::new(false),
+    });
+    let fs = Fs::mount(Arc::clone(&worn)).unwrap();
+    inos.iter().for_each(|&ino| fs.open(ino).unwrap());
+    worn.is_worn.store(true, SeqCst);
+    let damaged = Err(FsError::Store(StoreError::Damaged { lba }));
+    for &ino in &inos {
+        assert_eq!(fs.write(ino, 0, b"x", WriteOptions::default()), Ok(1));
+    }
+    assert_eq!(fs.sync_all(), damaged);
+    let fs = Fs::mount(Arc::new(store.after_power_cut(|_| 0))).unwrap();
+    for (n, ino) in (0..).zip(inos) {
+        let size = fs.lookup(ROOT, name(&label(n))).unwrap().size;
+        assert_eq!(size == 1, TABLES[1].offset(ino.0 / 32) != lba, "{ino}");
+    }
 }

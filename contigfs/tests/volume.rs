@@ -399,3 +399,30 @@ fn headers(device: &mut MemDevice) -> Vec<(Pba, HeaderNo)> {
     all.sort_by_key(|&(_, no)| no);
     all
 }
+
+/// On the smallest volumes, too, whose batches hold few grains, an orderly end writes the sizes of all files.
+#[test]
+fn sizes_of_many_files_on_a_small_volume() {
+    const FILES: usize = 800;
+    let mut device = MemDevice::new(4 << 20).unwrap();
+    ftl::Ftl::format(&mut device, &ftl::FormatOptions::default()).unwrap();
+    let volume = Arc::new(open(device));
+    Fs::format(&volume, &FormatOptions::default()).unwrap();
+    let fs = Fs::mount(Arc::clone(&volume)).unwrap();
+    let label = |n: usize| format!("f{n}");
+    let make = |n| fs.create(ROOT, name(&label(n)), &NewNode::file()).unwrap();
+    let inos: Vec<InodeNo> = (0..FILES).map(|n| make(n).ino).collect();
+    fs.sync_all().unwrap();
+    // Of each grain of records one.
+    let few = || (0..FILES).step_by(32);
+    for n in few() {
+        let written = fs.write(inos[n], 0, b"x", WriteOptions::default());
+        assert_eq!(written, Ok(1));
+    }
+    assert_eq!(fs.sync_all(), Ok(()));
+    drop(fs);
+    let fs = Fs::mount(volume).unwrap();
+    for n in few() {
+        assert_eq!(fs.lookup(ROOT, name(&label(n))).unwrap().size, 1, "{n}");
+    }
+}

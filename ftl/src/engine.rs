@@ -515,6 +515,7 @@ impl Ftl {
         self.core(Shared::BACKGROUND, |core, _| Space {
             capacity: core.geometry().capacity_grains,
             mapped: core.mapped(),
+            available: core.available(),
         })
     }
 

@@ -20,6 +20,8 @@ pub struct StatFs {
     pub grains: u64,
     /// Grains that are not mapped.
     pub grains_free: u64,
+    /// Those of them that can be had.
+    pub grains_available: u64,
     /// Inodes in use.
     pub inodes: u64,
     /// Inodes that could still be made; an estimate, since they share the space with data.
@@ -103,7 +105,7 @@ impl<S: BlockStore> Fs<S> {
         let inode = self.inode(ino)?;
         let held = self.attr_of(&inode).grains;
         let space = self.store.space();
-        let free = (space.capacity + held).saturating_sub(space.mapped);
+        let free = space.available + held;
         let project = inode.state().record.project;
         let room = project.and_then(|project| self.room_of_project(project, held));
         Ok(match room {
@@ -132,8 +134,10 @@ impl<S: BlockStore> Fs<S> {
         StatFs {
             grains: space.capacity,
             grains_free,
+            grains_available: space.available,
             inodes,
-            inodes_free: (grains_free.saturating_mul(INODES_PER_GRAIN)).min(INODES_MAX - inodes),
+            inodes_free: (space.available.saturating_mul(INODES_PER_GRAIN))
+                .min(INODES_MAX - inodes),
             name_max: NAME_MAX as u32,
         }
     }

@@ -272,9 +272,10 @@ impl Cache {
 }
 
 impl State {
-    /// Whether nothing is lost when memory forgets the inode.
+    /// Whether nothing is lost when memory forgets the inode. One without names waits to be freed.
     fn idle(&self) -> bool {
-        !self.dirty() && !self.dead && self.opens == 0 && self.lookups == 0 && self.holds == 0
+        let in_use = self.opens > 0 || self.lookups > 0 || self.holds > 0;
+        !self.dirty() && !self.dead && !self.record.orphan && !in_use
     }
 }
 

@@ -83,7 +83,7 @@ impl<S: BlockStore> Fs<S> {
         let inode = self.inode(ino)?;
         let n = self.read_inode(&inode, offset, buf, options)?;
         if n > 0 && !options.keep_atime {
-            self.note_read(&inode)?;
+            self.note_read(&inode);
         }
         Ok(n)
     }
@@ -134,9 +134,9 @@ impl<S: BlockStore> Fs<S> {
     }
 
     /// The access time after a read.
-    pub(super) fn note_read(&self, inode: &Inode) -> Result<(), FsError> {
+    pub(super) fn note_read(&self, inode: &Inode) {
         let became_dirty = self.touch_atime(inode);
-        self.count_dirty(became_dirty)
+        self.count_dirty(became_dirty);
     }
 
     /// Writes at `offset`, making the file longer if need be. A short count means that the volume or the
@@ -181,7 +181,7 @@ impl<S: BlockStore> Fs<S> {
         let Attempt::Wrote(n) = attempt else {
             return Ok(None);
         };
-        self.note_write(&inode)?;
+        self.note_write(&inode);
         if options.durable {
             self.sync_bytes(&inode, offset, n as u64)?;
         }
@@ -269,7 +269,7 @@ impl<S: BlockStore> Fs<S> {
     }
 
     /// Times after a write.
-    pub(super) fn note_write(&self, inode: &Arc<Inode>) -> Result<(), FsError> {
+    pub(super) fn note_write(&self, inode: &Arc<Inode>) {
         let now = self.now();
         let became_dirty = {
             let mut state = inode.state();
@@ -280,15 +280,18 @@ impl<S: BlockStore> Fs<S> {
             state.grains = None;
             clean
         };
-        self.count_dirty(became_dirty)
+        self.count_dirty(became_dirty);
     }
 
-    /// Keeps the number of inodes that wait to be written bounded.
-    fn count_dirty(&self, became_dirty: bool) -> Result<(), FsError> {
-        if became_dirty && self.dirty.fetch_add(1, Ordering::Relaxed) >= DIRTY_MAX {
-            self.sync_all()?;
+    /// Keeps the number of inodes that wait to be written bounded. Whoever happens to be here has nothing to do with what can
+    /// not be written: `fsync` says that.
+    fn count_dirty(&self, became_dirty: bool) {
+        if became_dirty
+            && self.dirty.fetch_add(1, Ordering::Relaxed) >= DIRTY_MAX
+            && let Err(error) = self.sync_all()
+        {
+            tracing::warn!(%error, "not everything that waits to be written can be");
         }
-        Ok(())
     }
 
     /// Makes everything written to a file durable.
@@ -367,28 +370,42 @@ impl<S: BlockStore> Fs<S> {
     }
 
     /// Makes everything durable: data, sizes, times. For an orderly shutdown, and for `sync`.
+    ///
+    /// # Errors
+    /// The first; what is not concerned is durable all the same.
     pub fn sync_all(&self) -> Result<(), FsError> {
         self.dirty.store(0, Ordering::Relaxed);
-        self.find_all_stores()?;
+        let mut result = self.find_all_stores();
         let dirty = self.cache.dirty();
         let sizes: Vec<u64> = dirty.iter().map(|inode| inode.state().size).collect();
         self.store.sync(LbaRange::ALL)?;
         let mut dirty: Vec<_> = dirty.into_iter().zip(sizes).collect();
         dirty.sort_by_key(|(inode, _)| inode.ino);
         for group in dirty.chunks(RECORDS_PER_BATCH) {
-            let _changes = super::create::lock_changes(group.iter().map(|(inode, _)| inode));
-            let mut txn = Txn::default();
-            for (inode, synced) in group {
-                let state = *inode.state();
-                if state.dirty() {
-                    txn.edit(inode, |record| {
-                        record.size = (*synced).min(state.size).max(record.size.min(state.size))
-                    });
-                }
+            if self.write_records(group).is_ok() {
+                continue;
             }
-            self.commit_durably(txn)?;
+            // One that can not be written must not take the others with it.
+            for one in group.chunks(1) {
+                result = result.and(self.write_records(one));
+            }
         }
-        Ok(())
+        result
+    }
+
+    /// Writes the records of inodes, of which so many bytes are durable, in one batch.
+    fn write_records(&self, group: &[(Arc<Inode>, u64)]) -> Result<(), FsError> {
+        let _changes = super::create::lock_changes(group.iter().map(|(inode, _)| inode));
+        let mut txn = Txn::default();
+        for (inode, synced) in group {
+            let state = *inode.state();
+            if state.dirty() {
+                txn.edit(inode, |record| {
+                    record.size = (*synced).min(state.size).max(record.size.min(state.size))
+                });
+            }
+        }
+        self.commit_durably(txn)
     }
 
     /// Finds data or a hole at or behind `offset`.

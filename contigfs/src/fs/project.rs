@@ -435,6 +435,7 @@ impl<S: BlockStore> Fs<S> {
             let used = self.store.account(account(project)).used;
             stat.grains = grains(bytes).min(all.grains);
             stat.grains_free = stat.grains.saturating_sub(used).min(all.grains_free);
+            stat.grains_available = stat.grains_free.min(all.grains_available);
         }
         if let Some(most) = limits.inodes {
             stat.inodes = known.inodes;

@@ -11,7 +11,7 @@ use super::{Fs, Inode, Txn, lock};
 use crate::error::FsError;
 use crate::format::{Features, InodeRecord, PROJECT_BYTES, ProjectRecord, project_place};
 use crate::inode::{FileKind, InodeNo, Limits, ProjectId};
-use crate::store::BlockStore;
+use crate::store::{BlockStore, StoreError};
 
 /// Files that are given to a project by one batch.
 const GROUP: usize = 16;
@@ -233,6 +233,10 @@ impl<S: BlockStore> Fs<S> {
             let slots: Vec<_> = {
                 let content = match self.write_dir_index(&dir) {
                     Err(FsError::NotFound) => continue,
+                    Err(error) if is_damage(error) && dir.ino != top.ino => {
+                        tracing::warn!(%error, "a damaged directory stays where it is charged");
+                        continue;
+                    }
                     content => content?,
                 };
                 if dir.ino != top.ino {
@@ -253,7 +257,7 @@ impl<S: BlockStore> Fs<S> {
             for slot in slots {
                 let inode = match self.child(dir.ino, slot) {
                     Ok(inode) => inode,
-                    Err(error @ FsError::Corrupt(_)) => {
+                    Err(error) if is_damage(error) => {
                         tracing::warn!(%error, "a damaged file stays where it is charged");
                         continue;
                     }
@@ -273,4 +277,12 @@ impl<S: BlockStore> Fs<S> {
         }
         Ok(given)
     }
+}
+
+/// Whether something can not be read, and nothing else is concerned.
+const fn is_damage(error: FsError) -> bool {
+    matches!(
+        error,
+        FsError::Corrupt(_) | FsError::Store(StoreError::Damaged { .. })
+    )
 }

@@ -22,6 +22,8 @@ const PIECES_MAX: usize = 24;
 /// Grains from which on mapped ones that are to be trimmed are counted, and that many are left to the next batch: a store takes a
 /// batch in one go, grain by grain, and everybody waits meanwhile.
 const TRIMMED_MAX: u64 = 1 << 18;
+/// Grains that are trimmed without taking space, whatever is kept of them for snapshots.
+const KEPT_MAX: u64 = 32;
 /// Most grains of one trim where they are counted.
 const COUNTED_MAX: u64 = 1 << 16;
 
@@ -92,19 +94,50 @@ impl<S: BlockStore> Fs<S> {
 
     /// Trims a range at once, in as many batches as it takes.
     pub(super) fn trim_now(&self, range: LbaRange) -> Result<(), FsError> {
+        let mut most = u64::MAX;
         loop {
-            let trims = self.trims_of(range);
+            let trims = match most < TRIMMED_MAX {
+                true => self.trims_of_first(range, most),
+                false => self.trims_of(range),
+            };
             if trims.ranges.is_empty() {
                 return Ok(());
             }
-            self.store.commit(AtomicBatch {
+            let trimmed = self.store.commit(AtomicBatch {
                 trims: trims.ranges,
                 ..AtomicBatch::default()
-            })?;
+            });
+            match trimmed {
+                // What a snapshot shares of it lies in many pieces.
+                Err(StoreError::NoSpace) if most > KEPT_MAX => {
+                    most = KEPT_MAX;
+                    continue;
+                }
+                trimmed => trimmed?,
+            }
             if !trims.more {
                 return Ok(());
             }
+            most = most.saturating_mul(2);
         }
+    }
+
+    /// One trim for the first `most` mapped grains of a range.
+    fn trims_of_first(&self, range: LbaRange, most: u64) -> Trims {
+        let mut found: Option<LbaRange> = None;
+        let mut rest = range;
+        let mut more = true;
+        for _ in 0..most {
+            let Some(lba) = self.store.next_mapped(rest) else {
+                more = false;
+                break;
+            };
+            let start = found.map_or(lba, |found| found.start);
+            found = Some(LbaRange::new(start, lba.0 + 1 - start.0));
+            rest = LbaRange::new(lba.offset(1), range.end().0 - lba.0 - 1);
+        }
+        let ranges = found.into_iter().collect();
+        Trims { ranges, more }
     }
 
     /// Makes sure that the range of a file reaches `bytes`, relocating the file if it must. The caller holds `content`
@@ -175,30 +208,55 @@ impl<S: BlockStore> Fs<S> {
 
     /// Frees an inode with its data; `txn` may hold the change that takes its last name away. The caller holds its
     /// `content` and `change` exclusively and has marked it dead.
+    ///
+    /// More than a batch can trim goes first without a name, then piece by piece, then the rest: a crash in between leaves an
+    /// orphan, and so does an error.
     pub(super) fn free_with_data(&self, inode: &Arc<Inode>, mut txn: Txn) -> Result<(), FsError> {
-        let relocating = inode.state().record.relocation.is_some();
-        let range = inode.state().record.range;
-        if relocating {
+        let record = inode.state().record;
+        if record.relocation.is_some() {
             return Err(StoreError::Failed.into());
         }
         self.observe(|observer| observer.freed(inode.ino));
-        if let Some(range) = range
-            && !self.has_bug(Bug::DataUnfreed)
-        {
-            let mut trims = self.trims_of(range.lbas());
-            if trims.more {
-                // More than a batch can trim: first without a name, then piece by piece, then gone. A crash in between
-                // leaves an orphan.
-                txn.edit(inode, |record| {
-                    record.nlink = 0;
-                    record.orphan = true;
-                });
-                self.commit(std::mem::take(&mut txn))?;
-                self.trim_now(range.lbas())?;
-                trims = self.trims_of(range.lbas());
+        let range = record.range.filter(|_| !self.has_bug(Bug::DataUnfreed));
+        let Some(data) = range.map(Range::lbas) else {
+            return self.free_at_once(inode, txn, Vec::new());
+        };
+        let trims = self.trims_of(data);
+        if !trims.more {
+            match self.free_at_once(inode, txn.clone(), trims.ranges) {
+                // What has to be kept of it for a snapshot is more than there is space for.
+                Err(FsError::NoSpace) if self.store.next_mapped(data).is_some() => {}
+                result => return result,
             }
-            txn.batch.trims.extend(trims.ranges);
         }
+        let unhurried = txn.unhurried;
+        txn.edit(inode, |record| {
+            record.nlink = 0;
+            record.orphan = true;
+        });
+        self.commit(txn)?;
+        let freed = self.trim_now(data).and_then(|()| {
+            let rest = match unhurried {
+                true => Txn::unhurried(),
+                false => Txn::default(),
+            };
+            self.free_at_once(inode, rest, self.trims_of(data).ranges)
+        });
+        if let Err(error) = freed {
+            // Without its name it is, so whoever took that is not refused.
+            tracing::warn!(%error, ino = %inode.ino, "a file without names is not freed yet");
+            inode.state().dead = false;
+        }
+        Ok(())
+    }
+
+    fn free_at_once(
+        &self,
+        inode: &Arc<Inode>,
+        mut txn: Txn,
+        trims: Vec<LbaRange>,
+    ) -> Result<(), FsError> {
+        txn.batch.trims.extend(trims);
         if !self.has_bug(Bug::AttributesUnfreed) {
             self.trim_xattrs(inode.ino, &mut txn.batch);
         }

@@ -43,7 +43,7 @@ impl<S: BlockStore> Fs<S> {
         if dir.kind != FileKind::Directory {
             return Err(FsError::NotDirectory);
         }
-        self.note_read(&dir)?;
+        self.note_read(&dir);
         let parent = dir.state().record.parent.unwrap_or(ino);
         for (next, name, ino) in [(1, ".", ino), (2, "..", parent)] {
             let entry = DirEntry {

@@ -116,18 +116,17 @@ impl<S: BlockStore> Fs<S> {
             }
             _ => return Ok(()),
         };
-        match found {
-            0 => Ok(()),
-            _ => self.note_write(inode),
+        if found > 0 {
+            self.note_write(inode);
         }
+        Ok(())
     }
 
     /// The same for all files. What is not shared any more goes on leaving.
     pub(super) fn find_all_stores(&self) -> Result<(), FsError> {
         let files = lock(&self.shared).clone();
-        files
-            .iter()
-            .try_for_each(|inode| self.find_stores_in(inode))
+        let found = files.iter().map(|inode| self.find_stores_in(inode));
+        found.fold(Ok(()), Result::and)
     }
 
     /// Whether the pages of a file are shared. Meaningful while `content` is held.

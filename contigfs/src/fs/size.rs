@@ -35,6 +35,7 @@ impl<S: BlockStore> Fs<S> {
         // Also of what fails below, nothing behind the end stays shared.
         let _sharing = self.fit_sharing(inode);
         let mut txn = Txn::default();
+        let mut trims = Vec::new();
         let mut more = None;
         let mut smaller = None;
         let mut _shrinks = None;
@@ -52,9 +53,9 @@ impl<S: BlockStore> Fs<S> {
             self.share_less(inode, size);
             let kept = size.div_ceil(GRAIN);
             let behind = LbaRange::new(range.start.offset(kept), range.order.grains() - kept);
-            let trims = self.trims_of(behind);
-            more = trims.more.then_some(behind);
-            txn.batch.trims.extend(trims.ranges);
+            let found = self.trims_of(behind);
+            more = found.more.then_some(behind);
+            trims = found.ranges;
             if !self.has_bug(Bug::TruncationKeepsBytes) {
                 self.patch_zeros(&mut txn.batch, range, size, kept * GRAIN);
             }
@@ -64,13 +65,25 @@ impl<S: BlockStore> Fs<S> {
         }
         txn.edit(inode, |record| {
             record.size = size;
-            record.range = smaller.or(record.range);
             record.reserved &= size >= old;
             record.mtime = now;
             record.ctime = now;
         });
         also(&mut txn)?;
-        self.commit(txn)?;
+        let mut whole = txn.clone();
+        whole.batch.trims.extend(trims);
+        whole.edit(inode, |record| record.range = smaller.or(record.range));
+        match self.commit(whole) {
+            // More of what is behind has to be kept for a snapshot than there is space for: piece by piece, then.
+            Err(FsError::NoSpace) if size < old => {
+                let kept = size.div_ceil(GRAIN);
+                let grains = range.order.grains() - kept;
+                more = Some(LbaRange::new(range.start.offset(kept), grains));
+                smaller = None;
+                self.commit(txn)?;
+            }
+            result => result?,
+        }
         {
             let mut state = inode.state();
             state.size = size;
@@ -93,8 +106,12 @@ impl<S: BlockStore> Fs<S> {
             self.alloc().buddy.cut(range, smaller.order);
         }
         if let Some(behind) = more {
-            self.trim_now(behind)?;
-            inode.state().tail = Tail::Zeros;
+            match self.trim_now(behind) {
+                Ok(()) => inode.state().tail = Tail::Zeros,
+                Err(error) => {
+                    tracing::warn!(%error, ino = %inode.ino, "what was cut off is not freed yet");
+                }
+            }
         }
         Ok(())
     }

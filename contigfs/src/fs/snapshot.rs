@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use ftl::snapshot::{Host, Snapshot};
 
+use super::cache::State;
 use super::{Fs, FsOptions, exclusive, lock};
 use crate::error::FsError;
 use crate::format::Features;
@@ -31,7 +32,7 @@ impl<S: BlockStore> Fs<S> {
     ///
     /// # Errors
     /// [`FsError::Exists`], [`FsError::Invalid`] for a name that can not be, [`FsError::TooManySnapshots`],
-    /// [`FsError::NotSupported`] if the store has none.
+    /// [`FsError::NoSpace`] if too little would be left to delete anything, [`FsError::NotSupported`] if the store has none.
     pub fn make_snapshot(&self, name: &[u8]) -> Result<Snapshot, FsError> {
         let host = self.snapshot_host()?;
         self.use_feature(Features::SNAPSHOTS)?;
@@ -58,8 +59,23 @@ impl<S: BlockStore> Fs<S> {
     /// Gives back a piece of what deleted snapshots hold; whether there may be more.
     pub fn sweep_snapshots(&self) -> Result<bool, FsError> {
         match self.store.snapshot_host() {
-            Some(host) if self.snapshots.is_sweeping() => Ok(self.snapshots.sweep(host)?),
+            Some(host) if self.snapshots.is_sweeping() => {
+                let more = self.snapshots.sweep(host)?;
+                if !self.snapshots.is_sweeping() {
+                    self.reap_leftovers();
+                }
+                Ok(more)
+            }
             _ => Ok(false),
+        }
+    }
+
+    /// Frees files without names for which there was no space, because they had to be kept.
+    fn reap_leftovers(&self) {
+        for inode in self.cache.all(State::is_unused) {
+            if let Err(error) = self.reap(&inode) {
+                tracing::warn!(%error, ino = %inode.ino, "a file without names stays until the next mount");
+            }
         }
     }
 

@@ -249,15 +249,23 @@ impl<S: BlockStore> Fs<S> {
             }
         }
         let trims = parts.whole(range).map(|whole| self.trims_of(whole));
-        let more = trims.as_ref().is_some_and(|trims| trims.more);
-        txn.batch.trims = trims.map_or(Vec::new(), |trims| trims.ranges);
+        let mut more = trims.as_ref().is_some_and(|trims| trims.more);
         let now = self.now();
         let _change = lock(&inode.change);
         txn.edit(inode, |record| {
             record.mtime = now;
             record.ctime = now;
         });
-        self.commit(txn)?;
+        let mut all = txn.clone();
+        all.batch.trims = trims.map_or(Vec::new(), |trims| trims.ranges);
+        match self.commit(all) {
+            // More of it has to be kept for a snapshot than there is space for: piece by piece, then.
+            Err(FsError::NoSpace) if parts.whole(range).is_some() => {
+                more = true;
+                self.commit(txn)?;
+            }
+            result => result?,
+        }
         if let Some(whole) = parts.whole(range).filter(|_| more) {
             self.trim_now(whole)?;
         }

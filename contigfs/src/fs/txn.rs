@@ -19,17 +19,17 @@ use crate::table::FreePlan;
 use crate::xattr::XattrSet;
 
 /// The changes of one operation.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Txn {
     pub(super) batch: AtomicBatch,
     edits: Vec<Edit>,
     /// Changed extended attributes; what changes on media is in `batch`.
     pub(super) xattrs: Vec<(Arc<Inode>, Arc<XattrSet>)>,
     /// Whatever the mount says of its metadata, nobody waits until this is durable.
-    unhurried: bool,
+    pub(super) unhurried: bool,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Edit {
     inode: Arc<Inode>,
     before: InodeRecord,

@@ -23,6 +23,7 @@ use crate::map::{FrameId, Location, State, ZeroId};
 use crate::page::WaiterKind;
 use crate::planted::Bug;
 use crate::remap::{Remap, Renaming};
+use crate::snapshot::SnapshotChange;
 use crate::stats::count;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -281,7 +282,8 @@ impl Core {
         let trims = merged(&commit.batch.trims);
         let zeros = merged(&commit.batch.zeros);
         let clones = &commit.batch.clones;
-        if new_patches == 0 && zeros.is_empty() && clones.is_empty() {
+        let makes_snapshot = matches!(commit.change, Some(SnapshotChange::Make(_)));
+        if new_patches == 0 && zeros.is_empty() && clones.is_empty() && !makes_snapshot {
             return true;
         }
         let in_trims = |lba: Lba| trims.iter().any(|t| t.contains(lba));
@@ -307,12 +309,14 @@ impl Core {
                 .count() as u64;
             reserved += range.count - stay - patched_new;
         }
-        // Of metadata there is little.
-        let is_data = match &commit.kept {
-            Some(kept) => !kept.of_batches,
-            None => !zeros.is_empty() || !clones.is_empty(),
+        let held_back = match &commit.kept {
+            // Nobody could delete anything.
+            None if makes_snapshot => self.held_back_for_snapshots(),
+            None if new_patches + reserved <= freed => return true,
+            None => self.held_back(),
+            Some(kept) if kept.of_batches => 0,
+            Some(_) => self.held_back(),
         };
-        let held_back = if is_data { self.held_back() } else { 0 };
         self.mapped_now() + new_patches + reserved + held_back <= self.capacity_now() + freed
     }
 

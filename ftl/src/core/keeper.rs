@@ -44,10 +44,10 @@ pub(super) struct Chained {
 pub(super) enum Wish {
     /// Who writes data.
     Page,
-    /// A batch, for what it patches.
-    Batch,
-    /// The batch at the head, which does not ask for pages.
+    /// The batch at the head, for what it moves and trims, of which it has no pages.
     Head,
+    /// A batch, for what it patches: it may use what is held back.
+    Batch,
 }
 
 /// What is known of snapshots, and who waits for something to be kept.
@@ -135,13 +135,24 @@ impl Core {
         self.keeper.want(lba, Wish::Page);
     }
 
-    /// Grains that nobody gets for data while something is kept: batches may need them for the metadata that they patch, to
-    /// delete something, for example.
+    /// Grains that nobody gets for anything new while something is kept: batches may need them to keep the metadata that they
+    /// patch, to delete something, for example.
     pub(super) fn held_back(&self) -> u64 {
         match self.keeper.is_on() {
-            true => (self.geometry.capacity_grains / HELD_BACK_ONE_IN).min(HELD_BACK_MAX),
+            true => self.held_back_for_snapshots(),
             false => 0,
         }
+    }
+
+    /// The same, whether there is a snapshot or not.
+    pub(super) fn held_back_for_snapshots(&self) -> u64 {
+        (self.geometry.capacity_grains / HELD_BACK_ONE_IN).min(HELD_BACK_MAX)
+    }
+
+    /// Grains that something new can have.
+    pub(crate) fn available(&self) -> u64 {
+        let taken = self.mapped_now() + self.held_back();
+        self.capacity_now().saturating_sub(taken)
     }
 
     /// Whoever asks waits until the grain is kept.
@@ -305,9 +316,9 @@ impl Core {
         let slot = self.keeper.chain[target].slot;
         // What batches want comes first, and by itself: it may use what is held back.
         let wishes = self.keeper.wanted.values();
-        let of_batches = wishes.into_iter().any(|&wish| wish > Wish::Page);
+        let of_batches = wishes.into_iter().any(|&wish| wish == Wish::Batch);
         let wanted = self.keeper.wanted.iter();
-        let wanted = wanted.filter(|&(_, &wish)| (wish > Wish::Page) == of_batches);
+        let wanted = wanted.filter(|&(_, &wish)| (wish == Wish::Batch) == of_batches);
         let wanted: Vec<Lba> = wanted.map(|(&lba, _)| lba).collect();
         let most = if self.keeper.single { 1 } else { GRAINS_MAX };
         let mut kept = Kept {

@@ -54,7 +54,7 @@ impl<S: BlockStore + 'static> Adapter<S> {
         reply.message(&StatfsOut {
             blocks: stat.grains,
             bfree: stat.grains_free,
-            bavail: stat.grains_free,
+            bavail: stat.grains_available,
             files: stat.inodes.saturating_add(stat.inodes_free),
             ffree: stat.inodes_free,
             bsize: grain,

@@ -163,11 +163,11 @@ impl<S: BlockStore + 'static> Adapter<S> {
         let bytes = offset..offset + data.len() as u64;
         let writing = self.cache.writing_back(ino, bytes);
         for part in &writing.parts {
-            let len = (part.end - part.start) as usize;
-            let from = &data[(part.start - offset) as usize..][..len];
-            let done = self.fs.write(ino, part.start, from, options)?;
-            if done < len {
-                return Ok((part.start - offset) as usize + done);
+            let mut at = part.start;
+            // The kernel takes a short answer for all of it: what does not fit must be an error.
+            while at < part.end {
+                let rest = (at - offset) as usize..(part.end - offset) as usize;
+                at += self.fs.write(ino, at, &data[rest], options)? as u64;
             }
         }
         Ok(data.len())
