@@ -26,10 +26,9 @@ pub(super) fn run(options: &cli::mount::Umount) -> Result<()> {
         // A mount whose target has died can not be looked at.
         Err(_) => std::path::absolute(&options.dir)?,
     };
-    let Some(mount) = mounts()?.into_iter().rfind(|mount| mount.dir == dir) else {
+    let Some(source) = source(&dir)? else {
         bail!("no volume is mounted on {}", dir.display());
     };
-    let source = &mount.source;
     let flags = if options.lazy { libc::MNT_DETACH } else { 0 }
         | if options.force { libc::MNT_FORCE } else { 0 };
     match take_down(&dir, flags) {
@@ -40,10 +39,7 @@ pub(super) fn run(options: &cli::mount::Umount) -> Result<()> {
         ),
         result => result.with_context(|| format!("cannot unmount {}", dir.display()))?,
     }
-    // What was bound to another place goes on to be mounted there.
-    let same = |other: &Mount| other.number == mount.number && other.source == mount.source;
-    let elsewhere = mounts()?.iter().any(same);
-    if !options.lazy && !elsewhere && !is_closed(&devices::from_spec(source)) {
+    if !options.lazy && !is_over(&source)? {
         eprintln!(
             "{} is unmounted; the volume on {} is still in use, which it is if it is served to remote clients, too",
             dir.display(),
@@ -56,21 +52,26 @@ pub(super) fn run(options: &cli::mount::Umount) -> Result<()> {
     Ok(())
 }
 
-/// Waits until nobody has the devices open any more.
-fn is_closed(paths: &[PathBuf]) -> bool {
+/// Waits until nobody has the devices of a volume open any more, or it is mounted all the same: it was bound to another place,
+/// too, or somebody has mounted it again.
+fn is_over(source: &Path) -> Result<bool> {
+    let devices = devices::from_spec(source);
+    let is_open = |device: &PathBuf| {
+        // Or it is not to be opened by whoever calls this.
+        let opened = FileDevice::open_read_only(device);
+        matches!(opened, Err(DeviceOpenError::InUse { .. }))
+    };
     let start = Instant::now();
-    paths.iter().all(|path| {
-        loop {
-            match FileDevice::open_read_only(path) {
-                Err(DeviceOpenError::InUse { .. }) if start.elapsed() < PATIENCE => {
-                    std::thread::sleep(Duration::from_millis(10));
-                }
-                Err(DeviceOpenError::InUse { .. }) => return false,
-                // Or not to be opened by whoever calls this.
-                _ => return true,
-            }
+    loop {
+        let mounted = mounts()?.iter().any(|mount| mount.source == source);
+        if mounted || !devices.iter().any(is_open) {
+            return Ok(true);
         }
-    })
+        if start.elapsed() > PATIENCE {
+            return Ok(false);
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
 }
 
 /// Source of the last mount of a volume on `dir`, as the mount table has it.
@@ -82,8 +83,6 @@ pub(super) fn source(dir: &Path) -> Result<Option<PathBuf>> {
 
 /// A line of the mount table.
 pub(super) struct Mount {
-    /// Device number, the same for all places where a file system is mounted.
-    number: Vec<u8>,
     /// Where.
     pub(super) dir: PathBuf,
     /// Devices of the volume.
@@ -102,7 +101,6 @@ pub(super) fn mounts() -> Result<Vec<Mount>> {
         let ours = *fields.get(dash + 1)? == TYPE;
         let mount = || {
             Some(Mount {
-                number: fields.get(2)?.to_vec(),
                 dir: path(fields.get(4)?),
                 source: path(fields.get(dash + 2)?),
             })
