@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU8, AtomicU64};
 use std::sync::{Mutex, OnceLock, RwLock};
 
 use ftl::snapshot::Snapshots;
-use ftl::{GRAIN_BYTES, LbaRange};
+use ftl::{GRAIN_BYTES, Lba, LbaRange};
 
 use super::cache::Cache;
 use super::features::FeaturesInUse;
@@ -329,12 +329,15 @@ fn scan(
     let mut table = Table::default();
     let mut buddy = Buddy::new();
     let mut bad = HashSet::new();
+    let mut disputed = Vec::new();
     let (mut orphans, mut relocating) = (Vec::new(), Vec::new());
     let metadata = buddy.allocate(METADATA_ORDER);
     assert!(
         metadata.is_some_and(|range| range.start == ROOT_LBA),
         "the first allocation is at the start"
     );
+    // Its place is known and its content speaks for itself, whatever its record says.
+    buddy.reserve(ROOT_DIR_RANGE);
     // Only a volume from before there were attributes may have a file there: it keeps it, and gets no attributes.
     let reserved_first = features.contains(Features::XATTRS) && buddy.reserve(XATTR_SPACE);
     table.note(InodeNo::TABLE);
@@ -361,13 +364,17 @@ fn scan(
             let parsed = read
                 .map_err(FsError::from)
                 .and_then(|()| Ok(HotRecord::parse(ino, hot)?));
+            let mut takes = |range: Range| {
+                let taken = forgetful || buddy.reserve(range);
+                if !taken {
+                    disputed.push(range);
+                }
+                taken
+            };
             let found = match parsed {
                 Ok(None) => continue,
-                Ok(Some(record)) if ino == InodeNo::ROOT && !record.is_of_root() => None,
-                Ok(Some(record)) => record
-                    .range
-                    .is_none_or(|range| forgetful || buddy.reserve(range))
-                    .then_some(record),
+                Ok(Some(record)) if ino == InodeNo::ROOT => record.is_of_root().then_some(record),
+                Ok(Some(record)) => record.range.is_none_or(&mut takes).then_some(record),
                 Err(_) => None,
             };
             if ino == InodeNo::ROOT {
@@ -380,7 +387,8 @@ fn scan(
                 continue;
             };
             if record.relocating {
-                if reserve_target(store, &mut buddy, ino, hot).is_none() {
+                let target = target_of(store, ino, hot);
+                if !target.is_some_and(&mut takes) {
                     bad.insert(ino);
                     continue;
                 }
@@ -399,11 +407,8 @@ fn scan(
             }
         }
     }
+    bad.extend(claimants(store, grains, disputed));
     bad.remove(&InodeNo::ROOT);
-    if !has_root {
-        // Its place is known and its content speaks for itself.
-        buddy.reserve(ROOT_DIR_RANGE);
-    }
     let mut free = buddy.free_blocks();
     let has_leftovers = free.any(|block| store.next_mapped(block.lbas()).is_some());
     drop(free);
@@ -431,15 +436,64 @@ fn scan(
     })
 }
 
-/// Takes the range that a file is on its way to; `None` when the cold record does not say or somebody else has it.
-fn reserve_target(
-    store: &impl BlockStore,
-    buddy: &mut Buddy,
-    ino: InodeNo,
-    hot: &[u8; HOT_BYTES],
-) -> Option<()> {
-    let relocation = read_whole(store, ino, hot)?.relocation?;
-    buddy.reserve(relocation.to).then_some(())
+/// Who claims a part of what two claim. Each of them may be a record that has come back from the past, and writing to its
+/// place, or freeing it, would be at the cost of the other one.
+fn claimants(store: &impl BlockStore, grains: u64, disputed: Vec<Range>) -> Vec<InodeNo> {
+    let mut found = Vec::new();
+    if disputed.is_empty() {
+        return found;
+    }
+    let disputed = merged(disputed);
+    let is_disputed = |range: Range| {
+        let next = disputed.partition_point(|(_, end)| *end <= range.start);
+        disputed
+            .get(next)
+            .is_some_and(|(first, _)| *first < range.lbas().end())
+    };
+    let mut next = 0;
+    while next < grains {
+        let rest = LbaRange::new(HOT_RANGE.start.offset(next), grains - next);
+        let Some(lba) = store.next_mapped(rest) else {
+            break;
+        };
+        let number = lba.0 - HOT_RANGE.start.0;
+        next = number + 1;
+        let mut bytes = [0; GRAIN_BYTES];
+        if store.read(ByteAddr::new(lba, 0), &mut bytes).is_err() {
+            continue;
+        }
+        let (records, _) = bytes.as_chunks::<HOT_BYTES>();
+        let numbers = (number * HOT_PER_GRAIN..).map(InodeNo);
+        for (ino, hot) in numbers.zip(records) {
+            let Ok(Some(record)) = HotRecord::parse(ino, hot) else {
+                continue;
+            };
+            let target = record.relocating.then(|| target_of(store, ino, hot));
+            let mut places = record.range.into_iter().chain(target.flatten());
+            if places.any(is_disputed) {
+                found.push(ino);
+            }
+        }
+    }
+    found
+}
+
+/// The same grains, in ascending stretches that do not touch each other: first, and first behind.
+fn merged(mut ranges: Vec<Range>) -> Vec<(Lba, Lba)> {
+    ranges.sort_unstable_by_key(|range| range.start);
+    let mut merged: Vec<(Lba, Lba)> = Vec::new();
+    for range in ranges.into_iter().map(Range::lbas) {
+        match merged.last_mut() {
+            Some((_, end)) if range.start <= *end => *end = range.end().max(*end),
+            _ => merged.push((range.start, range.end())),
+        }
+    }
+    merged
+}
+
+/// The range that a file is on its way to; `None` when the cold record does not say.
+fn target_of(store: &impl BlockStore, ino: InodeNo, hot: &[u8; HOT_BYTES]) -> Option<Range> {
+    Some(read_whole(store, ino, hot)?.relocation?.to)
 }
 
 /// What both records say together; `None` when the cold one can not be read.

@@ -58,7 +58,7 @@ impl<S: BlockStore> Surgeon<'_, S> {
                 .map(|time| (time.secs, time.nanos))
                 .unwrap_or_default()
         };
-        // Of two that say the same the lower number stays: a mount finds it first.
+        // Of two that say the same the lower number stays.
         let mut both = [ino.min(other), ino.max(other)];
         both.sort_by_key(|ino| std::cmp::Reverse(changed(ino)));
         both.into_iter().rev().find(can_leave)
