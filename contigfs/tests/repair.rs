@@ -482,6 +482,42 @@ fn overlaps_are_parted() {
     assert_eq!(content(&fs, "/two"), "two");
 }
 
+/// A hot record of the past without a cold one that fits, in a place that is another file's by now: what is made up of it
+/// is younger than everything, and is given another place all the same. The file that was there stays as it is.
+#[test]
+fn what_is_made_up_takes_no_place() {
+    let (store, fs) = prepare();
+    let a = file(&fs, ROOT, "one");
+    fs.write(a, 0, &[1; 3 * GRAIN], WriteOptions::default())
+        .unwrap();
+    fs.sync_all().unwrap();
+    let before = store.duplicate();
+    fs.fallocate(a, 0, GRAIN as u64, FallocMode::CollapseRange)
+        .unwrap();
+    let b = file(&fs, ROOT, "two");
+    let change = SetAttr {
+        uid: Some(7),
+        perm: Some(0o640),
+        ..SetAttr::default()
+    };
+    fs.set_attr(b, &change).unwrap();
+    fs.unlink(ROOT, name("one")).unwrap();
+    let wanted = fs.attr(b).unwrap();
+    drop(fs);
+    let mut record = [0; 32];
+    let at = ByteAddr::new(HOT, a.0 * 32);
+    before.read(at, &mut record).unwrap();
+    store.write(at, &record).unwrap();
+    store.sync(LbaRange::new(HOT, 1)).unwrap();
+    cured(&store, Care::Full);
+    let fs = mount(&store);
+    assert_eq!(fs.attr(b).unwrap(), wanted);
+    let made_up = fs.attr(a).unwrap();
+    assert_eq!((made_up.mode & 0o7777, made_up.uid), (0o600, 0));
+    fs.write(a, 0, b"one", WriteOptions::default()).unwrap();
+    assert_eq!(content(&fs, "/two"), "two");
+}
+
 /// A bit of the hot record, which says where a file lies, is gone.
 fn lose_place(store: &Arc<MemStore>, ino: InodeNo) {
     store.poke(ByteAddr::new(HOT, ino.0 * 32 + 3), |byte| byte ^ 1);
