@@ -369,6 +369,23 @@ fn a_damaged_entry_costs_a_name() {
     }
 }
 
+/// `lost+found` would inherit the root directory's attributes: when those can not be read, they go first, so that one
+/// repair ends it all.
+#[test]
+fn the_nameless_get_a_name_whatever_the_root_inherits() {
+    let (store, fs) = prepare();
+    fs.set_xattr(ROOT, name("user.a"), b"a", XattrMode::Set)
+        .unwrap();
+    let before = store.duplicate();
+    let lost = file(&fs, ROOT, "lost");
+    drop(fs);
+    put_back(&store, &before, ROOT_DIR);
+    store.poke(ByteAddr::new(XATTRS.offset(ROOT.0), 8), |_| 0xff);
+    cured(&store, Care::Full);
+    let fs = mount(&store);
+    assert_eq!(content(&fs, &format!("/lost+found/#{}", lost.0)), "lost");
+}
+
 #[test]
 fn damaged_attributes_go_alone() {
     let (store, fs) = prepare();

@@ -171,10 +171,11 @@ impl<S: BlockStore> Surgeon<'_, S> {
             Self::entries,
             Self::named_orphans,
             Self::parents,
-            Self::nameless,
-            Self::link_counts,
+            // Before the first new name: who makes `lost+found` asks the root directory what it inherits.
             Self::attributes,
             Self::limits,
+            Self::nameless,
+            Self::link_counts,
         ];
         for step in steps {
             let done = step(self)?;
