@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use contigfs::{
     BlockStore, ByteAddr, Care, Fs, FsError, InodeNo, MemStore, NewNode, Problem, StoreError,
-    WriteOptions, check, repair,
+    WriteOptions, XattrMode, check, repair,
 };
 use ftl::{AtomicBatch, Lba, LbaRange, Space};
 use support::records::{TABLES, craft_record, zero_record};
@@ -350,5 +350,35 @@ fn a_place_that_two_claim_is_neithers() {
         assert_eq!(content(&fs, past).unwrap(), b"f2");
         fs.write(past, 0, b"past", WriteOptions::default()).unwrap();
         assert_eq!(content(&fs, owner).unwrap(), b"f2");
+    }
+}
+
+/// Root records of the past, one or both, do not say that there are attributes. They are there all the same: a mount keeps
+/// them, and a repair says so again.
+#[test]
+fn a_root_record_of_the_past_takes_no_attributes() {
+    for copies in [&[Lba(0)][..], &[Lba(1)], &[Lba(0), Lba(1)]] {
+        let store = with_files(4, true);
+        let before = store.duplicate();
+        let fs = mount(&store);
+        let ino = fs.lookup(ROOT, name("f1")).unwrap().ino;
+        let value = [7; 5000];
+        fs.set_xattr(ino, name("user.a"), &value, XattrMode::Set)
+            .unwrap();
+        drop(fs);
+        for &lba in copies {
+            let mut root = [0; 64];
+            before.read(ByteAddr::new(lba, 0), &mut root).unwrap();
+            store.write(ByteAddr::new(lba, 0), &root).unwrap();
+        }
+        let fs = mount(&store);
+        assert_eq!(fs.xattr(ino, name("user.a")).unwrap(), value);
+        drop(fs);
+        assert_eq!(check(&store).problems, [Problem::Unannounced]);
+        let repaired = repair(&store, Care::Safe).unwrap();
+        assert!(repaired.after.is_clean());
+        let fs = mount(&store);
+        assert!(!fs.is_damaged());
+        assert_eq!(fs.xattr(ino, name("user.a")).unwrap(), value);
     }
 }

@@ -16,11 +16,12 @@ use super::range::FILE_ORDER;
 use super::txn::{cold_place, hot_place};
 use super::{Alloc, Clock, Fs, Inode, Tail, Txn};
 use crate::buddy::{Buddy, Order};
+use crate::check::read_xattrs;
 use crate::error::FsError;
 use crate::format::{
     COLD_BYTES, COLD_PER_GRAIN, COLD_RANGE, Features, HOT_BYTES, HOT_PER_GRAIN, HOT_RANGE,
     HotRecord, InodeRecord, METADATA_ORDER, ROOT_COPY_LBA, ROOT_DIR_RANGE, ROOT_LBA, Range,
-    RootRecord, TableRecord, XATTR_SPACE,
+    RootRecord, TableRecord, XATTR_HEADS, XATTR_SPACE,
 };
 use crate::inode::{FileKind, InodeNo};
 use crate::planted::Bug;
@@ -98,7 +99,13 @@ impl<S: BlockStore> Fs<S> {
             Some(host) => Snapshots::open(host)?,
             None => Snapshots::default(),
         };
-        let root = read_root(&store)?;
+        let mut root = read_root(&store)?;
+        let xattrs = Features::XATTRS;
+        let is_announced = root.features.contains(xattrs) || !are_attributes_there(&store);
+        if !is_announced {
+            tracing::error!("there are attributes, which the root record does not announce");
+            root.features = root.features.with(xattrs);
+        }
         let scan = scan(&store, root.features, options.planted)?;
         let fs = Self {
             store,
@@ -112,7 +119,7 @@ impl<S: BlockStore> Fs<S> {
             features: FeaturesInUse::new(root.features),
             has_xattr_space: scan.has_xattr_space,
             alloc: Mutex::new(scan.alloc),
-            degraded: scan.degraded,
+            degraded: scan.degraded || !is_announced,
             bad: scan.bad,
             generation: AtomicU64::new(0),
             dirty: AtomicU64::new(0),
@@ -256,14 +263,42 @@ impl<S: BlockStore> Fs<S> {
     }
 }
 
-/// Finds a root record: the first, or its copy when the first can not be read.
+/// Finds a root record: the first, or its copy when the first can not be read. What either of them announces counts: one
+/// that says less is of the past.
 pub(crate) fn read_root(store: &impl BlockStore) -> Result<RootRecord, FsError> {
     let read = |lba| -> Result<RootRecord, FsError> {
         let mut bytes = [0; RootRecord::BYTES];
         store.read(ByteAddr::new(lba, 0), &mut bytes)?;
         Ok(RootRecord::parse(&bytes)?)
     };
-    read(ROOT_LBA).or_else(|error| read(ROOT_COPY_LBA).map_err(|_| error))
+    match (read(ROOT_LBA), read(ROOT_COPY_LBA)) {
+        (Ok(first), Ok(second)) => Ok(RootRecord {
+            features: first.features.with(second.features),
+            ..first
+        }),
+        (first, second) => first.or_else(|error| second.map_err(|_| error)),
+    }
+}
+
+/// Whether attributes of some inode are there.
+fn are_attributes_there(store: &impl BlockStore) -> bool {
+    let mut next = XATTR_HEADS.start;
+    let end = XATTR_HEADS.lbas().end();
+    while next < end {
+        let Some(head) = store.next_mapped(LbaRange::new(next, end.0 - next.0)) else {
+            return false;
+        };
+        next = head.offset(1);
+        let ino = InodeNo(head.0 - XATTR_HEADS.start.0);
+        let (lba, offset) = hot_place(ino);
+        let mut hot = [0; HOT_BYTES];
+        let is_read = store.read(ByteAddr::new(lba, u64::from(offset)), &mut hot);
+        let record = is_read.ok().and_then(|()| read_whole(store, ino, &hot));
+        if record.is_some_and(|record| read_xattrs(store, ino, record.generation).is_ok()) {
+            return true;
+        }
+    }
+    false
 }
 
 /// How long the inode table is.
