@@ -9,6 +9,7 @@ use contigfs::{
     NewNode, Problem, RenameMode, RepairReport, SetAttr, WriteOptions, XattrMode, check, repair,
 };
 use ftl::{AtomicBatch, Lba, LbaRange};
+use support::records::craft_record;
 use support::{Dice, acl, fresh, name, names};
 
 const ROOT: InodeNo = InodeNo::ROOT;
@@ -497,6 +498,34 @@ fn overlaps_are_parted() {
     // From now on each has its own.
     fs.write(a, 0, b"one", WriteOptions::default()).unwrap();
     assert_eq!(content(&fs, "/two"), "two");
+}
+
+/// A link that claims a file's place shows everybody what lies there. What becomes of it is a file, for root alone to read.
+#[test]
+fn a_link_shows_nothing_of_another_file() {
+    let (store, fs) = prepare();
+    let link = fs
+        .symlink(ROOT, name("link"), name("some/where"), 0, 0)
+        .unwrap()
+        .ino;
+    let owner = file(&fs, ROOT, "secret");
+    let private = SetAttr {
+        perm: Some(0o600),
+        ..SetAttr::default()
+    };
+    fs.set_attr(owner, &private).unwrap();
+    let place = fs.file_extent(owner).unwrap().range.start;
+    drop(fs);
+    craft_record(&store, link, |record| {
+        record[..8].copy_from_slice(&place.0.to_le_bytes());
+    });
+    cured(&store, Care::Full);
+    let fs = mount(&store);
+    assert!(fs.readlink(link).is_err());
+    let attr = fs.attr(link).unwrap();
+    assert_eq!((attr.kind, attr.mode & 0o7777), (FileKind::File, 0o600));
+    assert_eq!(fs.lookup_path("/link").unwrap(), link);
+    assert_eq!(content(&fs, "/secret"), "secret");
 }
 
 /// A hot record of the past without a cold one that fits, in a place that is another file's by now: what is made up of it
