@@ -180,7 +180,14 @@ impl<S: BlockStore> Fs<S> {
                 orphan: false,
                 ..record
             },
-            result => result?,
+            // One that has names is freed by nobody: one of its two records is of the past.
+            result => {
+                let record = result?;
+                InodeRecord {
+                    orphan: record.orphan && record.nlink == 0,
+                    ..record
+                }
+            }
         };
         Ok(Inode::new(ino, record, Tail::Unknown, None))
     }
