@@ -370,6 +370,28 @@ fn a_damaged_entry_costs_a_name() {
     }
 }
 
+/// `lost+found` can not be made while the root directory says that it has as many links as there can be: what is tried in
+/// vain is tried again after that has been put right, so that one repair ends it all.
+#[test]
+fn the_nameless_get_a_name_whatever_the_root_counts() {
+    let (store, fs) = prepare();
+    let before = store.duplicate();
+    let lost = file(&fs, ROOT, "lost");
+    drop(fs);
+    put_back(&store, &before, ROOT_DIR);
+    let at = ByteAddr::new(COLD, ROOT.0 * 128);
+    let mut cold = [0; 128];
+    store.read(at, &mut cold).unwrap();
+    cold[24..28].fill(0xff);
+    let crc = crc32fast::hash(&[&ROOT.0.to_le_bytes(), &cold[..124]].concat());
+    cold[124..].copy_from_slice(&crc.to_le_bytes());
+    store.write(at, &cold).unwrap();
+    store.sync(LbaRange::new(COLD, 1)).unwrap();
+    cured(&store, Care::Full);
+    let fs = mount(&store);
+    assert_eq!(content(&fs, &format!("/lost+found/#{}", lost.0)), "lost");
+}
+
 /// `lost+found` would inherit the root directory's attributes: when those can not be read, they go first, so that one
 /// repair ends it all.
 #[test]
