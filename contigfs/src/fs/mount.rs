@@ -449,7 +449,14 @@ fn scan(
             }
         }
     }
-    bad.extend(claimants(store, grains, disputed));
+    let disputed = merged(disputed);
+    bad.extend(claimants(store, grains, &disputed));
+    // Nor does a new file get what only one of them claims.
+    let free = buddy.free_blocks();
+    let free: Vec<Range> = free.filter(|&block| is_in(&disputed, block)).collect();
+    for block in free {
+        buddy.reserve(block);
+    }
     bad.remove(&InodeNo::ROOT);
     let mut free = buddy.free_blocks();
     let has_leftovers = free.any(|block| store.next_mapped(block.lbas()).is_some());
@@ -480,18 +487,11 @@ fn scan(
 
 /// Who claims a part of what two claim. Each of them may be a record that has come back from the past, and writing to its
 /// place, or freeing it, would be at the cost of the other one.
-fn claimants(store: &impl BlockStore, grains: u64, disputed: Vec<Range>) -> Vec<InodeNo> {
+fn claimants(store: &impl BlockStore, grains: u64, disputed: &[(Lba, Lba)]) -> Vec<InodeNo> {
     let mut found = Vec::new();
     if disputed.is_empty() {
         return found;
     }
-    let disputed = merged(disputed);
-    let is_disputed = |range: Range| {
-        let next = disputed.partition_point(|(_, end)| *end <= range.start);
-        disputed
-            .get(next)
-            .is_some_and(|(first, _)| *first < range.lbas().end())
-    };
     let mut next = 0;
     while next < grains {
         let rest = LbaRange::new(HOT_RANGE.start.offset(next), grains - next);
@@ -512,12 +512,19 @@ fn claimants(store: &impl BlockStore, grains: u64, disputed: Vec<Range>) -> Vec<
             };
             let target = record.relocating.then(|| target_of(store, ino, hot));
             let mut places = record.range.into_iter().chain(target.flatten());
-            if places.any(is_disputed) {
+            if places.any(|place| is_in(disputed, place)) {
                 found.push(ino);
             }
         }
     }
     found
+}
+
+/// Whether part of a range is in one of these stretches, which are ascending.
+fn is_in(stretches: &[(Lba, Lba)], range: Range) -> bool {
+    let next = stretches.partition_point(|(_, end)| *end <= range.start);
+    let next = stretches.get(next);
+    next.is_some_and(|(first, _)| *first < range.lbas().end())
 }
 
 /// The same grains, in ascending stretches that do not touch each other: first, and first behind.
