@@ -13,8 +13,8 @@ use crate::error::{Corruption, FsError};
 use crate::format::{
     COLD_BYTES, COLD_PER_GRAIN, COLD_RANGE, Features, HOT_BYTES, HOT_PER_GRAIN, HOT_RANGE,
     HotRecord, INODES_MAX, InodeRecord, METADATA_ORDER, PROJECT_RANGE, ROOT_COPY_LBA, ROOT_LBA,
-    RootRecord, TableRecord, XATTR_SPACE, parse_grain, parse_xattrs, xattr_grain, xattr_grains,
-    xattr_head, xattr_owner, xattr_rest,
+    RootRecord, TableRecord, XATTR_HEADS, XATTR_SPACE, parse_grain, parse_xattrs, xattr_grain,
+    xattr_grains, xattr_head, xattr_owner, xattr_rest,
 };
 use crate::fs::read_projects;
 use crate::inode::{FileKind, InodeNo};
@@ -155,7 +155,7 @@ pub enum Problem {
         /// The first grain that nobody needs.
         lba: Lba,
     },
-    /// There are projects, which the root record does not announce.
+    /// There are projects or attributes, which the root record or its copy does not announce.
     Unannounced,
     /// The limits of a project can not be read, or belong to nobody.
     Limits {
@@ -236,9 +236,9 @@ impl fmt::Display for Problem {
                 f,
                 "{lba}: left over from extended attributes of inode {ino}"
             ),
-            Self::Unannounced => {
-                f.write_str("there are projects, which the root record does not announce")
-            }
+            Self::Unannounced => f.write_str(
+                "there are projects or attributes, which a root record does not announce",
+            ),
             Self::Limits { slot, error } => {
                 write!(f, "limits of a project, record {slot}: {error}")
             }
@@ -264,6 +264,8 @@ pub(crate) struct Survey {
     /// Records that can be read.
     pub(crate) inodes: HashMap<InodeNo, InodeRecord>,
     links: HashMap<InodeNo, Links>,
+    /// What the root records should announce.
+    pub(crate) features: Features,
 }
 
 impl Survey {
@@ -292,6 +294,7 @@ pub(crate) fn survey<S: BlockStore>(store: &S) -> Survey {
         report: checker.report,
         inodes: checker.inodes,
         links: checker.links,
+        features: checker.features,
     }
 }
 
@@ -302,7 +305,10 @@ struct Checker<'a, S> {
     store: &'a S,
     progress: Progress<'a>,
     report: CheckReport,
+    /// What some root record announces, or is there.
     features: Features,
+    /// What all of them announce.
+    announced: Features,
     inodes: HashMap<InodeNo, InodeRecord>,
     unreadable: HashSet<InodeNo>,
     links: HashMap<InodeNo, Links>,
@@ -336,6 +342,7 @@ impl<'a, S: BlockStore> Checker<'a, S> {
             progress,
             report: CheckReport::default(),
             features: Features::default(),
+            announced: Features::default(),
             inodes: HashMap::new(),
             unreadable: HashSet::new(),
             links: HashMap::new(),
@@ -348,6 +355,7 @@ impl<'a, S: BlockStore> Checker<'a, S> {
         }
         let grains = self.check_table_record();
         self.read_records(grains);
+        self.check_features();
         if self.features.contains(Features::XATTRS) {
             self.check_xattrs();
         }
@@ -377,11 +385,50 @@ impl<'a, S: BlockStore> Checker<'a, S> {
                 self.problem(Problem::Root { copy, error });
             }
         }
-        let Ok(root) = first.or(second) else {
-            return false;
+        let features = |root: Result<RootRecord, FsError>| root.map(|root| root.features);
+        let (first, second) = match (features(first), features(second)) {
+            (Ok(first), Ok(second)) => (first, second),
+            (Ok(only), Err(_)) | (Err(_), Ok(only)) => (only, only),
+            (Err(_), Err(_)) => return false,
         };
-        self.features = root.features;
+        self.features = first.with(second);
+        self.announced = first.common(second);
         true
+    }
+
+    /// What is there is announced, by both copies.
+    fn check_features(&mut self) {
+        let table = self.store.next_mapped(PROJECT_RANGE.lbas());
+        let mut inodes = self.inodes.values();
+        if table.is_some() || inodes.any(|record| record.project.is_some()) {
+            self.features = self.features.with(Features::PROJECTS);
+        }
+        if !self.features.contains(Features::XATTRS) && self.are_attributes_there() {
+            self.features = self.features.with(Features::XATTRS);
+        }
+        if self.features != self.announced {
+            self.problem(Problem::Unannounced);
+        }
+    }
+
+    /// Whether some inode has attributes that can be read.
+    fn are_attributes_there(&self) -> bool {
+        let mut next = XATTR_HEADS.start;
+        let end = XATTR_HEADS.lbas().end();
+        while next < end {
+            let rest = LbaRange::new(next, end.0 - next.0);
+            let Some(head) = self.store.next_mapped(rest) else {
+                return false;
+            };
+            next = head.offset(1);
+            let ino = InodeNo(head.0 - XATTR_HEADS.start.0);
+            let record = self.inodes.get(&ino);
+            if record.is_some_and(|record| read_xattrs(self.store, ino, record.generation).is_ok())
+            {
+                return true;
+            }
+        }
+        false
     }
 
     /// Number of hot grains to look at.
@@ -493,15 +540,9 @@ impl<'a, S: BlockStore> Checker<'a, S> {
         }
     }
 
-    /// Projects are announced; each record of limits can be read and belongs to a directory of that project, no two to the
+    /// Each record of limits can be read and belongs to a directory of that project, no two to the
     /// same one or to the same project.
     fn check_projects(&mut self) {
-        let table = self.store.next_mapped(PROJECT_RANGE.lbas());
-        let mut inodes = self.inodes.values();
-        let are_there = table.is_some() || inodes.any(|record| record.project.is_some());
-        if are_there && !self.features.contains(Features::PROJECTS) {
-            self.problem(Problem::Unannounced);
-        }
         let (mut ids, mut tops) = (HashSet::new(), HashSet::new());
         for (slot, found) in read_projects(self.store) {
             let judged = found.and_then(|record| {

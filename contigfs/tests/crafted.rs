@@ -9,7 +9,9 @@ mod crafting;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
+use contigfs::{Care, repair};
 use crafting::image::options;
+use crafting::untouched::Untouched;
 use crafting::use_it::{everything, everything_with_files, look};
 use crafting::{fs_damage, guard, image, log_damage};
 use support::Dice;
@@ -110,6 +112,38 @@ fn crafted_files() {
             eprintln!("seed {seed}: {what}");
         }
         everything_with_files(&store, &mut dice);
+        what
+    });
+}
+
+/// I9: what damage has not touched holds what it held, whoever uses the rest of a damaged file system, and whatever a
+/// repair does to it; and repairing again changes nothing.
+#[test]
+fn the_untouched_stay_as_they_are() {
+    let _turn = guard::turn();
+    let base = image::files();
+    cases(200, |seed| {
+        let mut dice = Dice::new(seed);
+        let damaged = base.duplicate();
+        let what = fs_damage::damage(&mut dice, &damaged);
+        if std::env::var_os("CRAFTED_TELL").is_some() {
+            eprintln!("seed {seed}: {what}");
+        }
+        let mut untouched = Untouched::by(&base, &damaged);
+        let used = Arc::new(damaged.duplicate());
+        untouched.use_others(&used, &mut dice);
+        untouched.assert_in(&used, "used without a repair");
+        let repaired = Arc::new(damaged);
+        let Ok(report) = repair(&repaired, Care::Full) else {
+            return what;
+        };
+        untouched.part(&report.repaired);
+        untouched.assert_in(&repaired, "repaired");
+        let again = repair(&repaired, Care::Full).expect("as before");
+        assert_eq!(again.repaired, [], "repaired again");
+        assert_eq!(again.after, report.after, "repaired again");
+        untouched.use_others(&repaired, &mut dice);
+        untouched.assert_in(&repaired, "used after a repair");
         what
     });
 }

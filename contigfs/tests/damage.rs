@@ -10,7 +10,7 @@ use contigfs::{
 use ftl::{Lba, LbaRange};
 use support::oracle::DEFAULT;
 use support::records::{TABLES, craft_record};
-use support::{Dice, acl, fresh, fresh_with, name, names, tight};
+use support::{Dice, acl, content, fresh, fresh_with, name, names, tight};
 
 const ROOT: InodeNo = InodeNo::ROOT;
 /// Where extended attributes lie: from here to the end.
@@ -322,7 +322,8 @@ fn a_directory_in_itself() {
     assert_eq!(replaced.unwrap_err().errno(), libc_eio());
 }
 
-/// A file that has its names and is marked to be freed all the same is found, and kept by a repair.
+/// A file that has its names and is marked to be freed all the same is found, and kept: by a mount, by who closes it, and by
+/// a repair.
 #[test]
 fn a_named_orphan_is_kept() {
     let store = Arc::new(prepare());
@@ -332,6 +333,13 @@ fn a_named_orphan_is_kept() {
     craft_record(&store, ino, |record| record[27] |= 1);
     let found = check(&store).problems;
     assert_eq!(found, [contigfs::Problem::NamedOrphan { ino }]);
+    let used = Arc::new(store.duplicate());
+    for _ in 0..2 {
+        let fs = Fs::mount(Arc::clone(&used)).unwrap();
+        fs.open(ino).unwrap();
+        fs.close(ino).unwrap();
+        assert_eq!(content(&fs, fs.lookup_path("/d/b").unwrap()).unwrap(), b"b");
+    }
     let report = repair(&store, Care::Safe).unwrap();
     assert_eq!(report.repaired, found);
     assert!(check(&store).is_clean());

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use contigfs::{
     BlockStore, ByteAddr, Care, Fs, FsError, InodeNo, MemStore, NewNode, Problem, StoreError,
-    WriteOptions, check, repair,
+    WriteOptions, XattrMode, check, repair,
 };
 use ftl::{AtomicBatch, Lba, LbaRange, Space};
 use support::records::{TABLES, craft_record, zero_record};
@@ -312,4 +312,73 @@ fn a_huge_directory_is_listed_in_no_time() {
         assert_eq!(refused.errno(), EIO, "2^{shift} bytes");
     }
     assert_eq!(list((1 << 32) + 4096, 50).unwrap_err().errno(), EIO);
+}
+
+/// I9: of two files that claim one place, one has a record of the past, and a mount does not know which. It gives neither
+/// out and frees neither, whichever has the lower number, and though one waits to be freed; a repair finds both.
+#[test]
+fn a_place_that_two_claim_is_neithers() {
+    const ORPHAN: u8 = 1;
+    for (from_the_past, flags) in [("f1", 0), ("f1", ORPHAN), ("f3", 0), ("f3", ORPHAN)] {
+        let store = with_files(4, true);
+        let fs = mount(&store);
+        let [past, owner] = [from_the_past, "f2"].map(|n| fs.lookup(ROOT, name(n)).unwrap().ino);
+        fs.write(owner, 0, b"f2", WriteOptions::default()).unwrap();
+        fs.sync_all().unwrap();
+        let place = fs.file_extent(owner).unwrap().range.start;
+        drop(fs);
+        craft_record(&store, past, |record| {
+            record[..8].copy_from_slice(&place.0.to_le_bytes());
+            record[27] |= flags;
+        });
+        let fs = mount(&store);
+        assert!(fs.is_damaged());
+        for ino in [past, owner] {
+            let written = fs.write(ino, 0, b"rubbish", WriteOptions::default());
+            assert_eq!(written.unwrap_err().errno(), EIO);
+        }
+        assert_eq!(
+            fs.unlink(ROOT, name(from_the_past)).unwrap_err().errno(),
+            EIO
+        );
+        make_some(&fs, 0..0);
+        drop(fs);
+        let repaired = repair(&store, Care::Full).unwrap();
+        assert!(repaired.after.is_clean());
+        let fs = mount(&store);
+        assert_eq!(content(&fs, owner).unwrap(), b"f2");
+        assert_eq!(content(&fs, past).unwrap(), b"f2");
+        fs.write(past, 0, b"past", WriteOptions::default()).unwrap();
+        assert_eq!(content(&fs, owner).unwrap(), b"f2");
+    }
+}
+
+/// Root records of the past, one or both, do not say that there are attributes. They are there all the same: a mount keeps
+/// them, and a repair says so again.
+#[test]
+fn a_root_record_of_the_past_takes_no_attributes() {
+    for copies in [&[Lba(0)][..], &[Lba(1)], &[Lba(0), Lba(1)]] {
+        let store = with_files(4, true);
+        let before = store.duplicate();
+        let fs = mount(&store);
+        let ino = fs.lookup(ROOT, name("f1")).unwrap().ino;
+        let value = [7; 5000];
+        fs.set_xattr(ino, name("user.a"), &value, XattrMode::Set)
+            .unwrap();
+        drop(fs);
+        for &lba in copies {
+            let mut root = [0; 64];
+            before.read(ByteAddr::new(lba, 0), &mut root).unwrap();
+            store.write(ByteAddr::new(lba, 0), &root).unwrap();
+        }
+        let fs = mount(&store);
+        assert_eq!(fs.xattr(ino, name("user.a")).unwrap(), value);
+        drop(fs);
+        assert_eq!(check(&store).problems, [Problem::Unannounced]);
+        let repaired = repair(&store, Care::Safe).unwrap();
+        assert!(repaired.after.is_clean());
+        let fs = mount(&store);
+        assert!(!fs.is_damaged());
+        assert_eq!(fs.xattr(ino, name("user.a")).unwrap(), value);
+    }
 }

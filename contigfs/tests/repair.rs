@@ -9,6 +9,7 @@ use contigfs::{
     NewNode, Problem, RenameMode, RepairReport, SetAttr, WriteOptions, XattrMode, check, repair,
 };
 use ftl::{AtomicBatch, Lba, LbaRange};
+use support::records::craft_record;
 use support::{Dice, acl, fresh, name, names};
 
 const ROOT: InodeNo = InodeNo::ROOT;
@@ -369,6 +370,45 @@ fn a_damaged_entry_costs_a_name() {
     }
 }
 
+/// `lost+found` can not be made while the root directory says that it has as many links as there can be: what is tried in
+/// vain is tried again after that has been put right, so that one repair ends it all.
+#[test]
+fn the_nameless_get_a_name_whatever_the_root_counts() {
+    let (store, fs) = prepare();
+    let before = store.duplicate();
+    let lost = file(&fs, ROOT, "lost");
+    drop(fs);
+    put_back(&store, &before, ROOT_DIR);
+    let at = ByteAddr::new(COLD, ROOT.0 * 128);
+    let mut cold = [0; 128];
+    store.read(at, &mut cold).unwrap();
+    cold[24..28].fill(0xff);
+    let crc = crc32fast::hash(&[&ROOT.0.to_le_bytes(), &cold[..124]].concat());
+    cold[124..].copy_from_slice(&crc.to_le_bytes());
+    store.write(at, &cold).unwrap();
+    store.sync(LbaRange::new(COLD, 1)).unwrap();
+    cured(&store, Care::Full);
+    let fs = mount(&store);
+    assert_eq!(content(&fs, &format!("/lost+found/#{}", lost.0)), "lost");
+}
+
+/// `lost+found` would inherit the root directory's attributes: when those can not be read, they go first, so that one
+/// repair ends it all.
+#[test]
+fn the_nameless_get_a_name_whatever_the_root_inherits() {
+    let (store, fs) = prepare();
+    fs.set_xattr(ROOT, name("user.a"), b"a", XattrMode::Set)
+        .unwrap();
+    let before = store.duplicate();
+    let lost = file(&fs, ROOT, "lost");
+    drop(fs);
+    put_back(&store, &before, ROOT_DIR);
+    store.poke(ByteAddr::new(XATTRS.offset(ROOT.0), 8), |_| 0xff);
+    cured(&store, Care::Full);
+    let fs = mount(&store);
+    assert_eq!(content(&fs, &format!("/lost+found/#{}", lost.0)), "lost");
+}
+
 #[test]
 fn damaged_attributes_go_alone() {
     let (store, fs) = prepare();
@@ -478,6 +518,70 @@ fn overlaps_are_parted() {
     // What was left of its own by the move away from there is nobody's, and goes at the mount.
     assert!(store.mapped().len() <= mapped + 1);
     // From now on each has its own.
+    fs.write(a, 0, b"one", WriteOptions::default()).unwrap();
+    assert_eq!(content(&fs, "/two"), "two");
+}
+
+/// A link that claims a file's place shows everybody what lies there. What becomes of it is a file, for root alone to read.
+#[test]
+fn a_link_shows_nothing_of_another_file() {
+    let (store, fs) = prepare();
+    let link = fs
+        .symlink(ROOT, name("link"), name("some/where"), 0, 0)
+        .unwrap()
+        .ino;
+    let owner = file(&fs, ROOT, "secret");
+    let private = SetAttr {
+        perm: Some(0o600),
+        ..SetAttr::default()
+    };
+    fs.set_attr(owner, &private).unwrap();
+    let place = fs.file_extent(owner).unwrap().range.start;
+    drop(fs);
+    craft_record(&store, link, |record| {
+        record[..8].copy_from_slice(&place.0.to_le_bytes());
+    });
+    cured(&store, Care::Full);
+    let fs = mount(&store);
+    assert!(fs.readlink(link).is_err());
+    let attr = fs.attr(link).unwrap();
+    assert_eq!((attr.kind, attr.mode & 0o7777), (FileKind::File, 0o600));
+    assert_eq!(fs.lookup_path("/link").unwrap(), link);
+    assert_eq!(content(&fs, "/secret"), "secret");
+}
+
+/// A hot record of the past without a cold one that fits, in a place that is another file's by now: what is made up of it
+/// is younger than everything, and is given another place all the same. The file that was there stays as it is.
+#[test]
+fn what_is_made_up_takes_no_place() {
+    let (store, fs) = prepare();
+    let a = file(&fs, ROOT, "one");
+    fs.write(a, 0, &[1; 3 * GRAIN], WriteOptions::default())
+        .unwrap();
+    fs.sync_all().unwrap();
+    let before = store.duplicate();
+    fs.fallocate(a, 0, GRAIN as u64, FallocMode::CollapseRange)
+        .unwrap();
+    let b = file(&fs, ROOT, "two");
+    let change = SetAttr {
+        uid: Some(7),
+        perm: Some(0o640),
+        ..SetAttr::default()
+    };
+    fs.set_attr(b, &change).unwrap();
+    fs.unlink(ROOT, name("one")).unwrap();
+    let wanted = fs.attr(b).unwrap();
+    drop(fs);
+    let mut record = [0; 32];
+    let at = ByteAddr::new(HOT, a.0 * 32);
+    before.read(at, &mut record).unwrap();
+    store.write(at, &record).unwrap();
+    store.sync(LbaRange::new(HOT, 1)).unwrap();
+    cured(&store, Care::Full);
+    let fs = mount(&store);
+    assert_eq!(fs.attr(b).unwrap(), wanted);
+    let made_up = fs.attr(a).unwrap();
+    assert_eq!((made_up.mode & 0o7777, made_up.uid), (0o600, 0));
     fs.write(a, 0, b"one", WriteOptions::default()).unwrap();
     assert_eq!(content(&fs, "/two"), "two");
 }

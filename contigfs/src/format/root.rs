@@ -45,6 +45,10 @@ impl Features {
     pub(crate) const fn with(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
+
+    pub(crate) const fn common(self, other: Self) -> Self {
+        Self(self.0 & other.0)
+    }
 }
 
 /// Root record. Written by format, and by the first operation that uses a feature.

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64};
 use std::sync::{Mutex, OnceLock, RwLock};
 
 use ftl::snapshot::Snapshots;
-use ftl::{GRAIN_BYTES, LbaRange};
+use ftl::{GRAIN_BYTES, Lba, LbaRange};
 
 use super::cache::Cache;
 use super::features::FeaturesInUse;
@@ -16,11 +16,12 @@ use super::range::FILE_ORDER;
 use super::txn::{cold_place, hot_place};
 use super::{Alloc, Clock, Fs, Inode, Tail, Txn};
 use crate::buddy::{Buddy, Order};
+use crate::check::read_xattrs;
 use crate::error::FsError;
 use crate::format::{
     COLD_BYTES, COLD_PER_GRAIN, COLD_RANGE, Features, HOT_BYTES, HOT_PER_GRAIN, HOT_RANGE,
     HotRecord, InodeRecord, METADATA_ORDER, ROOT_COPY_LBA, ROOT_DIR_RANGE, ROOT_LBA, Range,
-    RootRecord, TableRecord, XATTR_SPACE,
+    RootRecord, TableRecord, XATTR_HEADS, XATTR_SPACE,
 };
 use crate::inode::{FileKind, InodeNo};
 use crate::planted::Bug;
@@ -98,7 +99,13 @@ impl<S: BlockStore> Fs<S> {
             Some(host) => Snapshots::open(host)?,
             None => Snapshots::default(),
         };
-        let root = read_root(&store)?;
+        let mut root = read_root(&store)?;
+        let xattrs = Features::XATTRS;
+        let is_announced = root.features.contains(xattrs) || !are_attributes_there(&store);
+        if !is_announced {
+            tracing::error!("there are attributes, which the root record does not announce");
+            root.features = root.features.with(xattrs);
+        }
         let scan = scan(&store, root.features, options.planted)?;
         let fs = Self {
             store,
@@ -112,7 +119,7 @@ impl<S: BlockStore> Fs<S> {
             features: FeaturesInUse::new(root.features),
             has_xattr_space: scan.has_xattr_space,
             alloc: Mutex::new(scan.alloc),
-            degraded: scan.degraded,
+            degraded: scan.degraded || !is_announced,
             bad: scan.bad,
             generation: AtomicU64::new(0),
             dirty: AtomicU64::new(0),
@@ -174,7 +181,14 @@ impl<S: BlockStore> Fs<S> {
                 orphan: false,
                 ..record
             },
-            result => result?,
+            // One that has names is freed by nobody: one of its two records is of the past.
+            result => {
+                let record = result?;
+                InodeRecord {
+                    orphan: record.orphan && record.nlink == 0,
+                    ..record
+                }
+            }
         };
         Ok(Inode::new(ino, record, Tail::Unknown, None))
     }
@@ -257,14 +271,42 @@ impl<S: BlockStore> Fs<S> {
     }
 }
 
-/// Finds a root record: the first, or its copy when the first can not be read.
+/// Finds a root record: the first, or its copy when the first can not be read. What either of them announces counts: one
+/// that says less is of the past.
 pub(crate) fn read_root(store: &impl BlockStore) -> Result<RootRecord, FsError> {
     let read = |lba| -> Result<RootRecord, FsError> {
         let mut bytes = [0; RootRecord::BYTES];
         store.read(ByteAddr::new(lba, 0), &mut bytes)?;
         Ok(RootRecord::parse(&bytes)?)
     };
-    read(ROOT_LBA).or_else(|error| read(ROOT_COPY_LBA).map_err(|_| error))
+    match (read(ROOT_LBA), read(ROOT_COPY_LBA)) {
+        (Ok(first), Ok(second)) => Ok(RootRecord {
+            features: first.features.with(second.features),
+            ..first
+        }),
+        (first, second) => first.or_else(|error| second.map_err(|_| error)),
+    }
+}
+
+/// Whether attributes of some inode are there.
+fn are_attributes_there(store: &impl BlockStore) -> bool {
+    let mut next = XATTR_HEADS.start;
+    let end = XATTR_HEADS.lbas().end();
+    while next < end {
+        let Some(head) = store.next_mapped(LbaRange::new(next, end.0 - next.0)) else {
+            return false;
+        };
+        next = head.offset(1);
+        let ino = InodeNo(head.0 - XATTR_HEADS.start.0);
+        let (lba, offset) = hot_place(ino);
+        let mut hot = [0; HOT_BYTES];
+        let is_read = store.read(ByteAddr::new(lba, u64::from(offset)), &mut hot);
+        let record = is_read.ok().and_then(|()| read_whole(store, ino, &hot));
+        if record.is_some_and(|record| read_xattrs(store, ino, record.generation).is_ok()) {
+            return true;
+        }
+    }
+    false
 }
 
 /// How long the inode table is.
@@ -330,12 +372,15 @@ fn scan(
     let mut table = Table::default();
     let mut buddy = Buddy::new();
     let mut bad = HashSet::new();
+    let mut disputed = Vec::new();
     let (mut orphans, mut relocating) = (Vec::new(), Vec::new());
     let metadata = buddy.allocate(METADATA_ORDER);
     assert!(
         metadata.is_some_and(|range| range.start == ROOT_LBA),
         "the first allocation is at the start"
     );
+    // Its place is known and its content speaks for itself, whatever its record says.
+    buddy.reserve(ROOT_DIR_RANGE);
     // Only a volume from before there were attributes may have a file there: it keeps it, and gets no attributes.
     let reserved_first = features.contains(Features::XATTRS) && buddy.reserve(XATTR_SPACE);
     table.note(InodeNo::TABLE);
@@ -362,13 +407,17 @@ fn scan(
             let parsed = read
                 .map_err(FsError::from)
                 .and_then(|()| Ok(HotRecord::parse(ino, hot)?));
+            let mut takes = |range: Range| {
+                let taken = forgetful || buddy.reserve(range);
+                if !taken {
+                    disputed.push(range);
+                }
+                taken
+            };
             let found = match parsed {
                 Ok(None) => continue,
-                Ok(Some(record)) if ino == InodeNo::ROOT && !record.is_of_root() => None,
-                Ok(Some(record)) => record
-                    .range
-                    .is_none_or(|range| forgetful || buddy.reserve(range))
-                    .then_some(record),
+                Ok(Some(record)) if ino == InodeNo::ROOT => record.is_of_root().then_some(record),
+                Ok(Some(record)) => record.range.is_none_or(&mut takes).then_some(record),
                 Err(_) => None,
             };
             if ino == InodeNo::ROOT {
@@ -381,7 +430,8 @@ fn scan(
                 continue;
             };
             if record.relocating {
-                if reserve_target(store, &mut buddy, ino, hot).is_none() {
+                let target = target_of(store, ino, hot);
+                if !target.is_some_and(&mut takes) {
                     bad.insert(ino);
                     continue;
                 }
@@ -400,11 +450,15 @@ fn scan(
             }
         }
     }
-    bad.remove(&InodeNo::ROOT);
-    if !has_root {
-        // Its place is known and its content speaks for itself.
-        buddy.reserve(ROOT_DIR_RANGE);
+    let disputed = merged(disputed);
+    bad.extend(claimants(store, grains, &disputed));
+    // Nor does a new file get what only one of them claims.
+    let free = buddy.free_blocks();
+    let free: Vec<Range> = free.filter(|&block| is_in(&disputed, block)).collect();
+    for block in free {
+        buddy.reserve(block);
     }
+    bad.remove(&InodeNo::ROOT);
     let mut free = buddy.free_blocks();
     let has_leftovers = free.any(|block| store.next_mapped(block.lbas()).is_some());
     drop(free);
@@ -432,15 +486,64 @@ fn scan(
     })
 }
 
-/// Takes the range that a file is on its way to; `None` when the cold record does not say or somebody else has it.
-fn reserve_target(
-    store: &impl BlockStore,
-    buddy: &mut Buddy,
-    ino: InodeNo,
-    hot: &[u8; HOT_BYTES],
-) -> Option<()> {
-    let relocation = read_whole(store, ino, hot)?.relocation?;
-    buddy.reserve(relocation.to).then_some(())
+/// Who claims a part of what two claim. Each of them may be a record that has come back from the past, and writing to its
+/// place, or freeing it, would be at the cost of the other one.
+fn claimants(store: &impl BlockStore, grains: u64, disputed: &[(Lba, Lba)]) -> Vec<InodeNo> {
+    let mut found = Vec::new();
+    if disputed.is_empty() {
+        return found;
+    }
+    let mut next = 0;
+    while next < grains {
+        let rest = LbaRange::new(HOT_RANGE.start.offset(next), grains - next);
+        let Some(lba) = store.next_mapped(rest) else {
+            break;
+        };
+        let number = lba.0 - HOT_RANGE.start.0;
+        next = number + 1;
+        let mut bytes = [0; GRAIN_BYTES];
+        if store.read(ByteAddr::new(lba, 0), &mut bytes).is_err() {
+            continue;
+        }
+        let (records, _) = bytes.as_chunks::<HOT_BYTES>();
+        let numbers = (number * HOT_PER_GRAIN..).map(InodeNo);
+        for (ino, hot) in numbers.zip(records) {
+            let Ok(Some(record)) = HotRecord::parse(ino, hot) else {
+                continue;
+            };
+            let target = record.relocating.then(|| target_of(store, ino, hot));
+            let mut places = record.range.into_iter().chain(target.flatten());
+            if places.any(|place| is_in(disputed, place)) {
+                found.push(ino);
+            }
+        }
+    }
+    found
+}
+
+/// Whether part of a range is in one of these stretches, which are ascending.
+fn is_in(stretches: &[(Lba, Lba)], range: Range) -> bool {
+    let next = stretches.partition_point(|(_, end)| *end <= range.start);
+    let next = stretches.get(next);
+    next.is_some_and(|(first, _)| *first < range.lbas().end())
+}
+
+/// The same grains, in ascending stretches that do not touch each other: first, and first behind.
+fn merged(mut ranges: Vec<Range>) -> Vec<(Lba, Lba)> {
+    ranges.sort_unstable_by_key(|range| range.start);
+    let mut merged: Vec<(Lba, Lba)> = Vec::new();
+    for range in ranges.into_iter().map(Range::lbas) {
+        match merged.last_mut() {
+            Some((_, end)) if range.start <= *end => *end = range.end().max(*end),
+            _ => merged.push((range.start, range.end())),
+        }
+    }
+    merged
+}
+
+/// The range that a file is on its way to; `None` when the cold record does not say.
+fn target_of(store: &impl BlockStore, ino: InodeNo, hot: &[u8; HOT_BYTES]) -> Option<Range> {
+    Some(read_whole(store, ino, hot)?.relocation?.to)
 }
 
 /// What both records say together; `None` when the cold one can not be read.

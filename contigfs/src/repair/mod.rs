@@ -23,7 +23,7 @@ mod projects;
 mod records;
 mod xattrs;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use ftl::{AtomicBatch, Lba, LbaRange};
 
@@ -70,11 +70,15 @@ pub fn repair<S: BlockStore>(store: &S, care: Care) -> Result<RepairReport, FsEr
     }
     let mut repaired: Vec<Problem> = Vec::new();
     let mut tried: HashMap<String, u32> = HashMap::new();
+    // What could not be ended, and whether something else has been since: then it is worth another try.
+    let mut failed: HashSet<String> = HashSet::new();
+    let mut is_changed = false;
     for _ in 0..PASSES_MAX {
         let mut survey = survey(store);
         let all = survey.report.problems.clone();
         let tries = |problem: &Problem| tried.get(&key(problem)).copied().unwrap_or(0);
-        let fresh = |problem: &Problem| tries(problem) < TRIES_MAX;
+        let fresh =
+            |problem: &Problem| tries(problem) < TRIES_MAX && !failed.contains(&key(problem));
         survey.report.problems.retain(fresh);
         let surgeon = Surgeon {
             store,
@@ -84,15 +88,22 @@ pub fn repair<S: BlockStore>(store: &S, care: Care) -> Result<RepairReport, FsEr
             survey,
         };
         let done = surgeon.operate()?;
+        if done.is_nothing() && is_changed && !failed.is_empty() {
+            failed.clear();
+            is_changed = false;
+            continue;
+        }
         if done.is_nothing() {
             let mut after = surgeon.survey.report;
             repaired.retain(|problem| !all.contains(problem));
             after.problems = all;
             return Ok(RepairReport { repaired, after });
         }
-        for problem in &done.failed {
-            tried.insert(key(problem), TRIES_MAX);
+        if !done.failed.is_empty() {
+            failed.extend(done.failed.iter().map(key));
+            is_changed = false;
         }
+        is_changed |= !done.repaired.is_empty();
         for problem in done.repaired {
             *tried.entry(key(&problem)).or_default() += 1;
             if !repaired.contains(&problem) {
@@ -171,10 +182,11 @@ impl<S: BlockStore> Surgeon<'_, S> {
             Self::entries,
             Self::named_orphans,
             Self::parents,
-            Self::nameless,
-            Self::link_counts,
+            // Before the first new name: who makes `lost+found` asks the root directory what it inherits.
             Self::attributes,
             Self::limits,
+            Self::nameless,
+            Self::link_counts,
         ];
         for step in steps {
             let done = step(self)?;

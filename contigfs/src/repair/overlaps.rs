@@ -3,7 +3,7 @@
 //! Ranges are blocks of the buddy allocator, so one of two that overlap contains the other. Who changed its record last
 //! keeps the place: a record that has come back from the past claims what somebody else was given since. The other one
 //! gets a range of its own and in it a clone of all that it claimed, which writes no data. What it holds may be somebody
-//! else's now, so it is root's, and only root may read it, until somebody has looked.
+//! else's now, so it is root's, and only root may read it, until somebody has looked; a link becomes a file for that.
 
 use ftl::{AtomicBatch, Lba, LbaRange};
 
@@ -58,7 +58,7 @@ impl<S: BlockStore> Surgeon<'_, S> {
                 .map(|time| (time.secs, time.nanos))
                 .unwrap_or_default()
         };
-        // Of two that say the same the lower number stays: a mount finds it first.
+        // Of two that say the same the lower number stays.
         let mut both = [ino.min(other), ino.max(other)];
         both.sort_by_key(|ino| std::cmp::Reverse(changed(ino)));
         both.into_iter().rev().find(can_leave)
@@ -79,9 +79,12 @@ impl<S: BlockStore> Surgeon<'_, S> {
         (record.uid, record.gid, record.ctime) = (0, 0, self.now);
         record.perm = match record.kind {
             FileKind::Directory => 0o700,
-            FileKind::Symlink => record.perm,
             _ => 0o600,
         };
+        if record.kind == FileKind::Symlink {
+            // Nothing keeps anybody from reading a link.
+            record.kind = FileKind::File;
+        }
         let mut batch = AtomicBatch::new();
         put_record(ino, &record, &mut batch);
         self.commit(batch)

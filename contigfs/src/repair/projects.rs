@@ -1,16 +1,16 @@
-//! Repairs of projects: announcing them, and taking away limits that nobody can read.
+//! Repairs of projects: announcing them, as everything that is there, and taking away limits that nobody can read.
 
 use ftl::{AtomicBatch, LbaRange};
 
 use super::{Done, Surgeon};
 use crate::check::Problem;
 use crate::error::FsError;
-use crate::format::{Features, PROJECT_BYTES, ROOT_COPY_LBA, ROOT_LBA, RootRecord, project_place};
+use crate::format::{PROJECT_BYTES, ROOT_COPY_LBA, ROOT_LBA, RootRecord, project_place};
 use crate::fs::read_root;
 use crate::store::{BlockStore, StoreError};
 
 impl<S: BlockStore> Surgeon<'_, S> {
-    /// Makes the root records say that there are projects.
+    /// Makes the root records say what is there.
     pub(super) fn announce(&self) -> Result<Done, FsError> {
         let mut done = Done::default();
         if self
@@ -19,7 +19,7 @@ impl<S: BlockStore> Surgeon<'_, S> {
         {
             let root = read_root(self.store)?;
             let bytes = RootRecord {
-                features: root.features.with(Features::PROJECTS),
+                features: root.features.with(self.survey.features),
                 ..root
             }
             .emit();

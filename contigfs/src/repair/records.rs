@@ -12,6 +12,7 @@ use crate::format::{
 use crate::fs::{cold_place, hot_place};
 use crate::inode::{FileKind, InodeNo};
 use crate::store::{BlockStore, ByteAddr, StoreError};
+use crate::time::Timestamp;
 
 /// Bits that a file whose owner is not known must not keep.
 const SET_ID: u16 = 0o6000;
@@ -73,7 +74,8 @@ impl<S: BlockStore> Surgeon<'_, S> {
     }
 
     /// Makes up what is lost of an inode whose place is known: the hot record says where the data are. Its owner, times
-    /// and links are gone with the cold record: it is root's, and nobody gets the rights of its owner by running it.
+    /// and links are gone with the cold record: it is root's, and nobody gets the rights of its owner by running it. If its
+    /// place is claimed by another one, that one keeps it: a hot record without its cold one may be of the past.
     pub(super) fn records(&self) -> Result<Done, FsError> {
         let mut done = Done::default();
         if !self.is_full() {
@@ -112,6 +114,11 @@ impl<S: BlockStore> Surgeon<'_, S> {
             _ => u32::from(!hot.orphan),
         };
         let holder = self.survey.holders(ino).first().copied();
+        let ctime = match self.is_claimed_twice(ino) {
+            // Who changed last keeps the place, and when this one did is not known.
+            true => Timestamp::default(),
+            false => self.now,
+        };
         // A directory is charged as the one that holds it; for others `quota set` has to be given again.
         let above = holder.filter(|_| hot.in_project);
         let project = above.and_then(|dir| self.survey.inodes.get(&dir)?.project);
@@ -135,8 +142,15 @@ impl<S: BlockStore> Surgeon<'_, S> {
             }),
             atime: self.now,
             mtime: self.now,
-            ctime: self.now,
+            ctime,
             btime: self.now,
+        })
+    }
+
+    fn is_claimed_twice(&self, ino: InodeNo) -> bool {
+        self.all.iter().any(|problem| match *problem {
+            Problem::Overlap { ino: one, other } => one == ino || other == ino,
+            _ => false,
         })
     }
 

@@ -7,13 +7,13 @@ use super::log_damage::value;
 use support::Dice;
 
 /// First grain of the inode table's hot and of its cold records, and of attributes.
-const HOT: Lba = Lba(1 << 26);
-const COLD: Lba = Lba(1 << 28);
-const XATTRS: Lba = Lba((1 << 52) - (1 << 39));
-const HOT_BYTES: usize = 32;
-const COLD_BYTES: usize = 128;
+pub const HOT: Lba = Lba(1 << 26);
+pub const COLD: Lba = Lba(1 << 28);
+pub const XATTRS: Lba = Lba((1 << 52) - (1 << 39));
+pub const HOT_BYTES: usize = 32;
+pub const COLD_BYTES: usize = 128;
 /// Numbers that the images use.
-const INODES: u64 = 160;
+pub const INODES: u64 = 160;
 
 type Grain = [u8; GRAIN_BYTES];
 
@@ -31,12 +31,13 @@ pub fn put(store: &impl BlockStore, lba: Lba, grain: &Grain) {
 pub fn damage(dice: &mut Dice, store: &impl BlockStore) -> String {
     let mut done = String::new();
     for _ in 0..1 + dice.below(3) {
-        let told = match dice.below(12) {
+        let told = match dice.below(13) {
             0 => root(dice, store),
             1..5 => record(dice, store, HOT, HOT_BYTES),
             5..8 => record(dice, store, COLD, COLD_BYTES),
             8..10 => entry(dice, store),
             10 => attributes(dice, store),
+            11 => place(dice, store),
             _ => grain(dice, store),
         };
         done += &told.unwrap_or_default();
@@ -128,6 +129,27 @@ fn record(dice: &mut Dice, store: &impl BlockStore, table: Lba, len: usize) -> O
     grain[start + len - 4..start + len].copy_from_slice(&crc.to_le_bytes());
     put(store, lba, &grain);
     Some(told)
+}
+
+/// An inode claims the place of another one, as a record that has come back from the past does; it may be on the list of
+/// those to be freed.
+fn place(dice: &mut Dice, store: &impl BlockStore) -> Option<String> {
+    let (ino, other) = (1 + dice.below(INODES - 1), 1 + dice.below(INODES - 1));
+    let hot = |ino: u64| (HOT.offset(ino / 128), (ino % 128) as usize * HOT_BYTES);
+    let (lba, at) = hot(other);
+    let from = get(store, lba)?;
+    let from = &from[at..at + HOT_BYTES];
+    let (lba, at) = hot(ino);
+    let mut grain = get(store, lba)?;
+    let record = &mut grain[at..at + HOT_BYTES];
+    // The place, the size, and 2^order grains.
+    record[..16].copy_from_slice(&from[..16]);
+    record[26] = from[26];
+    record[27] |= dice.below(2) as u8;
+    let crc = sealed(ino, &[&record[..HOT_BYTES - 4]]);
+    record[HOT_BYTES - 4..].copy_from_slice(&crc);
+    put(store, lba, &grain);
+    Some(format!("{ino} at the place of {other}; "))
 }
 
 /// Numbers that mean something: places of files and tables, inodes, large sizes.

@@ -6,4 +6,5 @@ pub mod guard;
 pub mod image;
 pub mod input;
 pub mod log_damage;
+pub mod untouched;
 pub mod use_it;

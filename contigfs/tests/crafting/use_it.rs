@@ -107,7 +107,7 @@ pub fn use_files<S: BlockStore + 'static>(store: &Arc<S>, dice: &mut Dice) {
     let _ = fs.sync_all();
 }
 
-fn names_of(fs: &Fs<impl BlockStore>, dir: InodeNo) -> Result<Vec<(String, InodeNo)>, ()> {
+pub fn names_of(fs: &Fs<impl BlockStore>, dir: InodeNo) -> Result<Vec<(String, InodeNo)>, ()> {
     let mut all = Vec::new();
     let read = fs.readdir(dir, 0, |entry| {
         if let Some(name) = entry.name.to_str()
