@@ -6,7 +6,6 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path};
 use std::sync::Arc;
-use std::sync::mpsc::Receiver;
 use std::thread::{Builder, JoinHandle};
 use std::time::Instant;
 
@@ -19,7 +18,7 @@ use softrdma::{
 };
 use tracing::debug;
 
-use super::core::ControlJob;
+use super::core::{ControlJob, ControlJobs};
 use super::exports::ExportError;
 use super::job::{Job, admit};
 use super::mapped::Mapped;
@@ -116,7 +115,7 @@ impl Service {
     /// Starts a thread for each of `jobs`; it ends when every copy of its sender has gone.
     pub(super) fn start(
         self: Arc<Self>,
-        jobs: Vec<Receiver<ControlJob>>,
+        jobs: Vec<ControlJobs>,
     ) -> io::Result<Vec<JoinHandle<()>>> {
         let numbered = jobs.into_iter().enumerate();
         numbered
@@ -129,8 +128,8 @@ impl Service {
             .collect()
     }
 
-    fn work(&self, jobs: &Receiver<ControlJob>) {
-        while let Ok(job) = jobs.recv() {
+    fn work(&self, jobs: &ControlJobs) {
+        while let Some(job) = jobs.next() {
             match job {
                 ControlJob::Request(reactor, tag, domain, message) => {
                     let Some(carried) = Carried::begin(self, (reactor, tag)) else {
