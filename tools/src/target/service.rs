@@ -10,7 +10,8 @@ use std::thread::{Builder, JoinHandle};
 use std::time::Instant;
 
 use contigfs::{
-    Attr, Extent, FallocMode, FileKind, Fs, FsError, InodeNo, NewNode, SetAttr, SyncScope,
+    Attr, Extent, FallocMode, FileKind, Fs, FsError, InodeNo, NewNode, SNAPSHOTS, SetAttr,
+    SyncScope,
 };
 use ftl::GRAIN_BYTES;
 use softrdma::{
@@ -633,6 +634,10 @@ impl Service {
             return Err(Refusal(libc::EISDIR, "/ is a directory".into()));
         };
         let parent = self.resolve(parent)?;
+        if parent == InodeNo::ROOT && name == SNAPSHOTS && self.fs.has_snapshots() {
+            // Who uses the mount finds the snapshots there.
+            return Err(Refusal(libc::EISDIR, format!("{text} is a directory")));
+        }
         // It will belong to the project of the directory, whose own grains stay.
         let (room, reason) = self.fs.room_in_place_of(parent)?;
         let held = self.fs.attr(parent)?.grains;
