@@ -23,7 +23,7 @@ use super::core::{ControlJob, ControlJobs};
 use super::exports::ExportError;
 use super::job::{Job, admit};
 use super::mapped::Mapped;
-use super::regions::{OpenRegion, Owner, Regions};
+use super::regions::{OPEN_MAX, OpenRegion, Owner, Regions};
 use super::sessions::Sessions;
 use super::store::TargetStore;
 use super::tenancy::{Member, Tenancy};
@@ -360,6 +360,7 @@ impl Service {
                 self.stags.set_reach(region.stag, reach);
             }
             let open = OpenRegion {
+                domain: standing.domain,
                 inode: Some(inode),
                 stag: region.stag,
                 offset,
@@ -409,6 +410,7 @@ impl Service {
             .register(RegionSpec::memory(domain, rights, dram))
             .map_err(|error| Refusal(libc::ENOMEM, error.to_string()))?;
         let open = OpenRegion {
+            domain,
             inode: None,
             stag: region.stag,
             offset: 0,
@@ -431,13 +433,14 @@ impl Service {
 
     /// Adds a region to those of a connection; one too many ends.
     fn add(&self, owner: Owner, open: OpenRegion) -> Result<u32, Refusal> {
-        self.regions.add(owner, open).ok_or_else(|| {
+        let share = OPEN_MAX / self.tenancy.members();
+        self.regions.add(owner, open, share).map_err(|too_many| {
             if open.persistent {
                 self.registry.detach(open.stag, unix_now());
             } else {
                 self.stags.deregister(open.stag);
             }
-            Refusal(libc::EMFILE, "too many regions on this connection".into())
+            Refusal(too_many.errno(), too_many.to_string())
         })
     }
 
@@ -457,6 +460,7 @@ impl Service {
             let register = |_| {
                 let region = self.registry.attach(stag, domain, unix_now())?;
                 let open = OpenRegion {
+                    domain,
                     inode: Some(inode),
                     stag: region.stag,
                     offset: record.offset,
