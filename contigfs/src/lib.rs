@@ -57,7 +57,7 @@ pub use ftl::snapshot::Snapshot;
 pub use inode::{Attr, FileKind, InodeNo, Limits, ProjectId, SetAttr, SetTime};
 pub use mem_store::MemStore;
 pub use repair::{Care, RepairReport, repair};
-pub use snapshot::SnapshotView;
+pub use snapshot::{SNAPSHOTS, SnapshotView};
 pub use store::{BlockStore, ByteAddr, GrowError, Grown, ShareError, StoreError, share_on};
 pub use time::Timestamp;
 pub use volume_check::{

@@ -11,6 +11,9 @@ use ftl::{AtomicBatch, Lba, LbaRange, Space};
 use crate::fs::Fs;
 use crate::store::{BlockStore, ByteAddr, StoreError};
 
+/// Name, in the root directory of a mount, of the directory where snapshots are. It is nowhere on media, and a file of this name
+/// would hide it.
+pub const SNAPSHOTS: &str = ".snapshots";
 /// Pause between pieces of giving back what a snapshot held, for everybody else.
 const SWEEP_PAUSE: Duration = Duration::from_millis(1);
 /// After an error.

@@ -6,16 +6,17 @@ use std::net::TcpStream;
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::{Image, Target, can_serve, pattern};
+use common::fault_disk::FaultDisk;
+use common::{Image, Target, can_mount, can_serve, good, pattern};
 use socket2::{Domain, Socket, Type};
-use softrdma::driver::tcp::TcpClient;
+use softrdma::driver::tcp::{ClientError, TcpClient};
 use softrdma::{
     Buffer, Config, LocalSlice, Operation, RegionTable, RemoteAddr, Stag, TaggedOffset,
     WorkRequest, WrId,
 };
 use tools::client::{Session, SessionOptions};
 use tools::control::{
-    FLAG_CREATE, FLAG_TRUNCATE, FLAG_WRITE, MESSAGE_BYTES_MAX, Op, Reply, Request,
+    FLAG_CREATE, FLAG_TRUNCATE, FLAG_WRITE, MESSAGE_BYTES_MAX, OUTSTANDING_MAX, Op, Reply, Request,
 };
 
 const FILE_BYTES: usize = 16 << 20;
@@ -27,15 +28,17 @@ const PART: usize = 48 << 10;
 const POOL: &str = "4MiB";
 const CONNECTIONS_MAX: usize = 256;
 
+/// Longest wait for anything.
+const PATIENCE: Duration = Duration::from_secs(60);
+
 /// A connection with the file open, and as little memory for what arrives as the system allows.
 fn slow(target: &Target, sink: &Arc<Buffer>, n: usize) -> TcpClient {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
     socket.set_recv_buffer_size(4096).unwrap();
     socket.connect(&target.address.into()).unwrap();
     let table = RegionTable::new([7; 32]);
-    let patience = Duration::from_secs(60);
     let stream = TcpStream::from(socket);
-    let mut client = TcpClient::start(stream, Config::default(), &table, b"", patience).unwrap();
+    let mut client = TcpClient::start(stream, Config::default(), &table, b"", PATIENCE).unwrap();
     let request = Request::new(Op::Open, "/f");
     client.send(&request.emit(), None).unwrap();
     let reply = Reply::parse(&client.recv(MESSAGE_BYTES_MAX).unwrap()).unwrap();
@@ -103,5 +106,78 @@ fn those_who_do_not_read_hold_up_nobody() {
     assert!(sink.to_vec(0, ASKED) == content[PART..][..ASKED]);
     client.disconnect().unwrap();
     session.close();
+    assert!(target.stop().success());
+}
+
+/// Bytes of memory of its own that a process has.
+fn memory_of(process: u32) -> usize {
+    let status = std::fs::read_to_string(format!("/proc/{process}/status")).unwrap();
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("RssAnon:"));
+    let kib: usize = line
+        .unwrap()
+        .trim()
+        .trim_end_matches(" kB")
+        .parse()
+        .unwrap();
+    kib << 10
+}
+
+/// As many requests as may be outstanding, each as long as can be, whose answers nobody waits for.
+fn ask_and_go(target: &Target, table: &Arc<RegionTable>) -> Result<(), ClientError> {
+    let stream = TcpStream::connect(target.address)?;
+    let mut client = TcpClient::start(stream, Config::default(), table, b"", PATIENCE)?;
+    let request = Request::new(Op::Stat, "/long".repeat(800)).emit();
+    for _ in 0..OUTSTANDING_MAX {
+        client.send(&request, None)?;
+    }
+    client.disconnect()
+}
+
+/// I16: while a request takes long, peers come, ask for something else, and go, again and again. They do not fill the memory of the
+/// target with what they have asked for: some are turned away. Afterwards everybody is let in.
+#[test]
+fn requests_of_those_who_have_gone_are_bounded() {
+    const PEERS: usize = 2000;
+    const GROWTH_MAX: usize = 96 << 20;
+    if !can_serve() || !can_mount() {
+        return;
+    }
+    let disk = FaultDisk::new(64 << 20, 1).unwrap();
+    good(&["mkfs", disk.path().to_str().unwrap()]);
+    let target = Target::start_on(&[disk.path()], &["--reactors", "1"]);
+    let table = RegionTable::new([7; 32]);
+    let before = memory_of(target.pid());
+    // One for each thread that answers requests.
+    let mut busy: Vec<TcpClient> = (0..4)
+        .map(|_| {
+            let stream = TcpStream::connect(target.address).unwrap();
+            TcpClient::start(stream, Config::default(), &table, b"", PATIENCE).unwrap()
+        })
+        .collect();
+    disk.hold(true);
+    for (n, client) in busy.iter_mut().enumerate() {
+        let request = Request {
+            flags: FLAG_CREATE,
+            ..Request::new(Op::Open, format!("/{n}"))
+        };
+        client.send(&request.emit(), None).unwrap();
+    }
+    let came = (0..PEERS).filter(|_| ask_and_go(&target, &table).is_ok());
+    let came = came.count();
+    let grown = memory_of(target.pid()).saturating_sub(before);
+    disk.hold(false);
+    assert!(grown < GROWTH_MAX, "{grown} bytes more for {came} peers");
+    assert!(came < PEERS, "nobody was turned away");
+    for client in &mut busy {
+        let reply = Reply::parse(&client.recv(MESSAGE_BYTES_MAX).unwrap()).unwrap();
+        assert_eq!(reply.status, 0, "{}", reply.message);
+    }
+    let begun = std::time::Instant::now();
+    while ask_and_go(&target, &table).is_err() {
+        assert!(begun.elapsed() < PATIENCE, "nobody is let in");
+    }
+    drop(busy);
     assert!(target.stop().success());
 }

@@ -54,6 +54,8 @@ fn through_writers_and_kills() {
     fs::create_dir(mount.join("dir")).unwrap();
     fs::write(mount.join("dir/small"), b"small").unwrap();
 
+    fs::write(image.beside("small"), b"small").unwrap();
+
     let made = good(&["snapshot", "create", text(&mount), "first"]);
     assert_eq!(made.trim(), text(&mount.join(".snapshots/first")));
     let again = bad(&["snapshot", "create", text(&mount), "first"]);
@@ -101,6 +103,13 @@ fn through_writers_and_kills() {
     assert!(gone.contains("there is none of this name"), "{gone}");
     assert_eq!(names(&mount), ["second"]);
     assert_eq!(fs::read(snapshots.join("second/file")).unwrap(), now);
+    // A remote peer does not put a file in their place.
+    let put = bad(&[
+        "put",
+        text(&image.beside("small")),
+        &target.url("/.snapshots"),
+    ]);
+    assert!(put.contains("is a directory"), "{put}");
     let elsewhere = bad(&["snapshot", "list", "/"]);
     assert!(elsewhere.contains("not the root"), "{elsewhere}");
     target.stop();

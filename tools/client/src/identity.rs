@@ -1,7 +1,7 @@
 //! Who a client says it is: nobody in particular, the bearer of a token, or a holder of the secret.
 
 use std::path::{Path, PathBuf};
-use std::{fs, io};
+use std::{fmt, fs, io};
 
 use thiserror::Error;
 
@@ -35,7 +35,7 @@ pub enum TokenFileError {
 }
 
 /// Who a client says it is.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Default)]
 pub enum Identity {
     /// Nobody in particular.
     #[default]
@@ -51,6 +51,17 @@ pub enum Identity {
         /// Derived from the secret.
         key: Key,
     },
+}
+
+/// Without what would let others say the same.
+impl fmt::Debug for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Stranger => f.write_str("Stranger"),
+            Self::Token(_) => f.write_str("Token(..)"),
+            Self::Key { tenant, epoch, .. } => write!(f, "Key({tenant}, epoch {epoch})"),
+        }
+    }
 }
 
 impl Identity {
@@ -83,6 +94,30 @@ impl Identity {
                 once: true,
                 nonce: rand::random(),
             }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Who prints how he connects, in a log say, gives away neither token nor secret.
+    #[test]
+    fn what_is_printed_lets_nobody_in() {
+        let secret = [0xa5; 32];
+        let key = Key::derive(&secret).unwrap();
+        let holder = Identity::Key {
+            tenant: "alpha".parse().unwrap(),
+            epoch: 1,
+            key,
+        };
+        let bearer = Identity::Token(holder.token());
+        for identity in [holder, bearer] {
+            let printed = format!("{:?}", crate::Client::builder().identity(identity));
+            assert!(!printed.contains("165, 165"), "{printed}");
+            // The magic of a token.
+            assert!(!printed.contains("70, 78, 84, 49"), "{printed}");
         }
     }
 }

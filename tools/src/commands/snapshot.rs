@@ -6,13 +6,11 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use anyhow::{Context, Result, anyhow};
+use contigfs::SNAPSHOTS;
 use serde_json::{Value, json};
 
 use super::{mounted, show};
 use crate::cli::snapshot::{Named, SnapshotCommand};
-
-/// The directory of snapshots, below the mount point.
-const DIRECTORY: &str = ".snapshots";
 
 /// Runs the command.
 pub(super) fn run(command: &SnapshotCommand, json: bool) -> Result<()> {
@@ -51,7 +49,7 @@ fn path(named: &Named) -> Result<PathBuf> {
 }
 
 fn directory(mount: &Path) -> Result<PathBuf> {
-    let dir = mount.join(DIRECTORY);
+    let dir = mount.join(SNAPSHOTS);
     match fs::metadata(&dir) {
         Ok(_) => Ok(dir),
         Err(error) if error.kind() == io::ErrorKind::NotFound => Err(anyhow!(

@@ -152,8 +152,8 @@ pub fn emit_tenants(tenants: &[TenantRecord]) -> Vec<u8> {
     grain
 }
 
-/// The tenants in a grain; what is damaged or empty is left out. A fuzz entry.
-pub fn parse_tenants(grain: &[u8]) -> Vec<TenantRecord> {
+/// The tenants in a grain; none if one of them is damaged. A fuzz entry.
+pub fn parse_tenants(grain: &[u8]) -> Option<Vec<TenantRecord>> {
     let parse = |(n, bytes): (usize, &[u8])| {
         let raw = RawTenant::read_from_bytes(bytes).ok()?;
         if raw.crc.get() != crc(n, &bytes[..60]) || raw.domain.get() == 0 {
@@ -168,7 +168,8 @@ pub fn parse_tenants(grain: &[u8]) -> Vec<TenantRecord> {
         })
     };
     let places = grain.chunks_exact(size_of::<RawTenant>()).enumerate();
-    places.filter_map(parse).collect()
+    let used = places.filter(|(_, bytes)| bytes.iter().any(|&byte| byte != 0));
+    used.map(parse).collect()
 }
 
 #[repr(C)]
@@ -367,10 +368,10 @@ mod tests {
             seen: 6,
         });
         let mut grain = emit_tenants(&tenants);
-        assert_eq!(parse_tenants(&grain), tenants);
+        assert_eq!(parse_tenants(&grain), Some(tenants.to_vec()));
         grain[70] ^= 1;
-        assert_eq!(parse_tenants(&grain), tenants[..1]);
-        assert_eq!(parse_tenants(&[0; GRAIN_BYTES]), []);
+        assert_eq!(parse_tenants(&grain), None);
+        assert_eq!(parse_tenants(&[0; GRAIN_BYTES]), Some(Vec::new()));
         assert!(is_header(&emit_header()) && !is_header(&[0; GRAIN_BYTES]));
     }
 }

@@ -30,6 +30,7 @@ use softrdma::{
 use thiserror::Error;
 use tracing::{debug, error, warn};
 
+use super::SYSTEM_DIRECTORY;
 use super::door::ANONYMOUS;
 use super::media::Media;
 use super::planted::Bug;
@@ -147,6 +148,12 @@ pub enum EnrolError {
         /// As remembered.
         seen: u64,
     },
+    /// What the volume has seen is not to be known.
+    #[error(
+        "what the volume remembers of tenants is damaged, so nobody knows which of their tokens have been revoked: \
+         raise the epoch of each, and remove {SYSTEM_DIRECTORY}/credentials on a mount without tenants"
+    )]
+    Unknown,
     /// Too many.
     #[error("{0} tenants: {TENANTS_MAX} are possible")]
     TooMany(usize),
@@ -188,6 +195,8 @@ pub struct View {
 struct State {
     slots: Slots,
     tenants: Vec<TenantRecord>,
+    /// Others are stored that cannot be read.
+    tenants_lost: bool,
     /// What is alive was read, and not looked at yet.
     found: Vec<(usize, Record)>,
     /// When the latest time was written.
@@ -258,9 +267,10 @@ impl<S: BlockStore> Registry<S> {
     fn read(&self, media: &Media<S>) -> State {
         let mut state = State::default();
         let tenants = media.read(TENANTS_AT / ftl::GRAIN_BYTES as u64, 1).pop();
-        state.tenants = tenants
-            .flatten()
-            .map_or(Vec::new(), |grain| record::parse_tenants(&grain));
+        let tenants = tenants.flatten();
+        let tenants = tenants.and_then(|grain| record::parse_tenants(&grain));
+        state.tenants_lost = tenants.is_none();
+        state.tenants = tenants.unwrap_or_default();
         let first = Record::place(0) / ftl::GRAIN_BYTES as u64;
         let grains = FILE_BYTES / ftl::GRAIN_BYTES as u64 - first;
         let mut used = Vec::new();
@@ -351,6 +361,9 @@ impl<S: BlockStore> Registry<S> {
         }
         let media = self.media()?;
         let mut state = lock(&self.state);
+        if state.tenants_lost {
+            return Err(EnrolError::Unknown);
+        }
         let mut all = state.tenants.clone();
         for (name, epoch) in wanted {
             let known = all.iter().position(|tenant| tenant.name == *name);

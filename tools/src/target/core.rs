@@ -41,6 +41,11 @@ const HEARD: Duration = Duration::from_millis(1);
 const GRACE: Duration = Duration::from_secs(1);
 /// Wait after an accept that failed.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// Why a connection is not adopted when too much waits.
+const BEHIND: &str = "this target is behind with others";
+/// Bytes of messages that may wait for the control threads; no connections are adopted beyond it.
+const WAITING_MAX: usize = 16 << 20;
+
 /// A message of a client for the control threads, or the news that a client has gone.
 #[derive(Debug)]
 pub(super) enum ControlJob {
@@ -50,29 +55,73 @@ pub(super) enum ControlJob {
     Gone(usize, LinkTag),
 }
 
+impl ControlJob {
+    fn bytes(&self) -> usize {
+        let message = match self {
+            Self::Request(_, _, _, message) => message.len(),
+            Self::Gone(..) => 0,
+        };
+        size_of::<Self>() + message
+    }
+}
+
 /// The way to the control threads. All messages of a connection go to the same thread, so they are worked on in order,
-/// its end last.
+/// its end last. Connections come and go while their messages stay, as in the [inboxes](crate::reactor::Inbox) of reactors: so
+/// nobody adopts more of them as long as it is [crowded](Self::is_crowded).
 #[derive(Clone, Debug)]
-pub(super) struct ControlSenders(Vec<Sender<ControlJob>>);
+pub(super) struct ControlSenders {
+    threads: Vec<Sender<ControlJob>>,
+    /// Bytes of what none of them has taken yet.
+    waiting: Arc<AtomicUsize>,
+}
+
+/// What a control thread has to do.
+#[derive(Debug)]
+pub(super) struct ControlJobs {
+    jobs: Receiver<ControlJob>,
+    waiting: Arc<AtomicUsize>,
+}
+
+impl ControlJobs {
+    /// Waits for the next job; none when every copy of its sender has gone.
+    pub(super) fn next(&self) -> Option<ControlJob> {
+        let job = self.jobs.recv().ok()?;
+        self.waiting.fetch_sub(job.bytes(), Ordering::Relaxed);
+        Some(job)
+    }
+}
 
 impl ControlSenders {
     /// Channels for `threads` control threads.
-    pub(super) fn new(threads: usize) -> (Self, Vec<Receiver<ControlJob>>) {
-        let (senders, jobs) = (0..threads).map(|_| channel()).unzip();
-        (Self(senders), jobs)
+    pub(super) fn new(threads: usize) -> (Self, Vec<ControlJobs>) {
+        let waiting = Arc::new(AtomicUsize::new(0));
+        let (threads, jobs) = (0..threads)
+            .map(|_| {
+                let (sender, jobs) = channel();
+                let waiting = Arc::clone(&waiting);
+                (sender, ControlJobs { jobs, waiting })
+            })
+            .unzip();
+        (Self { threads, waiting }, jobs)
     }
 
     pub(super) fn send(&self, tag: LinkTag, job: ControlJob) {
-        let thread = (tag.0 as usize).checked_rem(self.0.len());
-        if let Some(sender) = thread.map(|thread| &self.0[thread]) {
+        let thread = (tag.0 as usize).checked_rem(self.threads.len());
+        if let Some(sender) = thread.map(|thread| &self.threads[thread]) {
+            self.waiting.fetch_add(job.bytes(), Ordering::Relaxed);
             // The threads outlive the senders.
             let _ = sender.send(job);
         }
     }
 
+    /// Whether so much waits that nobody should give reason for more.
+    fn is_crowded(&self) -> bool {
+        self.waiting.load(Ordering::Relaxed) >= WAITING_MAX
+    }
+
     /// Lets the threads end; what is sent from now on is lost.
     fn hang_up(&mut self) {
-        self.0.clear();
+        self.threads.clear();
     }
 }
 
@@ -550,7 +599,7 @@ impl Core {
             if target == self.parts.index {
                 self.adopt(now, socket, None);
             } else if self.is_crowded() {
-                refuse(&socket);
+                self.tell_of_refused(&socket, BEHIND);
             } else {
                 let _ = self.parts.peers[target].push(Job::Adopt(socket, None));
             }
@@ -579,9 +628,11 @@ impl Core {
         }
     }
 
-    /// Whether connections have given reason for so many messages between reactors that there should not be more of them.
+    /// Whether connections have given reason for so many messages to reactors or control threads that there should not be more of
+    /// them.
     fn is_crowded(&self) -> bool {
-        self.parts.peers.iter().any(|inbox| inbox.is_crowded())
+        self.parts.reception.control.is_crowded()
+            || self.parts.peers.iter().any(|inbox| inbox.is_crowded())
     }
 
     fn adopt(&mut self, now: Time, socket: Socket, tls: Option<Box<Records>>) {
@@ -589,18 +640,13 @@ impl Core {
             return;
         }
         if self.is_crowded() {
-            return refuse(&socket);
+            return self.tell_of_refused(&socket, BEHIND);
         }
         let peer = socket.peer_addr().ok().and_then(|a| a.as_socket());
         let before = self.parts.connections.fetch_add(1, Ordering::Relaxed);
         if before >= self.parts.connections_max && !self.send_one_away(now) {
             self.parts.connections.fetch_sub(1, Ordering::Relaxed);
-            warn!(
-                ?peer,
-                max = self.parts.connections_max,
-                "connection refused: too many"
-            );
-            return;
+            return self.tell_of_refused(&socket, "too many");
         }
         if let Err(error) = tune(&socket) {
             debug!(%error, ?peer, "socket options");
@@ -628,6 +674,17 @@ impl Core {
                 self.parts.connections.fetch_sub(1, Ordering::Relaxed);
                 warn!(?peer, "connection refused: no slot is free");
             }
+        }
+    }
+
+    /// Tells people of a connection that is not adopted, if they have not just been told of another: strangers come in numbers.
+    fn tell_of_refused(&self, socket: &Socket, why: &str) {
+        let peer = socket.peer_addr().ok().and_then(|a| a.as_socket());
+        if self.parts.reception.is_news() {
+            let max = self.parts.connections_max;
+            warn!(?peer, max, "connection refused: {why}");
+        } else {
+            debug!(?peer, "connection refused: {why}");
         }
     }
 
@@ -744,12 +801,6 @@ impl Drop for Core {
             "reactor ended"
         );
     }
-}
-
-/// Tells people of a connection that is not adopted because the inboxes are crowded.
-fn refuse(socket: &Socket) {
-    let peer = socket.peer_addr().ok().and_then(|a| a.as_socket());
-    warn!(?peer, "connection refused: reactors are behind with others");
 }
 
 /// Small answers leave at once, and a peer that has vanished is noticed within a minute.

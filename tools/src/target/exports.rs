@@ -106,7 +106,8 @@ impl Exports {
         self.0.iter()
     }
 
-    /// Checks that `path` may be read, or written if `write`. The innermost export that contains it decides.
+    /// Checks that `path` may be read, or written if `write`. The innermost export that contains it decides; of a directory that
+    /// is named twice, the one that is read-only.
     pub fn check(&self, path: &str, write: bool) -> Result<(), ExportError> {
         check_path(path)?;
         let inside = |export: &&Export| {
@@ -118,7 +119,7 @@ impl Exports {
             .0
             .iter()
             .filter(inside)
-            .max_by_key(|export| export.path.len())
+            .max_by_key(|export| (export.path.trim_end_matches('/').len(), export.read_only))
             .ok_or_else(|| ExportError::NotExported(path.to_owned()))?;
         if write && export.read_only {
             return Err(ExportError::ReadOnly(path.to_owned()));
@@ -175,5 +176,10 @@ mod tests {
             ));
         }
         assert_eq!(Exports::new(Vec::new()).check("/any", true), Ok(()));
+        for twice in [["/c:ro", "/c"], ["/c", "/c:ro"], ["/c:ro", "/c/"]] {
+            let twice = twice.iter().map(|text| text.parse().unwrap());
+            let checked = Exports::new(twice.collect()).check("/c/x", true);
+            assert_eq!(checked, Err(ExportError::ReadOnly("/c/x".to_owned())));
+        }
     }
 }

@@ -25,7 +25,7 @@ pub(super) struct Reception {
     pub sessions: Arc<Sessions>,
     /// All reactors.
     pub inboxes: Vec<Arc<Inbox<Job>>>,
-    /// To the control threads. Bounded by the receives that connections have posted.
+    /// To the control threads.
     pub control: ControlSenders,
     /// The second in which a refusal was last told to people.
     pub warned: AtomicU64,
@@ -117,8 +117,13 @@ impl Reception {
         }
         // Strangers come in numbers, and may come with anything.
         let stranger = matches!(denial, Denial::NoToken | Denial::Superseded);
-        let is_news = |_: &Denial| self.warned.swap(unix_now(), Ordering::Relaxed) != unix_now();
-        Some(denial).filter(|_| !stranger).filter(is_news)
+        Some(denial).filter(|_| !stranger && self.is_news())
+    }
+
+    /// Whether people should hear of another connection that is refused; they have not in this second.
+    pub(super) fn is_news(&self) -> bool {
+        let now = unix_now();
+        self.warned.swap(now, Ordering::Relaxed) != now
     }
 }
 

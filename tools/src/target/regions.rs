@@ -11,11 +11,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use contigfs::{ExtentObserver, InodeNo, Settled};
 use ftl::Lba;
-use softrdma::{BackingId, RegionTable, Stag};
+use softrdma::mem::region::REGIONS_MAX;
+use softrdma::{BackingId, ProtectionDomain, RegionTable, Stag};
+use thiserror::Error;
 
 use super::job::{Job, ask_all};
 use super::places::Places;
 use super::stalls::Of;
+use crate::credentials::record::SLOTS;
 use crate::reactor::{Inbox, LinkTag};
 
 /// A client, for as long as its connection lives: reactor and link.
@@ -24,9 +27,35 @@ pub(super) type Owner = (usize, LinkTag);
 /// Regions that one connection may have open.
 pub(super) const REGIONS_PER_LINK_MAX: usize = 4096;
 
+/// Regions that all connections may have open; stored registrations have room beside them.
+pub(super) const OPEN_MAX: usize = REGIONS_MAX - SLOTS;
+
+/// Why a region is not opened.
+#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
+pub(super) enum TooMany {
+    /// The connection has as many as one may.
+    #[error("too many regions on this connection")]
+    OfConnection,
+    /// The tenant has its share on all its connections; others have theirs.
+    #[error("this tenant has {0} regions open, which is its share: close some")]
+    OfTenant(usize),
+}
+
+impl TooMany {
+    /// The errno that says it best.
+    pub(super) fn errno(self) -> i32 {
+        match self {
+            Self::OfConnection => libc::EMFILE,
+            Self::OfTenant(_) => libc::EDQUOT,
+        }
+    }
+}
+
 /// An open region.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct OpenRegion {
+    /// Whose it is.
+    pub domain: ProtectionDomain,
     /// Its file; none for the region of plain memory.
     pub inode: Option<InodeNo>,
     /// Its plain STag, which names both flavours.
@@ -48,21 +77,42 @@ struct Table {
     by_handle: HashMap<u32, (Owner, OpenRegion)>,
     by_owner: HashMap<Owner, Vec<u32>>,
     by_inode: HashMap<InodeNo, Vec<u32>>,
+    of_tenant: HashMap<ProtectionDomain, usize>,
     next: u32,
 }
 
 impl Table {
-    fn insert(&mut self, handle: u32, owner: Owner, region: OpenRegion) {
-        self.by_owner.entry(owner).or_default().push(handle);
+    /// Adds a region and names it, unless its owner has too many, or its tenant `share`.
+    fn add(&mut self, owner: Owner, region: OpenRegion, share: usize) -> Result<u32, TooMany> {
+        let handles = self.by_owner.entry(owner).or_default();
+        if handles.len() >= REGIONS_PER_LINK_MAX {
+            return Err(TooMany::OfConnection);
+        }
+        let of_tenant = self.of_tenant.entry(region.domain).or_default();
+        if *of_tenant >= share {
+            return Err(TooMany::OfTenant(share));
+        }
+        let handle = loop {
+            self.next = self.next.wrapping_add(1).max(1);
+            if !self.by_handle.contains_key(&self.next) {
+                break self.next;
+            }
+        };
+        *of_tenant += 1;
+        handles.push(handle);
         if let Some(inode) = region.inode {
             self.by_inode.entry(inode).or_default().push(handle);
         }
         self.by_handle.insert(handle, (owner, region));
+        Ok(handle)
     }
 
     /// Takes a region out; its owner's list is the caller's to change.
     fn take(&mut self, handle: u32) -> Option<OpenRegion> {
         let (_, region) = self.by_handle.remove(&handle)?;
+        if let Some(of_tenant) = self.of_tenant.get_mut(&region.domain) {
+            *of_tenant -= 1;
+        }
         if let Some(inode) = region.inode
             && let Some(of) = self.by_inode.get_mut(&inode)
         {
@@ -151,23 +201,17 @@ impl Regions {
         }
     }
 
-    /// Adds a region and names it; None when its owner has too many.
-    pub(super) fn add(&self, owner: Owner, region: OpenRegion) -> Option<u32> {
-        let mut table = self.table();
-        let handles = table.by_owner.entry(owner).or_default();
-        if handles.len() >= REGIONS_PER_LINK_MAX {
-            return None;
-        }
-        let handle = loop {
-            table.next = table.next.wrapping_add(1).max(1);
-            if !table.by_handle.contains_key(&table.next) {
-                break table.next;
-            }
-        };
-        table.insert(handle, owner, region);
+    /// Adds a region and names it, unless its owner has too many, or its tenant `share`.
+    pub(super) fn add(
+        &self,
+        owner: Owner,
+        region: OpenRegion,
+        share: usize,
+    ) -> Result<u32, TooMany> {
+        let handle = self.table().add(owner, region, share)?;
         self.growing
             .fetch_add(usize::from(region.grows), Ordering::Relaxed);
-        Some(handle)
+        Ok(handle)
     }
 
     /// The region of `owner` that `handle` names.
@@ -288,5 +332,39 @@ impl ExtentObserver for Follower {
 
     fn grown(&self, inode: InodeNo, size: u64) {
         self.0.fit(inode, size);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn region(tenant: u32) -> OpenRegion {
+        OpenRegion {
+            domain: ProtectionDomain(tenant),
+            inode: Some(InodeNo(7)),
+            stag: Stag(1),
+            offset: 0,
+            end: 1,
+            grows: false,
+            writable: false,
+            persistent: false,
+        }
+    }
+
+    /// However many connections a tenant opens regions on, it takes nobody's share, and has its own again when they end (I16).
+    #[test]
+    fn a_tenant_keeps_to_its_share() {
+        let mut table = Table::default();
+        let (share, owner) = (6, |n| (0, LinkTag(n)));
+        let mut open = |tenant, n| table.add(owner(n), region(tenant), share);
+        let handles: Vec<u32> = (0..6).map(|n| open(2, n / 2).unwrap()).collect();
+        assert_eq!(open(2, 3), Err(TooMany::OfTenant(share)));
+        assert!((0..6).all(|n| open(3, 10 + n).is_ok()));
+        assert_eq!(open(3, 16), Err(TooMany::OfTenant(share)));
+        assert!(table.take(handles[0]).is_some());
+        assert!(table.add(owner(3), region(2), share).is_ok());
+        let more = table.add(owner(3), region(2), share);
+        assert_eq!(more, Err(TooMany::OfTenant(share)));
     }
 }

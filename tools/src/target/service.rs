@@ -6,12 +6,12 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path};
 use std::sync::Arc;
-use std::sync::mpsc::Receiver;
 use std::thread::{Builder, JoinHandle};
 use std::time::Instant;
 
 use contigfs::{
-    Attr, Extent, FallocMode, FileKind, Fs, FsError, InodeNo, NewNode, SetAttr, SyncScope,
+    Attr, Extent, FallocMode, FileKind, Fs, FsError, InodeNo, NewNode, SNAPSHOTS, SetAttr,
+    SyncScope,
 };
 use ftl::GRAIN_BYTES;
 use softrdma::{
@@ -19,11 +19,11 @@ use softrdma::{
 };
 use tracing::debug;
 
-use super::core::ControlJob;
+use super::core::{ControlJob, ControlJobs};
 use super::exports::ExportError;
 use super::job::{Job, admit};
 use super::mapped::Mapped;
-use super::regions::{OpenRegion, Owner, Regions};
+use super::regions::{OPEN_MAX, OpenRegion, Owner, Regions};
 use super::sessions::Sessions;
 use super::store::TargetStore;
 use super::tenancy::{Member, Tenancy};
@@ -116,7 +116,7 @@ impl Service {
     /// Starts a thread for each of `jobs`; it ends when every copy of its sender has gone.
     pub(super) fn start(
         self: Arc<Self>,
-        jobs: Vec<Receiver<ControlJob>>,
+        jobs: Vec<ControlJobs>,
     ) -> io::Result<Vec<JoinHandle<()>>> {
         let numbered = jobs.into_iter().enumerate();
         numbered
@@ -129,8 +129,8 @@ impl Service {
             .collect()
     }
 
-    fn work(&self, jobs: &Receiver<ControlJob>) {
-        while let Ok(job) = jobs.recv() {
+    fn work(&self, jobs: &ControlJobs) {
+        while let Some(job) = jobs.next() {
             match job {
                 ControlJob::Request(reactor, tag, domain, message) => {
                     let Some(carried) = Carried::begin(self, (reactor, tag)) else {
@@ -360,6 +360,7 @@ impl Service {
                 self.stags.set_reach(region.stag, reach);
             }
             let open = OpenRegion {
+                domain: standing.domain,
                 inode: Some(inode),
                 stag: region.stag,
                 offset,
@@ -409,6 +410,7 @@ impl Service {
             .register(RegionSpec::memory(domain, rights, dram))
             .map_err(|error| Refusal(libc::ENOMEM, error.to_string()))?;
         let open = OpenRegion {
+            domain,
             inode: None,
             stag: region.stag,
             offset: 0,
@@ -431,13 +433,14 @@ impl Service {
 
     /// Adds a region to those of a connection; one too many ends.
     fn add(&self, owner: Owner, open: OpenRegion) -> Result<u32, Refusal> {
-        self.regions.add(owner, open).ok_or_else(|| {
+        let share = OPEN_MAX / self.tenancy.members();
+        self.regions.add(owner, open, share).map_err(|too_many| {
             if open.persistent {
                 self.registry.detach(open.stag, unix_now());
             } else {
                 self.stags.deregister(open.stag);
             }
-            Refusal(libc::EMFILE, "too many regions on this connection".into())
+            Refusal(too_many.errno(), too_many.to_string())
         })
     }
 
@@ -457,6 +460,7 @@ impl Service {
             let register = |_| {
                 let region = self.registry.attach(stag, domain, unix_now())?;
                 let open = OpenRegion {
+                    domain,
                     inode: Some(inode),
                     stag: region.stag,
                     offset: record.offset,
@@ -634,6 +638,10 @@ impl Service {
             return Err(Refusal(libc::EISDIR, "/ is a directory".into()));
         };
         let parent = self.resolve(parent)?;
+        if parent == InodeNo::ROOT && name == SNAPSHOTS && self.fs.has_snapshots() {
+            // Who uses the mount finds the snapshots there.
+            return Err(Refusal(libc::EISDIR, format!("{text} is a directory")));
+        }
         // It will belong to the project of the directory, whose own grains stay.
         let (room, reason) = self.fs.room_in_place_of(parent)?;
         let held = self.fs.attr(parent)?.grains;

@@ -124,6 +124,11 @@ impl Tenancy {
         self.0.get(&domain)
     }
 
+    /// How many they are, strangers among them; one at least.
+    pub(super) fn members(&self) -> usize {
+        self.0.len().max(1)
+    }
+
     /// What registrations may depend on now.
     pub(super) fn standings(&self) -> Vec<Standing> {
         self.0.values().map(|member| member.standing).collect()

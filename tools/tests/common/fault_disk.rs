@@ -7,7 +7,7 @@ use std::ffi::OsStr;
 use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, UNIX_EPOCH};
+use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use fuser::{
     BackgroundSession, Config, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags,
@@ -20,6 +20,10 @@ use tempfile::TempDir;
 
 /// What a disk writes as a whole.
 const SECTOR: usize = 512;
+/// Longest hold, lest a test that fails waits for ever.
+const HOLD_MAX: Duration = Duration::from_secs(60);
+/// How often who is held looks whether it may go on.
+const LOOK: Duration = Duration::from_millis(1);
 const NAME: &str = "disk.img";
 const DISK: INodeNo = INodeNo(2);
 /// Nothing about the file changes.
@@ -37,6 +41,8 @@ struct State {
     flushes: u64,
     /// How long a flush takes.
     delay: Duration,
+    /// Whoever writes waits.
+    held: bool,
 }
 
 /// A write that was answered.
@@ -77,6 +83,7 @@ impl FaultDisk {
             lies: false,
             flushes: 0,
             delay: Duration::ZERO,
+            held: false,
         }));
         let dir = tempfile::tempdir()?;
         let session = Session::new(
@@ -106,6 +113,11 @@ impl FaultDisk {
     /// From now on a flush takes so long, and everything else that is asked for meanwhile waits for it.
     pub fn slow(&self, delay: Duration) {
         self.state().delay = delay;
+    }
+
+    /// Whether writes wait from now on, and everything else that is asked for behind one, for a minute at most.
+    pub fn hold(&self, held: bool) {
+        self.state().held = held;
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -266,6 +278,10 @@ impl Filesystem for Platter {
         _lock_owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
+        let begun = Instant::now();
+        while lock(&self.0).held && begun.elapsed() < HOLD_MAX {
+            std::thread::sleep(LOOK);
+        }
         let mut state = lock(&self.0);
         if state.off {
             return reply.error(Errno::EIO);

@@ -26,12 +26,10 @@ use super::{Adapter, Served};
 use crate::error::FsError;
 use crate::fs::{DirEntry, Fs, open_snapshot};
 use crate::inode::{Attr, FileKind, InodeNo};
-use crate::snapshot::SnapshotView;
+use crate::snapshot::{SNAPSHOTS, SnapshotView};
 use crate::store::BlockStore;
 use crate::time::Timestamp;
 
-/// What the directory is called. It is not listed.
-const NAME: &[u8] = b".snapshots";
 const NUMBER_SHIFT: u32 = 32;
 /// Behind all numbers of snapshots that are ever told.
 const NUMBER_END: u64 = 1 << 31;
@@ -285,9 +283,11 @@ impl<S: BlockStore + 'static> WithSnapshots<S> {
         let mut message = *message;
         message.header.opcode == opcode::LOOKUP
             && message.ino() == InodeNo::ROOT
-            && message.name().is_ok_and(|name| name.as_bytes() == NAME)
+            && message
+                .name()
+                .is_ok_and(|name| name.as_bytes() == SNAPSHOTS.as_bytes())
             && self.fs.has_snapshots()
-            && self.fs.lookup(InodeNo::ROOT, OsStr::from_bytes(NAME)) == Err(FsError::NotFound)
+            && self.fs.lookup(InodeNo::ROOT, OsStr::new(SNAPSHOTS)) == Err(FsError::NotFound)
     }
 }
 
