@@ -171,7 +171,7 @@ fn trimming_gives_space_back() {
     fs::create_dir(&dir).unwrap();
     let target = image.serve(&["--mount", dir.to_str().unwrap(), "-o", "nodiscard"]);
     let content =
-        |seed: usize| -> Vec<u8> { (0..64 * MIB).map(|at| (at * seed >> 7) as u8).collect() };
+        |seed: usize| -> Vec<u8> { (0..64 * MIB).map(|at| ((at * seed) >> 7) as u8).collect() };
     fs::write(dir.join("kept"), content(3)).unwrap();
     fs::write(dir.join("gone"), content(5)).unwrap();
     let opened = File::open(&dir).unwrap();
