@@ -6,13 +6,12 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{Error, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{Image, can_mount, can_serve, good};
+use common::{Image, Target, can_mount, can_serve, good};
 use tools::control::{FLAG_TRUNCATE, Op, Request};
 
 fn run(program: &str, arguments: &[&Path]) {
@@ -84,17 +83,26 @@ fn a_tree_reads_back() {
     assert!(target.stop().success());
 }
 
+/// A target that mounts beside its image.
+fn serve(size: &str, more: &[&str]) -> Option<(Target, PathBuf, Image)> {
+    if !can_serve() || !can_mount() {
+        return None;
+    }
+    let image = Image::new(size);
+    let dir = image.beside("mnt");
+    fs::create_dir(&dir).unwrap();
+    let arguments = [&["--mount", dir.to_str().unwrap()], more].concat();
+    let target = image.serve(&arguments);
+    Some((target, dir, image))
+}
+
 /// What is appended lands behind the end that a remote peer has made, shorter or longer, of which the kernel does not know;
 /// nothing is overwritten, and no hole is left.
 #[test]
 fn appends_go_to_the_end_that_a_peer_made() {
-    if !can_serve() || !can_mount() {
+    let Some((target, dir, _image)) = serve("64MiB", &[]) else {
         return;
-    }
-    let image = Image::new("64MiB");
-    let dir = image.beside("mnt");
-    fs::create_dir(&dir).unwrap();
-    let target = image.serve(&["--mount", dir.to_str().unwrap()]);
+    };
     let path = dir.join("log");
     fs::write(&path, [1; 10_000]).unwrap();
     let mut log = OpenOptions::new().append(true).open(&path).unwrap();
@@ -115,61 +123,13 @@ fn appends_go_to_the_end_that_a_peer_made() {
     assert!(target.stop().success());
 }
 
-/// Once a peer has been answered, nobody on the mount is told the size from before, however often the file is looked at
-/// meanwhile; and what is appended then lands behind the new end.
-#[test]
-fn sizes_that_a_peer_made_are_seen() {
-    if !can_serve() || !can_mount() {
-        return;
-    }
-    let image = Image::new("64MiB");
-    let dir = image.beside("mnt");
-    fs::create_dir(&dir).unwrap();
-    let target = image.serve(&["--mount", dir.to_str().unwrap()]);
-    let path = dir.join("file");
-    fs::write(&path, [1; 10_000]).unwrap();
-    let mut session = target.session();
-    let over = AtomicBool::new(false);
-    thread::scope(|scope| {
-        scope.spawn(|| {
-            while !over.load(Ordering::Relaxed) {
-                fs::metadata(&path).unwrap();
-            }
-        });
-        for round in 0..200 {
-            let length = [5, 20_000][round % 2];
-            let request = Request {
-                flags: FLAG_TRUNCATE,
-                length,
-                ..Request::new(Op::Open, "/file")
-            };
-            session.open(request).unwrap();
-            let seen = fs::metadata(&path).unwrap().len();
-            let mut log = OpenOptions::new().append(true).open(&path).unwrap();
-            log.write_all(b"behind").unwrap();
-            let end = fs::metadata(&path).unwrap().len();
-            if (seen, end) != (length, length + 6) {
-                over.store(true, Ordering::Relaxed);
-                panic!("round {round}: {seen} and then {end} of {length}");
-            }
-        }
-        over.store(true, Ordering::Relaxed);
-    });
-    drop(session);
-    assert!(target.stop().success());
-}
-
 /// `fstrim`, for a volume that does not discard by itself: the device is told of what is free, once, and files stay as they are.
 #[test]
 fn trimming_gives_space_back() {
     const MIB: usize = 1 << 20;
-    if !can_serve() || !can_mount() {
+    let Some((target, dir, image)) = serve("256MiB", &["-o", "nodiscard"]) else {
         return;
-    }
-    let image = Image::new("256MiB");
-    let dir = image.beside("mnt");
-    fs::create_dir(&dir).unwrap();
-    let target = image.serve(&["--mount", dir.to_str().unwrap(), "-o", "nodiscard"]);
+    };
     let content =
         |seed: usize| -> Vec<u8> { (0..64 * MIB).map(|at| ((at * seed) >> 7) as u8).collect() };
     fs::write(dir.join("kept"), content(3)).unwrap();

@@ -388,15 +388,9 @@ fn scan(
     table.note(InodeNo::ROOT);
     let mut projects = Charges::default();
     let mut has_root = false;
-    let mut next = 0;
-    while next < grains {
-        let rest = LbaRange::new(HOT_RANGE.start.offset(next), grains - next);
-        let Some(lba) = store.next_mapped(rest) else {
-            break;
-        };
-        let number = lba.0 - HOT_RANGE.start.0;
-        next = number + 1;
+    for number in hot_grains(store, grains) {
         let mut bytes = [0; GRAIN_BYTES];
+        let lba = HOT_RANGE.start.offset(number);
         let read = store.read(ByteAddr::new(lba, 0), &mut bytes);
         let (records, _) = bytes.as_chunks::<HOT_BYTES>();
         for (ino, hot) in (number * HOT_PER_GRAIN..)
@@ -486,6 +480,15 @@ fn scan(
     })
 }
 
+/// Which of the first so many grains of hot records are there.
+fn hot_grains(store: &impl BlockStore, grains: u64) -> impl Iterator<Item = u64> {
+    let next = move |from: u64| {
+        let rest = LbaRange::new(HOT_RANGE.start.offset(from), grains.checked_sub(from)?);
+        Some(store.next_mapped(rest)?.0 - HOT_RANGE.start.0)
+    };
+    std::iter::successors(next(0), move |number| next(number + 1))
+}
+
 /// Who claims a part of what two claim. Each of them may be a record that has come back from the past, and writing to its
 /// place, or freeing it, would be at the cost of the other one.
 fn claimants(store: &impl BlockStore, grains: u64, disputed: &[(Lba, Lba)]) -> Vec<InodeNo> {
@@ -493,15 +496,9 @@ fn claimants(store: &impl BlockStore, grains: u64, disputed: &[(Lba, Lba)]) -> V
     if disputed.is_empty() {
         return found;
     }
-    let mut next = 0;
-    while next < grains {
-        let rest = LbaRange::new(HOT_RANGE.start.offset(next), grains - next);
-        let Some(lba) = store.next_mapped(rest) else {
-            break;
-        };
-        let number = lba.0 - HOT_RANGE.start.0;
-        next = number + 1;
+    for number in hot_grains(store, grains) {
         let mut bytes = [0; GRAIN_BYTES];
+        let lba = HOT_RANGE.start.offset(number);
         if store.read(ByteAddr::new(lba, 0), &mut bytes).is_err() {
             continue;
         }

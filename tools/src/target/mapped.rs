@@ -167,7 +167,8 @@ impl Mapped {
         };
         let window = recall(all.clone());
         let result = change();
-        // Whoever has looked meanwhile may have been told the size before.
+        // Whoever has looked meanwhile may have been told the size before. (An answer that is on its way all this time still comes
+        // after this now and then, and is believed for a second.)
         drop(recall(ATTRIBUTES));
         if let Some(stale) = window.and_then(|window| window.stored(all)) {
             let (told, done) = waiter();
