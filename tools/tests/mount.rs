@@ -8,6 +8,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -120,6 +121,53 @@ fn appends_go_to_the_end_that_a_peer_made() {
         assert!(fs::read(&path).unwrap() == expected);
     }
     drop((log, session));
+    assert!(target.stop().success());
+}
+
+/// Once a peer has been answered, the mount shows the new size, however often the file is looked at meanwhile, and what is
+/// appended then lands behind it. For an instant the kernel takes what it knows for new before it has put the new size there; what
+/// it was told before it would believe for a second.
+#[test]
+fn sizes_that_a_peer_made_are_seen() {
+    let Some((target, dir, _image)) = serve("64MiB", &[]) else {
+        return;
+    };
+    let path = dir.join("file");
+    fs::write(&path, [1; 10_000]).unwrap();
+    let mut session = target.session();
+    let over = AtomicBool::new(false);
+    let size = || fs::metadata(&path).unwrap().len();
+    let shown = |expected| {
+        let start = Instant::now();
+        while size() != expected && start.elapsed() < Duration::from_millis(200) {}
+        size()
+    };
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !over.load(Ordering::Relaxed) {
+                fs::metadata(&path).unwrap();
+            }
+        });
+        for round in 0..200 {
+            let length = [5, 20_000][round % 2];
+            let request = Request {
+                flags: FLAG_TRUNCATE,
+                length,
+                ..Request::new(Op::Open, "/file")
+            };
+            session.open(request).unwrap();
+            let seen = shown(length);
+            let mut log = OpenOptions::new().append(true).open(&path).unwrap();
+            log.write_all(b"behind").unwrap();
+            let end = shown(length + 6);
+            if (seen, end) != (length, length + 6) {
+                over.store(true, Ordering::Relaxed);
+                panic!("round {round}: {seen} and then {end} of {length}");
+            }
+        }
+        over.store(true, Ordering::Relaxed);
+    });
+    drop(session);
     assert!(target.stop().success());
 }
 

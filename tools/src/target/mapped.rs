@@ -167,8 +167,7 @@ impl Mapped {
         };
         let window = recall(all.clone());
         let result = change();
-        // Whoever has looked meanwhile may have been told the size before. (An answer that is on its way all this time still comes
-        // after this now and then, and is believed for a second.)
+        // Whoever has looked meanwhile may have been told the size before.
         drop(recall(ATTRIBUTES));
         if let Some(stale) = window.and_then(|window| window.stored(all)) {
             let (told, done) = waiter();
