@@ -9,7 +9,7 @@ use crate::error::{FormatError, OpenError};
 use crate::format::{Fresh, LABEL_GRAINS, Label, LabelledDevice, Sessions, Superblock};
 use crate::geometry::Geometry;
 use crate::ids::{Port, Time};
-use crate::map::{MapTable, Moves};
+use crate::map::{FRAME_BITS, MapTable, Moves};
 use crate::page::Pool;
 use crate::placement::GcPolicy;
 use crate::planted::Bug;
@@ -160,6 +160,9 @@ fn write_labels(
 
 /// Fewest frames a pool works with.
 const FRAMES_MIN: usize = 16;
+/// Most frames of a pool, and most of them that are shared beside those.
+const FRAMES_MAX: usize = 1 << 28;
+const _: () = assert!(2 * FRAMES_MAX < 1 << FRAME_BITS);
 
 impl Ftl {
     /// Makes a volume of a device. Everything on it is lost: the old superblock goes first, the new one comes last.
@@ -229,10 +232,10 @@ impl Ftl {
         if options.pool_frames < FRAMES_MIN {
             return Err(OpenError::Options("a pool has at least 16 frames"));
         }
-        if options.pool_frames > 1 << 28 {
+        if options.pool_frames > FRAMES_MAX {
             return Err(OpenError::Options("a pool has at most 2^28 frames"));
         }
-        if options.shared_frames > 1 << 28 {
+        if options.shared_frames > FRAMES_MAX {
             return Err(OpenError::Options("at most 2^28 frames are shared"));
         }
         if options.ports == 0 {

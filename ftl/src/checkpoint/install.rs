@@ -4,7 +4,8 @@ use super::change::Change;
 use super::cold::UnitContent;
 use crate::account::Accounts;
 use crate::geometry::Geometry;
-use crate::map::{LeafIndex, Location, MapTable, State, ZeroId};
+use crate::map::{LeafIndex, Location, MapTable, ZeroId};
+use crate::placement::Heat;
 use crate::records::LiveRecords;
 use crate::segment::Segments;
 
@@ -70,8 +71,7 @@ impl Books<'_> {
                 accounts.charge(lba);
             }
             let leaf = self.index.leaf_or_new(self.table, lba);
-            leaf.set_crc(lba, crc);
-            leaf.entry(lba).replace(State::Away(at));
+            leaf.put(lba, at, Heat::UNKNOWN, crc);
         }
         left
     }

@@ -229,8 +229,7 @@ impl Core {
             Location::Zero(id) => self.records.zero_mut(id).live += 1,
         }
         let new = self.index.leaf_or_new(&cx.sh.map, to);
-        new.set_crc(to, old.crc(lba));
-        new.entry(to).settle(location, heat);
+        new.put(to, location, heat, old.crc(lba));
         self.mapped += 1;
         self.charge_clone(cx, to);
         self.checkpointer.changes.note(to);

@@ -129,7 +129,7 @@ impl Core {
             let entry = leaf.entry(lba);
             match entry.state() {
                 State::Away(_) => {
-                    entry.settle(to, heat);
+                    leaf.settle(lba, to, heat);
                     None
                 }
                 State::InFlight(frame) | State::Resident(Resident { frame, .. }) => Some(frame),

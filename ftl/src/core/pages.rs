@@ -250,7 +250,7 @@ impl Core {
             }
             Err(error) => {
                 let (leaf, lba) = (Arc::clone(known.leaf()), known.lba);
-                leaf.entry(lba).settle(known.media, known.heat);
+                leaf.settle(lba, known.media, known.heat);
                 let waiters = std::mem::take(&mut known.waiters);
                 for waiter in waiters {
                     self.refuse(cx, waiter, error);
@@ -357,7 +357,7 @@ impl Core {
         let known = &self.frames[frame.0 as usize];
         assert_eq!(known.usage, FrameUse::Exclusive, "exclusive frame");
         let (leaf, lba) = (Arc::clone(known.leaf()), known.lba);
-        leaf.entry(lba).settle(known.media, known.heat);
+        leaf.settle(lba, known.media, known.heat);
         self.ends_as_page(cx, frame);
         self.free_frame(cx, frame);
         self.index.prune(&cx.sh.map, lba);
@@ -506,8 +506,7 @@ impl Core {
         if known.media == Location::Nowhere
             || !known
                 .leaf()
-                .entry(known.lba)
-                .evict(frame, known.media, known.heat, force)
+                .evict(known.lba, frame, known.media, known.heat, force)
         {
             return false;
         }

@@ -118,6 +118,7 @@ impl Core {
         let Some(leaf) = self.index.leaf(lba).cloned() else {
             return;
         };
+        let crc = leaf.crc(lba);
         let (state, heat) = leaf.entry(lba).known();
         let heat = self.heat(state, heat);
         let location = match leaf.entry(lba).replace(State::UNMAPPED) {
@@ -131,8 +132,7 @@ impl Core {
         };
         assert!(matches!(location, Location::Media(_)), "{lba} is settled");
         let to = self.index.leaf_or_new(&cx.sh.map, image);
-        to.set_crc(image, leaf.crc(lba));
-        to.entry(image).settle(location, heat);
+        to.put(image, location, heat, crc);
         self.accounts.credit(lba);
         self.placement.forget(lba);
         self.checkpointer.changes.note(lba);

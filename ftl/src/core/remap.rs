@@ -88,11 +88,11 @@ impl Core {
             .cloned()
             .expect("leaf of a mapped grain");
         let new = self.index.leaf_or_new(&cx.sh.map, to);
-        new.set_crc(to, old.crc(lba));
+        let crc = old.crc(lba);
         let heat = old.entry(lba).heat();
         let location = match old.entry(lba).replace(State::UNMAPPED) {
             State::Away(location) => {
-                new.entry(to).settle(location, heat);
+                new.put(to, location, heat, crc);
                 location
             }
             State::InFlight(frame) => {
@@ -103,6 +103,7 @@ impl Core {
                 known.leaf = Some(new.clone());
                 let location = known.media;
                 new.entry(to).replace(State::Resident(page));
+                new.set_crc(to, crc);
                 if page.dirty {
                     self.dirty.remove(lba);
                     self.dirty.insert(to);

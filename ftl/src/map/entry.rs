@@ -9,12 +9,16 @@
 //!                        └──────────── evict (clean, unpinned) ──────┘
 //!
 //!   63 62 | 61 .. 0
-//!   0  0  | 0                                              Unmapped
-//!   0  1  | 61: zero record id                             Zero
-//!   0  1  | 60..39 heat, 38..0 physical address            Media
-//!   1  0  | 31..0 frame                                    InFlight
-//!   1  1  | 57 used, 56 dirty, 55..32 pins, 31..0 frame    Resident
+//!   0  0  | 0                                                               Unmapped
+//!   0  0  | 60: zero record id                                              Zero
+//!   0  0  | 61: 60..39 heat, 38..0 physical address                         Media, from 2^32 (16 TiB) on
+//!   0  1  | 61..54 check byte, 53..32 heat, 31..0 physical address          Media
+//!   1  0  | 61..54 check byte, 29..0 frame                                  InFlight
+//!   1  1  | 61..54 check byte, 53 used, 52 dirty, 51..30 pins, 29..0 frame  Resident
 //! ```
+//!
+//! The *check byte* is a part of the grain's checksum for which there is room here ([`super::Leaf`] has the rest). It goes
+//! along from state to state as far as states have room for it.
 //!
 //! # Invariants
 //! - A frame is named by at most one entry, and an entry that names it is the only way to pin it.
@@ -46,6 +50,13 @@ pub enum Location {
     Media(Pba),
 }
 
+impl Location {
+    /// Whether its entry has no room for a check byte.
+    pub(crate) const fn is_far(self) -> bool {
+        matches!(self, Self::Media(pba) if pba.0 > NEAR_PBA)
+    }
+}
+
 /// A resident page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Resident {
@@ -71,18 +82,27 @@ pub enum State {
 }
 
 const TAG: u64 = 3 << 62;
-const TAG_AWAY: u64 = 1 << 62;
+const TAG_NEAR: u64 = 1 << 62;
 const TAG_IN_FLIGHT: u64 = 2 << 62;
 const TAG_RESIDENT: u64 = 3 << 62;
-const ZERO: u64 = 1 << 61;
+const ZERO: u64 = 1 << 60;
+const ZERO_ID: u64 = (1 << 32) - 1;
+const FAR: u64 = 1 << 61;
 /// Width of a physical address.
 pub(crate) const PBA_BITS: u32 = 61 - Heat::BITS;
-const PBA: u64 = (1 << PBA_BITS) - 1;
-const USED: u64 = 1 << 57;
-const DIRTY: u64 = 1 << 56;
-const PIN: u64 = 1 << 32;
-const PINS_MAX: u64 = (1 << 24) - 1;
-const FRAME: u64 = (1 << 32) - 1;
+const FAR_PBA: u64 = (1 << PBA_BITS) - 1;
+const NEAR_PBA_BITS: u32 = 32;
+const NEAR_PBA: u64 = (1 << NEAR_PBA_BITS) - 1;
+const CHECK_AT: u32 = 54;
+const CHECK: u64 = 0xff << CHECK_AT;
+const _: () = assert!(NEAR_PBA_BITS + Heat::BITS == CHECK_AT && PBA_BITS + Heat::BITS == 61);
+const USED: u64 = 1 << 53;
+const DIRTY: u64 = 1 << 52;
+const PIN: u64 = 1 << FRAME_BITS;
+const PINS_MAX: u64 = (1 << 22) - 1;
+/// Width of the index of a frame.
+pub(crate) const FRAME_BITS: u32 = 30;
+const FRAME: u64 = (1 << FRAME_BITS) - 1;
 
 impl State {
     /// The entry of a grain that is nowhere.
@@ -98,10 +118,9 @@ impl State {
                 dirty: word & DIRTY != 0,
                 used: word & USED != 0,
             }),
-            TAG_AWAY if word & ZERO != 0 => {
-                Self::Away(Location::Zero(ZeroId((word & FRAME) as u32)))
-            }
-            TAG_AWAY => Self::Away(Location::Media(Pba(word & PBA))),
+            TAG_NEAR => Self::Away(Location::Media(Pba(word & NEAR_PBA))),
+            _ if word & FAR != 0 => Self::Away(Location::Media(Pba(word & FAR_PBA))),
+            _ if word & ZERO != 0 => Self::Away(Location::Zero(ZeroId((word & ZERO_ID) as u32))),
             _ => Self::UNMAPPED,
         }
     }
@@ -110,8 +129,9 @@ impl State {
     pub const fn encode(self) -> u64 {
         match self {
             Self::Away(Location::Nowhere) => 0,
-            Self::Away(Location::Zero(id)) => TAG_AWAY | ZERO | id.0 as u64,
-            Self::Away(Location::Media(pba)) => TAG_AWAY | pba.0,
+            Self::Away(Location::Zero(id)) => ZERO | id.0 as u64,
+            Self::Away(at @ Location::Media(pba)) if at.is_far() => FAR | pba.0,
+            Self::Away(Location::Media(pba)) => TAG_NEAR | pba.0,
             Self::InFlight(frame) => TAG_IN_FLIGHT | frame.0 as u64,
             Self::Resident(r) => {
                 let dirty = if r.dirty { DIRTY } else { 0 };
@@ -223,13 +243,37 @@ impl<W: Word> Entry<W> {
 
     /// Replaces the entry whatever those without the lock do meanwhile; returns the last state before. Lock held.
     pub fn replace(&self, new: State) -> State {
+        State::decode(self.become_word(new.encode()))
+    }
+
+    /// Replaces the word, but for the check byte; returns what it was.
+    fn become_word(&self, new: u64) -> u64 {
         let mut word = self.0.load();
         loop {
-            match self.0.swap_if(word, new.encode()) {
-                Ok(_) => return State::decode(word),
+            match self.0.swap_if(word, after(word, new)) {
+                Ok(_) => return word,
                 Err(seen) => word = seen,
             }
         }
+    }
+
+    /// The check byte; none where there is no room for it. Lock held.
+    pub(crate) fn check_byte(&self) -> Option<u8> {
+        let word = self.0.load();
+        (word & TAG != 0).then_some((word >> CHECK_AT) as u8)
+    }
+
+    /// Changes the check byte; false where there is no room for it. Lock held.
+    pub(crate) fn set_check_byte(&self, byte: u8) -> bool {
+        let mut word = self.0.load();
+        while word & TAG != 0 {
+            let new = word & !CHECK | u64::from(byte) << CHECK_AT;
+            match self.0.swap_if(word, new) {
+                Ok(_) => return true,
+                Err(seen) => word = seen,
+            }
+        }
+        false
     }
 
     /// What is remembered of the updates of a grain on the media; of others nothing is remembered here.
@@ -242,7 +286,7 @@ impl<W: Word> Entry<W> {
         let word = self.0.load();
         let state = State::decode(word);
         let heat = match state {
-            State::Away(Location::Media(_)) => Heat::new((word >> PBA_BITS) as u32),
+            State::Away(at @ Location::Media(_)) => Heat::new((word >> heat_at(at)) as u32),
             _ => Heat::UNKNOWN,
         };
         (state, heat)
@@ -250,11 +294,7 @@ impl<W: Word> Entry<W> {
 
     /// Makes the entry say that the grain is at `location`, and on the media with this past. Lock held.
     pub fn settle(&self, location: Location, heat: Heat) {
-        let new = away(location, heat);
-        let mut word = self.0.load();
-        while let Err(seen) = self.0.swap_if(word, new) {
-            word = seen;
-        }
+        self.become_word(away(location, heat));
     }
 
     /// Turns a clean page without pins into `location`; gives it a second chance if it was used, unless `force`.
@@ -272,7 +312,9 @@ impl<W: Word> Entry<W> {
             let _ = self.0.swap_if(word, word & !USED);
             return false;
         }
-        self.0.swap_if(word, away(location, heat)).is_ok()
+        self.0
+            .swap_if(word, after(word, away(location, heat)))
+            .is_ok()
     }
 
     /// Puts a resident page that nobody holds out of reach, and returns what it was; who wants it asks the core. None:
@@ -286,7 +328,8 @@ impl<W: Word> Entry<W> {
             if page.pins > 0 {
                 return None;
             }
-            match self.0.swap_if(word, State::InFlight(page.frame).encode()) {
+            let new = State::InFlight(page.frame).encode();
+            match self.0.swap_if(word, after(word, new)) {
                 Ok(_) => return Some(page),
                 Err(seen) => word = seen,
             }
@@ -327,9 +370,25 @@ impl<W: Word> Entry<W> {
 fn away(location: Location, heat: Heat) -> u64 {
     let word = State::Away(location).encode();
     match location {
-        Location::Media(_) => word | u64::from(heat.bits()) << PBA_BITS,
+        Location::Media(_) => word | u64::from(heat.bits()) << heat_at(location),
         Location::Nowhere | Location::Zero(_) => word,
     }
+}
+
+/// Where the heat of a grain on the media is.
+const fn heat_at(location: Location) -> u32 {
+    match location.is_far() {
+        true => PBA_BITS,
+        false => NEAR_PBA_BITS,
+    }
+}
+
+/// A new word with the check byte of the old one, if both have room for it.
+const fn after(old: u64, new: u64) -> u64 {
+    if old & TAG == 0 || new & TAG == 0 {
+        return new;
+    }
+    new & !CHECK | old & CHECK
 }
 
 #[cfg(test)]
@@ -344,14 +403,48 @@ mod tests {
             State::Away(Location::Zero(ZeroId(0))),
             State::Away(Location::Zero(ZeroId(u32::MAX))),
             State::Away(Location::Media(Pba(0))),
+            State::Away(Location::Media(Pba(NEAR_PBA))),
+            State::Away(Location::Media(Pba(NEAR_PBA + 1))),
             State::Away(Location::Media(Pba((1 << 39) - 1))),
             State::InFlight(FrameId(0)),
-            State::InFlight(FrameId(u32::MAX)),
+            State::InFlight(FrameId(FRAME as u32)),
             State::resident(FrameId(7), 0, false),
-            State::resident(FrameId(u32::MAX), PINS_MAX as u32, true),
+            State::resident(FrameId(FRAME as u32), PINS_MAX as u32, true),
         ] {
             assert_eq!(State::decode(state.encode()), state);
+            let entry = Entry::<AtomicU64>::default();
+            entry.replace(state);
+            let has_room = entry.set_check_byte(0xa5);
+            assert_eq!(entry.state(), state, "the check byte is apart");
+            assert_eq!(entry.check_byte(), has_room.then_some(0xa5));
         }
+    }
+
+    /// Whatever a page goes through, the check byte of its grain stays, and changes nothing else (I4).
+    #[test]
+    fn check_byte_goes_along() {
+        let entry = Entry::<AtomicU64>::default();
+        let (here, there) = (Location::Media(Pba(9)), Location::Media(Pba(NEAR_PBA)));
+        let heat = Heat::new(0x3f_ffff);
+        entry.settle(here, heat);
+        assert!(entry.set_check_byte(0xc3));
+        assert_eq!(entry.known(), (State::Away(here), heat));
+        entry.replace(State::InFlight(FrameId(3)));
+        entry.replace(State::resident(FrameId(3), 0, true));
+        assert_eq!(entry.pin(), Some(FrameId(3)));
+        assert!(entry.clean(FrameId(3)));
+        assert!(entry.soil(FrameId(3)));
+        entry.unpin(FrameId(3), true);
+        assert!(entry.clean(FrameId(3)));
+        let page = entry.seize().expect("nobody holds it");
+        entry.replace(State::Resident(page));
+        assert!(entry.evict(FrameId(3), there, heat, true));
+        assert_eq!(entry.known(), (State::Away(there), heat));
+        assert_eq!(entry.check_byte(), Some(0xc3));
+        let far = Location::Media(Pba(NEAR_PBA + 1));
+        entry.settle(far, heat);
+        assert_eq!(entry.known(), (State::Away(far), heat));
+        assert_eq!(entry.check_byte(), None);
     }
 
     /// A pinned, used or dirty page stays; one that is none of these leaves after its second chance.

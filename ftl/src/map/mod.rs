@@ -8,51 +8,123 @@
 mod entry;
 mod moves;
 
-pub(crate) use entry::PBA_BITS;
 pub use entry::{Entry, FrameId, Location, Resident, State, Unpinned, Word, ZeroId};
+pub(crate) use entry::{FRAME_BITS, PBA_BITS};
 pub(crate) use moves::Moves;
 
 use crate::addr::{Lba, LbaRange};
 use crate::placement::Heat;
 use std::collections::BTreeMap;
 use std::hash::{BuildHasherDefault, Hasher};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU8, AtomicU16, Ordering};
+use std::sync::{Arc, OnceLock};
 
 /// Entries of one leaf. More would save little: besides its entries a leaf costs a place in two indexes, two counters, and
 /// what the allocator adds. A lone mapped grain costs a whole leaf.
 pub(crate) const LEAF_GRAINS: u64 = 256;
 
-/// Neighbouring entries, and of each the CRC-32 of the grain where it lies on the media: 12 bytes to a grain.
+const ENTRIES: usize = LEAF_GRAINS as usize;
+
+/// Neighbouring entries, and of each the CRC-32 of the grain where it lies on the media: 11 bytes to a grain. The lowest
+/// byte of a checksum is the check byte of its entry, unless some grain of the leaf is so far away that its entry has no
+/// room for one; then there is a plane of them.
 ///
-/// Checksums are read and written by the holder of the core's lock only.
+/// Checksums are read and written, and grains get places on the media, by the holder of the core's lock only.
 #[derive(Debug)]
 pub(crate) struct Leaf {
-    entries: [Entry; LEAF_GRAINS as usize],
-    crcs: [AtomicU32; LEAF_GRAINS as usize],
+    entries: [Entry; ENTRIES],
+    /// Bits 8 to 23 of the checksums, and 24 to 31.
+    middles: [AtomicU16; ENTRIES],
+    tops: [AtomicU8; ENTRIES],
+    /// Bits 0 to 7, once an entry has had no room for them.
+    lows: OnceLock<Box<[AtomicU8; ENTRIES]>>,
 }
 
 impl Leaf {
     fn new() -> Self {
         Self {
             entries: std::array::from_fn(|_| Entry::default()),
-            crcs: std::array::from_fn(|_| AtomicU32::new(0)),
+            middles: std::array::from_fn(|_| AtomicU16::new(0)),
+            tops: std::array::from_fn(|_| AtomicU8::new(0)),
+            lows: OnceLock::new(),
         }
+    }
+
+    const fn place(lba: Lba) -> usize {
+        (lba.0 % LEAF_GRAINS) as usize
     }
 
     /// The entry of `lba`, which belongs to this leaf.
     pub(crate) fn entry(&self, lba: Lba) -> &Entry {
-        &self.entries[(lba.0 % LEAF_GRAINS) as usize]
+        &self.entries[Self::place(lba)]
     }
 
     /// Checksum of the grain of `lba` on the media. Lock held.
     pub(crate) fn crc(&self, lba: Lba) -> u32 {
-        self.crcs[(lba.0 % LEAF_GRAINS) as usize].load(Ordering::Relaxed)
+        let at = Self::place(lba);
+        let low = match self.lows.get() {
+            Some(lows) => lows[at].load(Ordering::Relaxed),
+            None => self.entries[at].check_byte().unwrap_or(0),
+        };
+        let middle = self.middles[at].load(Ordering::Relaxed).to_le_bytes();
+        let top = self.tops[at].load(Ordering::Relaxed);
+        u32::from_le_bytes([low, middle[0], middle[1], top])
     }
 
-    /// The grain of `lba` on the media is another one. Lock held.
+    /// The grain of `lba`, which has a page, is another one on the media. Lock held.
     pub(crate) fn set_crc(&self, lba: Lba, crc: u32) {
-        self.crcs[(lba.0 % LEAF_GRAINS) as usize].store(crc, Ordering::Relaxed);
+        let is_whole = self.keep_crc(lba, crc);
+        assert!(is_whole, "{lba} has room for a checksum");
+    }
+
+    /// Says whether all of it is kept.
+    fn keep_crc(&self, lba: Lba, crc: u32) -> bool {
+        let at = Self::place(lba);
+        let [low, middle @ .., top] = crc.to_le_bytes();
+        self.middles[at].store(u16::from_le_bytes(middle), Ordering::Relaxed);
+        self.tops[at].store(top, Ordering::Relaxed);
+        match self.lows.get() {
+            Some(lows) => {
+                lows[at].store(low, Ordering::Relaxed);
+                true
+            }
+            None => self.entries[at].set_check_byte(low),
+        }
+    }
+
+    /// The grain of `lba` is at `location`, and if that is on the media, with this past and checksum. Lock held.
+    pub(crate) fn put(&self, lba: Lba, location: Location, heat: Heat, crc: u32) {
+        self.settle(lba, location, heat);
+        // What is nowhere on the media needs none.
+        self.keep_crc(lba, crc);
+    }
+
+    /// The same grain is at `location`, and on the media with this past. Lock held.
+    pub(crate) fn settle(&self, lba: Lba, location: Location, heat: Heat) {
+        self.make_room(location);
+        self.entry(lba).settle(location, heat);
+    }
+
+    /// As [`Entry::evict`]. Lock held.
+    pub(crate) fn evict(
+        &self,
+        lba: Lba,
+        frame: FrameId,
+        location: Location,
+        heat: Heat,
+        force: bool,
+    ) -> bool {
+        self.make_room(location);
+        self.entry(lba).evict(frame, location, heat, force)
+    }
+
+    /// Before an entry says `location`: whether or not it has room for a check byte then.
+    fn make_room(&self, location: Location) {
+        if !location.is_far() || self.lows.get().is_some() {
+            return;
+        }
+        let low = |at: usize| AtomicU8::new(self.entries[at].check_byte().unwrap_or(0));
+        self.lows.get_or_init(|| Box::new(std::array::from_fn(low)));
     }
 
     /// Whether nothing is left, looking behind `lba` first: ranges are unmapped in ascending order.
@@ -199,6 +271,39 @@ impl LeafIndex {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::addr::Pba;
+
+    /// A leaf keeps every checksum, before, while and after one of its grains is beyond 2^32, in whatever state (I4).
+    #[test]
+    fn checksums_near_and_far() {
+        let leaf = Leaf::new();
+        let crc = |n: u64| (n as u32).wrapping_mul(0x9e37_79b9) ^ 0x5a;
+        let (near, far) = (
+            |n| Location::Media(Pba(n)),
+            |n: u64| Location::Media(Pba((1 << 32) + n)),
+        );
+        let heat = Heat::new(0x15_5555);
+        for n in 0..LEAF_GRAINS {
+            leaf.put(Lba(n), near(n), heat, crc(n));
+        }
+        let fits = |leaf: &Leaf| (0..LEAF_GRAINS).all(|n| leaf.crc(Lba(n)) == crc(n));
+        assert!(fits(&leaf) && leaf.lows.get().is_none());
+        // A page of a grain that was near, written far away, and relocated.
+        let (page, frame) = (Lba(7), FrameId(1));
+        leaf.entry(page).replace(State::resident(frame, 0, false));
+        leaf.set_crc(page, 1);
+        leaf.set_crc(page, crc(7));
+        assert!(fits(&leaf));
+        assert!(leaf.evict(page, frame, far(7), heat, true));
+        assert!(fits(&leaf) && leaf.lows.get().is_some());
+        assert_eq!(leaf.entry(page).known(), (State::Away(far(7)), heat));
+        leaf.settle(Lba(8), far(8), heat);
+        leaf.settle(page, near(7), heat);
+        leaf.entry(Lba(9)).replace(State::UNMAPPED);
+        leaf.put(Lba(9), far(9), heat, crc(9));
+        leaf.entry(Lba(8)).replace(State::InFlight(frame));
+        assert!(fits(&leaf));
+    }
 
     /// Sparse neighbours 2^24 apart cost one leaf each, are found in order and vanish when emptied.
     #[test]

@@ -10,6 +10,7 @@ use crate::format::{HeaderNo, RecordKind, Version};
 use crate::geometry::Geometry;
 use crate::log::Log;
 use crate::map::{LeafIndex, Location, MapTable, State, ZeroId};
+use crate::placement::Heat;
 use crate::planted::Bug;
 use crate::records::{Fate, Home, LiveRecords, Tombstone};
 use crate::remap::Renaming;
@@ -201,8 +202,7 @@ impl Replayed {
 
     fn set(&mut self, table: &MapTable, lba: Lba, at: Location, crc: u32) {
         let leaf = self.index.leaf_or_new(table, lba);
-        leaf.entry(lba).replace(State::Away(at));
-        leaf.set_crc(lba, crc);
+        leaf.put(lba, at, Heat::UNKNOWN, crc);
     }
 
     fn unmap(&mut self, table: &MapTable, range: LbaRange) {
