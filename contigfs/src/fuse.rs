@@ -27,6 +27,7 @@
 mod adapter;
 mod appends;
 mod attr;
+mod block;
 mod cache;
 mod caller;
 mod device;

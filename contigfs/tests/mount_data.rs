@@ -7,14 +7,16 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use contigfs::fuse::{MountOptions, mount};
 use contigfs::{FallocMode, FormatOptions, Fs, InodeNo};
 use ftl::{MemDevice, OpenOptions as VolumeOptions, Volume};
 use support::Dice;
-use support::mounted::Mount;
+use support::mounted::{Mount, skip};
 
 const GRAINS: u64 = 100_000;
+const GRAIN: usize = 4096;
 const KEEP: i32 = libc::FALLOC_FL_KEEP_SIZE;
 const PUNCH: i32 = libc::FALLOC_FL_PUNCH_HOLE;
 const ZERO: i32 = libc::FALLOC_FL_ZERO_RANGE;
@@ -364,8 +366,8 @@ fn fstrim_finds_nothing_to_do() {
     mount.unmount();
 }
 
-/// The kernel tells a FUSE file system nothing of `sync` and `syncfs`. Should this fail, it does now: then both are to be
-/// answered, and the notes in `docs/layout.md` and `docs/operating.md` are to be changed.
+/// The kernel tells a FUSE file system that is on no block device nothing of `sync` and `syncfs`. Should this fail, it does now:
+/// then the option `syncfs` is not needed, and the notes in `docs/layout.md` and `docs/operating.md` are to be changed.
 #[test]
 fn sync_stops_in_the_kernel() {
     let Some(mut mount) = Mount::new(GRAINS) else {
@@ -382,6 +384,81 @@ fn sync_stops_in_the_kernel() {
     file.sync_all().unwrap();
     assert!(mount.store.calls() > calls);
     drop(file);
+    mount.unmount();
+}
+
+/// On a block device of its own a mount hears of `sync` and `syncfs`, by either transport, and what was written before is durable
+/// then: data, sizes, and what was stored to a mapping. It ends with the mount.
+#[test]
+fn syncs_are_heard_on_a_block_device() {
+    let Some(mut mount) = Mount::new_as_root(GRAINS) else {
+        return;
+    };
+    if !Path::new("/dev/loop-control").exists() {
+        return skip("it needs a loop device");
+    }
+    let volume = tempfile::NamedTempFile::new().unwrap();
+    volume.as_file().set_len(1 << 20).unwrap();
+    let source = |root: &Path| {
+        let table = fs::read_to_string("/proc/self/mounts").unwrap();
+        let mut lines = table.lines().map(|line| line.split(' '));
+        let found = lines.find(|line| line.clone().nth(1) == root.to_str());
+        let mut fields = found.unwrap();
+        let source = fields.next().unwrap().to_owned();
+        assert_eq!(fields.nth(1), Some("fuseblk.contigfs"));
+        source
+    };
+    for rings in [true, false] {
+        mount.remount_with(MountOptions {
+            syncfs: Some(volume.path().to_owned()),
+            rings,
+            ..MountOptions::default()
+        });
+        let root = mount.path().to_owned();
+        let device = source(&root);
+        let shown = Path::new("/sys/block").join(device.strip_prefix("/dev/").unwrap());
+        let shown = shown.join("loop/backing_file");
+        let shown_file = fs::read_to_string(&shown).unwrap();
+        assert_eq!(Path::new(shown_file.trim_end()), volume.path());
+        let (path, mapped) = (root.join("f"), root.join("mapped"));
+        for all in [true, false] {
+            let bytes = vec![u8::from(all) + 2 * u8::from(rings) + 1; 3 << 20 | 5];
+            fs::write(&path, &bytes).unwrap();
+            let file = open(&mapped);
+            file.set_len(GRAIN as u64).unwrap();
+            // SAFETY: the file is as long as the mapping, and nobody else maps it.
+            let mut map = unsafe { memmap2::MmapMut::map_mut(&file) }.unwrap();
+            map.fill(bytes[0]);
+            if all {
+                // SAFETY: no memory is passed.
+                unsafe { libc::sync() };
+            } else {
+                // SAFETY: no memory is passed, and the descriptor is open.
+                let synced = unsafe { libc::syncfs(file.as_raw_fd()) };
+                assert_eq!(answer(synced.into()), Ok(0));
+            }
+            let cut = Arc::new(mount.store.after_power_cut(|_| 0));
+            let fs = Fs::mount(cut).unwrap();
+            let read = |name: &str, len: usize| {
+                let found = fs.lookup(InodeNo::ROOT, name.as_ref()).unwrap();
+                let mut got = vec![0; len + 1];
+                let len = fs.read(found.ino, 0, &mut got).unwrap();
+                got.truncate(len);
+                got
+            };
+            assert!(read("f", bytes.len()) == bytes, "rings {rings}, all {all}");
+            assert!(read("mapped", GRAIN) == vec![bytes[0]; GRAIN]);
+        }
+        mount.remount_with(MountOptions::default());
+        let start = Instant::now();
+        while shown.exists() {
+            assert!(
+                start.elapsed() < Duration::from_secs(10),
+                "{device} is left"
+            );
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
     mount.unmount();
 }
 

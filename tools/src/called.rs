@@ -17,11 +17,11 @@ pub enum Called {
     Mkfs,
     /// `fsck.contigfs`, by fsck(8)
     Fsck,
-    /// `mount.contigfs`, by mount(8); `mount.fuse.contigfs` when it goes by the type in the mount table
+    /// `mount.contigfs`, by mount(8); `mount.fuse.contigfs` and `mount.fuseblk.contigfs` when it goes by the type in the mount table
     Mount,
     /// `resize.contigfs`
     Resize,
-    /// `umount.fuse.contigfs`, by umount(8), which goes by the type in the mount table
+    /// `umount.fuse.contigfs` and `umount.fuseblk.contigfs`, by umount(8), which goes by the type in the mount table
     Umount,
 }
 
@@ -34,9 +34,13 @@ impl Called {
         {
             Some("mkfs.contigfs") => Self::Mkfs,
             Some("fsck.contigfs") => Self::Fsck,
-            Some("mount.contigfs" | "mount.fuse.contigfs") => Self::Mount,
+            Some("mount.contigfs" | "mount.fuse.contigfs" | "mount.fuseblk.contigfs") => {
+                Self::Mount
+            }
             Some("resize.contigfs") => Self::Resize,
-            Some("umount.contigfs" | "umount.fuse.contigfs") => Self::Umount,
+            Some("umount.contigfs" | "umount.fuse.contigfs" | "umount.fuseblk.contigfs") => {
+                Self::Umount
+            }
             _ => Self::Flashnet,
         }
     }

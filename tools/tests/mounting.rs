@@ -37,6 +37,8 @@ impl Place {
             "mount.contigfs",
             "mount.fuse.contigfs",
             "umount.fuse.contigfs",
+            "mount.fuseblk.contigfs",
+            "umount.fuseblk.contigfs",
             "fsck.contigfs",
         ] {
             symlink(FLASHNET, image.beside(name)).unwrap();
@@ -202,6 +204,61 @@ fn mount_and_umount() {
     place.unmount();
     place.assert_clean();
     assert!(place.entry().is_none());
+}
+
+/// With `syncfs` a mount is on a loop device that shows the volume, and `sync` is enough: no byte is lost by a crash although
+/// nobody has called fsync. Such a mount ends, and is found by the commands, as any other.
+#[test]
+fn sync_is_heard() {
+    if !can_mount_as_root() {
+        return;
+    }
+    let place = Place::new();
+    let umount_fuseblk = || {
+        let output = place.call("umount.fuseblk.contigfs", &[place.dir.to_str().unwrap()]);
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success() && errors.is_empty(), "{errors}");
+        place.assert_clean();
+    };
+    place.mount("syncfs");
+    let (kind, source, options) = place.entry().expect("it is mounted");
+    assert_eq!(kind, "fuseblk.contigfs");
+    let losetup = Command::new("losetup").arg(&source).output().unwrap();
+    let shown = String::from_utf8_lossy(&losetup.stdout).into_owned();
+    assert!(
+        shown.contains(place.image.path().to_str().unwrap()),
+        "{shown}"
+    );
+    fs::write(place.dir.join("file"), vec![7; 3 << 20]).unwrap();
+    let synced = Command::new("sync").arg("-f").arg(&place.dir).status();
+    assert!(synced.unwrap().success());
+    place.signal(libc::SIGKILL);
+    place.wait_for_end();
+
+    place.mount("syncfs");
+    assert!(fs::read(place.dir.join("file")).unwrap() == vec![7; 3 << 20]);
+    let now = place.entry().expect("it is mounted").1;
+    let merged = format!("{options},remount,nosuid");
+    let dir = place.dir.to_str().unwrap();
+    let output = place.call("mount.fuseblk.contigfs", &[&now, dir, "-o", &merged]);
+    assert!(output.status.success(), "{output:?}");
+    assert!(place.entry().unwrap().2.contains("nosuid"));
+    // By the volume as well as by the directory.
+    let image = place.image.path();
+    for named in [image.to_str().unwrap(), dir] {
+        let said = good(&["resize", named]);
+        assert!(!said.is_empty());
+    }
+    umount_fuseblk();
+    place.mount("syncfs,ro");
+    umount_fuseblk();
+    // The signal ends it, too.
+    place.mount("syncfs");
+    fs::write(place.dir.join("file"), b"new").unwrap();
+    place.signal(libc::SIGTERM);
+    place.wait_for_end();
+    assert!(place.entry().is_none());
+    place.assert_clean();
 }
 
 /// Nothing of whoever has mounted stays in use by the target: neither files nor the directory it was in.

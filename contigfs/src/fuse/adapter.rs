@@ -164,6 +164,7 @@ impl<S: BlockStore + 'static> Serve for Adapter<S> {
             opcode::READDIR => self.readdir(message, reply),
             opcode::READDIRPLUS => self.readdirplus(message, reply),
             opcode::FSYNCDIR => self.fsyncdir(reply),
+            opcode::SYNCFS => self.syncfs(reply),
             // The kernel asks once and then no more. Nothing happens at `FLUSH`, for example, unless pages are shared.
             _ => {
                 reply.errno(libc::ENOSYS);

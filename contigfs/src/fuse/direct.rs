@@ -10,12 +10,15 @@ use std::path::Path;
 
 use nix::mount::MsFlags;
 
+use super::block::{self, BlockDevice};
 use super::device::Device;
 use super::mount::MountOptions;
 use crate::fs::AtimePolicy;
 
 /// Type in the mount table.
 const TYPE: &str = "fuse.contigfs";
+/// Type of a mount on a block device.
+const BLOCK_TYPE: &str = "fuseblk.contigfs";
 
 /// `MS_NOSYMFOLLOW` of mount(2), which `nix` does not know.
 pub const NOSYMFOLLOW: MsFlags = MsFlags::from_bits_retain(256);
@@ -37,10 +40,19 @@ pub(super) fn attach(
     if options.allow_other.unwrap_or(true) {
         data.push_str(",allow_other");
     }
+    let block = options.syncfs.as_deref().map(BlockDevice::over);
+    let block = block.transpose()?;
+    let (source, kind) = match &block {
+        Some(block) => (block.path(), BLOCK_TYPE),
+        None => (Path::new(&options.name), TYPE),
+    };
+    if block.is_some() {
+        data.push_str(&format!(",blksize={}", block::BYTES));
+    }
     nix::mount::mount(
-        Some(options.name.as_str()),
+        Some(source),
         dir,
-        Some(TYPE),
+        Some(kind),
         flags(options, atime),
         Some(data.as_str()),
     )?;

@@ -63,6 +63,9 @@ pub struct MountOptions {
     pub share_scan: Duration,
     /// Requests come through io_uring if the kernel offers it; see [`threads_max`](Self::threads_max).
     pub rings: bool,
+    /// Device or image of the volume, if the kernel is to tell of `sync` and `syncfs`: the mount is then on a loop device, which
+    /// is its source in the mount table, and takes root.
+    pub syncfs: Option<PathBuf>,
     /// Where remote programs can use the same files: the extended attribute [`TARGET_XATTR`] of all of them.
     pub target: Option<SocketAddr>,
 }
@@ -89,6 +92,7 @@ impl Default for MountOptions {
             share: SharePages::default(),
             share_scan: Duration::from_secs(1),
             rings: true,
+            syncfs: None,
             target: None,
         }
     }
@@ -324,7 +328,11 @@ fn share<S: BlockStore + 'static>(
 fn attach(dir: &Path, options: &MountOptions, atime: AtimePolicy) -> io::Result<OwnedFd> {
     match direct::attach(dir, options, atime) {
         // Also root, where it has lost its powers.
-        Err(error) if error.kind() == io::ErrorKind::PermissionDenied && helper::is_installed() => {
+        Err(error)
+            if error.kind() == io::ErrorKind::PermissionDenied
+                && options.syncfs.is_none()
+                && helper::is_installed() =>
+        {
             helper::attach(dir, options, atime)
         }
         attached => attached,

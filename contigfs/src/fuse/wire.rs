@@ -49,6 +49,7 @@ pub(super) mod opcode {
     pub(in crate::fuse) const RENAME2: u32 = 45;
     pub(in crate::fuse) const LSEEK: u32 = 46;
     pub(in crate::fuse) const COPY_FILE_RANGE: u32 = 47;
+    pub(in crate::fuse) const SYNCFS: u32 = 50;
     pub(in crate::fuse) const TMPFILE: u32 = 51;
     pub(in crate::fuse) const STATX: u32 = 52;
 }

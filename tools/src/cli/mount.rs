@@ -174,6 +174,8 @@ pub struct MountOptions {
     pub exec: Option<bool>,
     /// `sync`, `async`
     pub sync: Option<bool>,
+    /// `syncfs`, `nosyncfs`
+    pub syncfs: Option<bool>,
     /// `uid=`
     pub uid: Option<u32>,
     /// `gid=`
@@ -247,6 +249,8 @@ impl MountOptions {
             ("noexec", None) => self.exec = Some(false),
             ("sync", None) => self.sync = Some(true),
             ("async", None) => self.sync = Some(false),
+            ("syncfs", None) => self.syncfs = Some(true),
+            ("nosyncfs", None) => self.syncfs = Some(false),
             ("uring", None) => self.rings = Some(true),
             ("nouring", None) => self.rings = Some(false),
             // mount(8): these two imply others, unless they are overridden behind them.
@@ -311,6 +315,7 @@ impl MountOptions {
             dev: self.dev.or(below.dev),
             exec: self.exec.or(below.exec),
             sync: self.sync.or(below.sync),
+            syncfs: self.syncfs.or(below.syncfs),
             uid: self.uid.or(below.uid),
             gid: self.gid.or(below.gid),
             listen: self.listen.or(below.listen),
@@ -353,8 +358,9 @@ impl<'de> Deserialize<'de> for MountOptions {
 /// Whether the option is for others (mount(8), systemd), or says what is so anyway: permissions are always checked by
 /// the kernel, changes of directories are always durable, and times always lie in memory until they have to be written.
 fn means_nothing_here(name: &str) -> bool {
-    const OTHERS: [&str; 17] = [
+    const OTHERS: [&str; 18] = [
         "auto",
+        "blksize",
         "comment",
         "default_permissions",
         "defaults",

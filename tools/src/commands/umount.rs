@@ -16,6 +16,8 @@ use crate::target::take_down;
 
 const MOUNT_TABLE: &str = "/proc/self/mountinfo";
 const TYPE: &[u8] = b"fuse.contigfs";
+/// With the option `syncfs`.
+const BLOCK_TYPE: &[u8] = b"fuseblk.contigfs";
 /// Longest wait. A target that serves a volume to remote clients, too, keeps it.
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -85,7 +87,7 @@ pub(super) fn source(dir: &Path) -> Result<Option<PathBuf>> {
 pub(super) struct Mount {
     /// Where.
     pub(super) dir: PathBuf,
-    /// Devices of the volume.
+    /// Devices of the volume; one of them, if the mount is on a loop device.
     pub(super) source: PathBuf,
 }
 
@@ -98,16 +100,24 @@ pub(super) fn mounts() -> Result<Vec<Mount>> {
     let mounts = lines.filter_map(|line| {
         let fields: Vec<&[u8]> = line.split(|&byte| byte == b' ').collect();
         let dash = fields.iter().position(|field| *field == b"-")?;
-        let ours = *fields.get(dash + 1)? == TYPE;
-        let mount = || {
-            Some(Mount {
-                dir: path(fields.get(4)?),
-                source: path(fields.get(dash + 2)?),
-            })
+        let source = path(fields.get(dash + 2)?);
+        let source = match *fields.get(dash + 1)? {
+            TYPE => source,
+            BLOCK_TYPE => behind_loop(&source).unwrap_or(source),
+            _ => return None,
         };
-        if ours { mount() } else { None }
+        let dir = path(fields.get(4)?);
+        Some(Mount { dir, source })
     });
     Ok(mounts.collect())
+}
+
+/// What a loop device shows.
+fn behind_loop(device: &Path) -> Option<PathBuf> {
+    let known = Path::new("/sys/block").join(device.file_name()?);
+    let mut shown = std::fs::read(known.join("loop/backing_file")).ok()?;
+    shown.pop_if(|last| *last == b'\n');
+    Some(PathBuf::from(OsString::from_vec(shown)))
 }
 
 /// A field of the mount table, which has blanks and backslashes in octal.

@@ -303,6 +303,11 @@ fn fuse_options(options: &MountOptions, paths: &[PathBuf]) -> contigfs::fuse::Mo
         follow_links: options.follow_links.unwrap_or(true),
         exec: options.exec.unwrap_or(true),
         sync: options.sync.unwrap_or(false),
+        // Any of the devices tells people what is mounted.
+        syncfs: match options.syncfs {
+            Some(true) => paths.first().cloned(),
+            _ => None,
+        },
         uid: options.uid,
         gid: options.gid,
         rings: options.rings.unwrap_or(true),

@@ -210,6 +210,11 @@ impl<S: BlockStore + 'static> Adapter<S> {
         Ok(())
     }
 
+    pub(super) fn syncfs(&self, reply: Reply) -> Served {
+        reply.done(self.fs.sync_all());
+        Ok(())
+    }
+
     pub(super) fn fallocate(&self, mut message: Message<'_>, reply: Reply) -> Served {
         let what: FallocateIn = message.take()?;
         let mode = match FallocMode::from_flags(what.mode as i32) {

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use super::Device;
 
-/// Type of the file system, as the target mounts it.
-const TYPE: &[u8] = b"fuse.contigfs";
+/// Type of the file system, as the target mounts it: the second on a loop device.
+const TYPES: [&[u8]; 2] = [b"fuse.contigfs", b"fuseblk.contigfs"];
 
 /// A mount of a ContigFS.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -47,7 +47,7 @@ fn line(line: &[u8]) -> Option<Mount> {
     let owner = options
         .split(',')
         .find_map(|option| option.strip_prefix("user_id="));
-    (kind == TYPE).then_some(Mount {
+    TYPES.contains(&kind).then_some(Mount {
         device: Device {
             major: major.parse().ok()?,
             minor: minor.parse().ok()?,
