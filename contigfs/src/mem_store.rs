@@ -13,6 +13,9 @@ use ftl::{AccountId, AccountUse, AtomicBatch, GRAIN_BYTES, Lba, LbaRange, Remap,
 
 use crate::store::{BlockStore, ByteAddr, StoreError};
 
+/// Grains that go along with a batch. A volume lets more go, or fewer, as it happens.
+const ALONG_MAX: usize = 4;
+
 /// Content of a mapped grain; `None` is reserved zeros.
 type Grain = Option<Box<[u8; GRAIN_BYTES]>>;
 
@@ -408,7 +411,13 @@ impl BlockStore for MemStore {
     fn commit(&self, batch: AtomicBatch) -> Result<(), StoreError> {
         let mut state = self.lock();
         state.spend_call()?;
+        let along = batch.along.unwrap_or(LbaRange::new(Lba(0), 0));
+        let along = along.start.0..along.end().0;
+        if state.unsynced.range(along.clone()).count() > ALONG_MAX {
+            return Err(StoreError::ManyAlong);
+        }
         state.carry_out(batch)?;
+        state.unsynced.extract_if(along, |_, _| true).for_each(drop);
         state.relaxed.clear();
         Ok(())
     }

@@ -60,6 +60,9 @@ pub enum StoreError {
     /// The batch exceeds [`AtomicBatch::GRAINS_MAX`] or [`AtomicBatch::RANGES_MAX`].
     #[error("the batch is larger than a batch may be")]
     BatchTooLarge,
+    /// What is to go along with a batch can not: sync it first, then commit the batch without it.
+    #[error("too much goes along with the batch")]
+    ManyAlong,
 }
 
 /// Why grains can not be shared.
@@ -161,7 +164,12 @@ pub trait BlockStore: Send + Sync {
     /// Writes bytes, visible to every reader on return and durable after the next [`sync`](Self::sync) of the range.
     fn write(&self, at: ByteAddr, data: &[u8]) -> Result<(), StoreError>;
 
-    /// Applies a batch, atomic and durable on return. Never fails for lack of space unless it maps new grains.
+    /// Applies a batch, atomic and durable on return. Never fails for lack of space unless it maps new grains. Every write of
+    /// the range that goes [`along`](AtomicBatch::along) and that has returned is durable on return, too, and no later than the
+    /// batch.
+    ///
+    /// # Errors
+    /// Nothing was changed; [`StoreError::ManyAlong`] is no failure.
     fn commit(&self, batch: AtomicBatch) -> Result<(), StoreError>;
 
     /// Applies a batch, atomic and visible on return. It is durable after the next [`sync`](Self::sync) of any range and

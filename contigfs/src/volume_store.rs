@@ -15,6 +15,7 @@ impl From<VolumeError> for StoreError {
             VolumeError::Quota => Self::Quota,
             VolumeError::Damaged { lba } | VolumeError::Media { lba, .. } => Self::Damaged { lba },
             VolumeError::BatchTooLarge => Self::BatchTooLarge,
+            VolumeError::ManyAlong => Self::ManyAlong,
             VolumeError::Failed(_)
             | VolumeError::Shutdown
             | VolumeError::OutOfRange

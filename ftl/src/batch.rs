@@ -19,11 +19,15 @@ pub struct AtomicBatch {
     pub remaps: Vec<Remap>,
     /// Ranges to clone without writing their data.
     pub clones: Vec<Remap>,
+    /// What has been put in this range goes along: it is durable no later than the rest of the batch.
+    pub along: Option<LbaRange>,
 }
 
 impl AtomicBatch {
     /// Most grains that the patches of one batch may touch.
     pub const GRAINS_MAX: usize = 64;
+    /// Most pages that have been put and go along with one batch.
+    pub const ALONG_MAX: usize = 32;
     /// Most trims, zeros, remaps and clones of one batch together.
     pub const RANGES_MAX: usize = 32;
     /// Most grains that the ranges one batch moves and clones may have together: 256 MiB. All of them get their names
@@ -62,6 +66,12 @@ impl AtomicBatch {
     /// Adds a range to clone: the `count` grains from `to` become those from `from`, which keeps them.
     pub fn clone_range(&mut self, from: Lba, to: Lba, count: u64) -> &mut Self {
         self.clones.push(Remap { from, to, count });
+        self
+    }
+
+    /// Lets what has been put in a range go along.
+    pub fn along(&mut self, range: LbaRange) -> &mut Self {
+        self.along = Some(range);
         self
     }
 

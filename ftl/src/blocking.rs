@@ -61,6 +61,9 @@ pub enum VolumeError {
     /// More than one batch may hold.
     #[error("batch too large")]
     BatchTooLarge,
+    /// What is to go along with a batch can not: sync it first, then commit the batch without it.
+    #[error("too much goes along with the batch")]
+    ManyAlong,
     /// A range that is moved or cloned overlaps another part of its batch.
     #[error("a remap or clone overlaps another part of the batch")]
     Overlap,
@@ -107,6 +110,7 @@ impl From<CommitError> for VolumeError {
             CommitError::TooLarge => Self::BatchTooLarge,
             CommitError::OutOfRange => Self::OutOfRange,
             CommitError::Overlap => Self::Overlap,
+            CommitError::ManyAlong => Self::ManyAlong,
         }
     }
 }

@@ -34,7 +34,12 @@ impl Dirty {
 
     /// Whether a page of `range` is dirty.
     pub(crate) fn is_in(&self, range: LbaRange) -> bool {
-        range.count > 0 && self.set.range(range.start..range.end()).next().is_some()
+        self.within(range).next().is_some()
+    }
+
+    /// The dirty pages of `range`.
+    pub(crate) fn within(&self, range: LbaRange) -> impl Iterator<Item = Lba> + '_ {
+        self.set.range(range.start..range.end()).copied()
     }
 
     /// Makes the dirty pages of `range` urgent; returns the mark to wait for.

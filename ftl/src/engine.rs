@@ -346,8 +346,25 @@ impl Ftl {
     /// Carries out a batch: visible as a whole to everybody (at once, unless pages must be read or room be made
     /// first), on the media all or nothing. [`Event::Durable`] when durable, or with the reason why nothing of it
     /// took effect. Batches take effect in the order of submission.
-    pub fn commit(&self, port: Port, batch: AtomicBatch, token: Token) -> Result<(), CommitError> {
+    ///
+    /// # Errors
+    /// The caller's mistakes, and [`CommitError::ManyAlong`]. Nothing took effect.
+    pub fn commit(
+        &self,
+        port: Port,
+        mut batch: AtomicBatch,
+        token: Token,
+    ) -> Result<(), CommitError> {
         let grains_max = self.batch_grains_max();
+        if let Some(range) = batch.along {
+            return self.core(port, |core, cx| {
+                if !core.take_along(cx, range, &mut batch, grains_max) {
+                    return Err(CommitError::ManyAlong);
+                }
+                core.commit(cx, PendingCommit::new(port, token, batch, grains_max)?);
+                Ok(())
+            });
+        }
         let commit = PendingCommit::new(port, token, batch, grains_max)?;
         self.core(port, |core, cx| core.commit(cx, commit));
         Ok(())

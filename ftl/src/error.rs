@@ -93,6 +93,10 @@ pub enum CommitError {
     /// A range that is moved overlaps another part of the batch, or its own target.
     #[error("a remap overlaps another part of the batch")]
     Overlap,
+    /// What has been put in the range that is to go along can not go in one write-out with the batch: it is too much, or on its
+    /// way already. No mistake: sync the range, then commit the batch without it.
+    #[error("too much goes along with the batch")]
+    ManyAlong,
 }
 
 /// Why a device can not be formatted.

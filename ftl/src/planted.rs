@@ -50,6 +50,8 @@ pub enum Bug {
     CloneOldVersion,
     /// A sync does not wait for the batches that have taken effect before and were answered then.
     RelaxedForgotten,
+    /// What is to go along with a batch stays behind.
+    AlongForgotten,
     /// The new names of a clone are charged to nobody.
     CloneUncharged,
     /// A volume that grows forgets that headers of an earlier life may lie in its new segments.
@@ -68,7 +70,7 @@ pub enum Bug {
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 30] = [
+    pub const ALL: [Self; 31] = [
         Self::MappingBeforeData,
         Self::AckBeforeFlush,
         Self::BatchNotAtomic,
@@ -92,6 +94,7 @@ impl Bug {
         Self::AliasesForgotten,
         Self::CloneOldVersion,
         Self::RelaxedForgotten,
+        Self::AlongForgotten,
         Self::CloneUncharged,
         Self::FreshForgotten,
         Self::CutEarly,

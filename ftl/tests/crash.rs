@@ -75,6 +75,7 @@ fn enumerate(options: &Options, effort: Effort, usual: u64, lives: usize, ops: u
 fn busy_volume() {
     let tally = enumerate(&Options::tiny(), Effort::USUAL, 15, 4, 60);
     at_least(tally.states, 20_000);
+    at_least(tally.along, 50);
     // The rare places were visited, not only the broad road.
     for rare in [
         tally.relocating,
@@ -180,7 +181,7 @@ fn names_in_rounds() {
             names_max: Some(names),
             ..Options::tiny()
         };
-        let tally = enumerate(&options, Effort::USUAL, 10, 4, 60);
+        let tally = enumerate(&options, Effort::USUAL, 11, 4, 60);
         at_least(tally.states, 3_000);
         at_least(tally.names_left, left);
     }

@@ -251,6 +251,11 @@ fn relaxed_forgotten() {
     must_be_caught(Bug::RelaxedForgotten, Options::tiny());
 }
 
+#[test]
+fn along_forgotten() {
+    must_be_caught(Bug::AlongForgotten, Options::tiny());
+}
+
 /// Crashes do not show this one: it takes a lying device. Whoever compares no checksum returns wrong bytes.
 #[test]
 fn checksum_ignored() {

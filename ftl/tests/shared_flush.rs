@@ -7,8 +7,8 @@ use std::collections::{BTreeSet, VecDeque};
 
 use common::grain;
 use ftl::{
-    Action, Device, Event, FormatOptions, Ftl, GRAIN_BYTES, Get, Intent, Lba, LbaRange, MediaOp,
-    MemDevice, OpenOptions, Port, Time, Token,
+    Action, AtomicBatch, CommitError, Device, Event, FormatOptions, Ftl, GRAIN_BYTES, Get, Intent,
+    Lba, LbaRange, MediaOp, MemDevice, OpenOptions, Port, Time, Token, Volume,
 };
 
 const WRITERS: u64 = 16;
@@ -53,6 +53,13 @@ impl Rig {
 
     /// What a WRITE through a sync STag does: fills a page, puts it, and asks for durability.
     fn write(&self, writer: u64, version: u64) {
+        let (port, lba) = self.put(writer, version);
+        let token = Token(version << 32 | writer);
+        self.ftl.sync(port, LbaRange::new(lba, 1), token);
+    }
+
+    /// Fills a page and puts it.
+    fn put(&self, writer: u64, version: u64) -> (Port, Lba) {
         let (port, lba) = (Self::port(writer), Lba(1000 + writer));
         let got = self.ftl.get(port, lba, Intent::Overwrite, Token(u64::MAX));
         let Get::Ready(page) = got else {
@@ -60,8 +67,7 @@ impl Rig {
         };
         page.copy_in(0, &grain(lba, version));
         drop(page);
-        let token = Token(version << 32 | writer);
-        self.ftl.sync(port, LbaRange::new(lba, 1), token);
+        (port, lba)
     }
 
     fn actions(&self) -> VecDeque<(Port, Action)> {
@@ -151,4 +157,49 @@ fn who_comes_during_a_flush_shares_the_next() {
         "{:?}",
         rig.asked
     );
+}
+
+/// What has been put goes along with a batch: one write and one flush make both durable. More than one write-out takes is
+/// refused, and so is what is on its way already or waits for others; nothing of the batch takes effect then.
+#[test]
+fn what_was_put_goes_along_with_a_batch() {
+    let mut rig = Rig::new();
+    rig.settle();
+    let most = AtomicBatch::ALONG_MAX as u64;
+    for writer in 0..most {
+        rig.put(writer, 1);
+    }
+    rig.asked = Asked::default();
+    let record = Lba(7);
+    let batch = |bytes: &[u8]| {
+        let mut batch = AtomicBatch::new();
+        batch.patch(record, 9, bytes);
+        batch.along(LbaRange::new(Lba(1000), 1000));
+        batch
+    };
+    let done = Token(5);
+    rig.ftl.commit(Port(1), batch(b"grown"), done).unwrap();
+    rig.settle();
+    assert!(rig.durable.contains(&done.0));
+    let Asked { writes, flushes } = rig.asked;
+    assert!(writes == 1 && flushes <= 1, "{:?}", rig.asked);
+
+    for writer in 0..=most {
+        rig.put(writer, 2);
+    }
+    let refused = rig.ftl.commit(Port(1), batch(b"wrong"), Token(6));
+    assert_eq!(refused, Err(CommitError::ManyAlong));
+    // From what is on the media.
+    let Rig { ftl, device, .. } = rig;
+    drop(ftl);
+    let (volume, _) = Volume::open(device, OpenOptions::default()).expect("open");
+    let mut got = vec![0; GRAIN_BYTES];
+    for lba in (0..most).map(|writer| 1000 + writer) {
+        volume.read(lba * GRAIN_BYTES as u64, &mut got).unwrap();
+        assert!(got == grain(Lba(lba), 1), "{lba}");
+    }
+    volume
+        .read(record.0 * GRAIN_BYTES as u64, &mut got)
+        .unwrap();
+    assert_eq!(&got[9..14], b"grown");
 }

@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering;
 
 use ftl::{GRAIN_BYTES, LbaRange};
 
-use super::cache::Journey;
+use super::cache::{Journey, State};
 use super::range::FILE_BYTES_MAX;
 use super::{Fs, Inode, Tail, Txn, exclusive, lock, shared};
 use crate::error::FsError;
@@ -301,10 +301,35 @@ impl<S: BlockStore> Fs<S> {
             return self.sync_metadata();
         }
         self.find_stores_in(&inode)?;
-        let size = self.sync_at_its_place(&inode, |range, size| {
-            LbaRange::new(range.start, size.div_ceil(GRAIN).max(1))
-        })?;
+        if self.sync_together(&inode, scope)? {
+            return Ok(());
+        }
+        let size = self.sync_at_its_place(&inode, content_of)?;
         self.write_record(&inode, size, scope)
+    }
+
+    /// Makes a file durable whose record has to be written, too: a few data go along with the record, in one device write.
+    /// False: nothing was done, they go one after the other.
+    fn sync_together(&self, inode: &Arc<Inode>, scope: SyncScope) -> Result<bool, FsError> {
+        if self.has_bug(Bug::DataUnsynced) || self.has_bug(Bug::SizeUnsynced) {
+            return Ok(false);
+        }
+        // Whoever relocates the file holds this: the data are where they were found until they are durable.
+        let _content = shared(&inode.content);
+        let _change = lock(&inode.change);
+        let state = *inode.state();
+        let is_settled = matches!(state.journey, Journey::Settled(_));
+        if !is_settled || !is_record_due(&state, scope) {
+            return Ok(false);
+        }
+        let (range, size) = state.place()?;
+        let mut txn = Txn::default();
+        txn.edit(inode, |record| record.size = size);
+        txn.batch.along(content_of(range, size));
+        match self.commit_durably(txn) {
+            Err(FsError::Store(StoreError::ManyAlong)) => Ok(false),
+            result => result.map(|()| true),
+        }
     }
 
     /// Makes what `grains` chooses by range and size durable, wherever the file is relocated to meanwhile; answers the
@@ -331,11 +356,14 @@ impl<S: BlockStore> Fs<S> {
     }
 
     fn sync_bytes(&self, inode: &Arc<Inode>, offset: u64, len: u64) -> Result<(), FsError> {
+        if self.sync_together(inode, SyncScope::Data)? {
+            return Ok(());
+        }
         let first = offset / GRAIN;
         let size = self.sync_at_its_place(inode, |range, size| {
             let grown = size != inode.state().record.size;
             if grown {
-                LbaRange::new(range.start, size.div_ceil(GRAIN).max(1))
+                content_of(range, size)
             } else {
                 LbaRange::new(
                     range.start.offset(first),
@@ -355,11 +383,7 @@ impl<S: BlockStore> Fs<S> {
     ) -> Result<(), FsError> {
         let _change = lock(&inode.change);
         let state = *inode.state();
-        let grown = state.size != state.record.size;
-        if self.has_bug(Bug::SizeUnsynced) {
-            return Ok(());
-        }
-        if state.dead || !(grown || scope == SyncScope::All && state.times_dirty) {
+        if self.has_bug(Bug::SizeUnsynced) || !is_record_due(&state, scope) {
             return Ok(());
         }
         let mut txn = Txn::default();
@@ -464,6 +488,17 @@ impl<S: BlockStore> Fs<S> {
         }
         from
     }
+}
+
+/// Grains that hold what a file of this size has written.
+fn content_of(range: Range, size: u64) -> LbaRange {
+    LbaRange::new(range.start, size.div_ceil(GRAIN).max(1))
+}
+
+/// Whether the media have an older record than memory.
+fn is_record_due(state: &State, scope: SyncScope) -> bool {
+    let grown = state.size != state.record.size;
+    !state.dead && (grown || scope == SyncScope::All && state.times_dirty)
 }
 
 /// Where a file lies and how long it is for readers.

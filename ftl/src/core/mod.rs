@@ -12,6 +12,7 @@
 //!   staging and reserved segments, trims need neither frames nor capacity.
 
 mod account;
+mod along;
 mod audit;
 mod checkpoint;
 mod clone;

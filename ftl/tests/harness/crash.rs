@@ -75,6 +75,8 @@ pub(crate) struct Tally {
     pub(crate) segments_freed: u64,
     pub(crate) nudges: u64,
     pub(crate) batches: u64,
+    /// Those with which something that had been put went along.
+    pub(crate) along: u64,
     pub(crate) trims: u64,
     pub(crate) remaps: u64,
     pub(crate) clones: u64,
@@ -113,6 +115,7 @@ impl Tally {
         self.segments_freed += other.segments_freed;
         self.nudges += other.nudges;
         self.batches += other.batches;
+        self.along += other.along;
         self.trims += other.trims;
         self.remaps += other.remaps;
         self.clones += other.clones;
@@ -534,6 +537,7 @@ fn note_engine(tally: &mut Tally, world: &World) {
     tally.segments_freed += stats.segments_freed;
     tally.nudges += stats.nudges;
     tally.batches += world.stats.batches;
+    tally.along += world.stats.along;
     tally.trims += world.stats.trims;
     tally.remaps += world.stats.remaps;
     tally.clones += world.stats.clones;

@@ -111,6 +111,8 @@ pub(crate) struct Promise {
     reserved: Vec<(u64, usize)>,
     /// It is about all that was put: nothing moved may be older.
     synced: bool,
+    /// What went along with a batch.
+    along: Option<Box<Self>>,
 }
 
 impl Promise {
@@ -122,10 +124,8 @@ impl Promise {
 
     /// Whether it says anything about a grain.
     pub(crate) fn covers(&self, lba: u64) -> bool {
-        self.versions
-            .iter()
-            .chain(&self.reserved)
-            .any(|(l, _)| *l == lba)
+        let mut all = self.versions.iter().chain(&self.reserved);
+        all.any(|(l, _)| *l == lba) || self.along.as_ref().is_some_and(|p| p.covers(lba))
     }
 }
 
@@ -133,6 +133,8 @@ impl Promise {
 struct Batch {
     port: u16,
     members: Vec<(u64, usize)>,
+    /// What is there if it is.
+    along: Vec<(u64, usize)>,
 }
 
 /// A way in which a recovered volume is wrong.
@@ -249,6 +251,7 @@ impl Oracle {
         self.batches.push(Batch {
             port,
             members: members.clone(),
+            along: Vec::new(),
         });
         Promise {
             versions: members,
@@ -267,6 +270,7 @@ impl Oracle {
         self.batches.push(Batch {
             port,
             members: members.clone(),
+            along: Vec::new(),
         });
         Promise {
             versions: members,
@@ -305,6 +309,7 @@ impl Oracle {
         self.batches.push(Batch {
             port,
             members: versions.iter().map(|(lba, index)| (*lba, *index)).collect(),
+            along: Vec::new(),
         });
         Promise {
             versions: versions.into_iter().collect(),
@@ -331,6 +336,19 @@ impl Oracle {
                 .extend((0..history.reserved.len()).map(|n| (lba, n)));
         }
         promise
+    }
+
+    /// The last batch of a port goes to the media with what `promise` of a sync says.
+    pub(crate) fn goes_along(&mut self, port: u16, promise: &mut Promise, along: Promise) {
+        let mut batches = self.batches.iter_mut().rev();
+        let batch = batches.find(|batch| batch.port == port);
+        batch.expect("a batch").along = along.versions.clone();
+        promise.along = Some(Box::new(along));
+    }
+
+    /// Nothing goes along after all.
+    pub(crate) fn goes_alone(&mut self, port: u16, promise: &mut Promise) {
+        self.goes_along(port, promise, Promise::default());
     }
 
     /// A commit was refused: it never took effect. Its grains have not changed since.
@@ -379,6 +397,9 @@ impl Oracle {
 
     /// The promise is given: from now on it must hold after any crash.
     pub(crate) fn acknowledge(&mut self, promise: &Promise) {
+        if let Some(along) = &promise.along {
+            self.acknowledge(along);
+        }
         for (lba, index) in &promise.versions {
             let history = self.grains.get_mut(lba).expect("a known grain");
             history.durable = history.durable.max(*index);
@@ -436,6 +457,13 @@ impl Oracle {
             let lacks = |(lba, index): &&(u64, usize)| spans[lba].1 < *index;
             let there = batch.members.iter().find(has);
             let not_there = batch.members.iter().find(lacks);
+            let left_behind = batch.along.iter().find(lacks);
+            if let (Some(a), Some(b)) = (there, left_behind) {
+                return Err(Violation(format!(
+                    "batch {n} of port {} is there at LBA {}, and what went along is not at LBA {} (version {}, found {:?})",
+                    batch.port, a.0, b.0, b.1, spans[&b.0]
+                )));
+            }
             if let (Some(a), Some(b)) = (there, not_there) {
                 return Err(Violation(format!(
                     "batch {n} of port {} is there at LBA {} (version {}, found {:?}) and not at LBA {} \

@@ -225,7 +225,9 @@ fn snapshot_error(error: StoreError) -> SnapshotError {
     match error {
         StoreError::NoSpace | StoreError::Quota => SnapshotError::NoSpace,
         StoreError::Damaged { lba } => SnapshotError::Damaged { lba },
-        StoreError::Failed | StoreError::BatchTooLarge => SnapshotError::Failed,
+        StoreError::Failed | StoreError::BatchTooLarge | StoreError::ManyAlong => {
+            SnapshotError::Failed
+        }
     }
 }
 
@@ -273,6 +275,7 @@ pub(super) fn durable_error(error: &DurableError) -> StoreError {
 pub(super) fn commit_error(error: CommitError) -> StoreError {
     match error {
         CommitError::TooLarge => StoreError::BatchTooLarge,
+        CommitError::ManyAlong => StoreError::ManyAlong,
         CommitError::OutOfRange | CommitError::Overlap => StoreError::Failed,
     }
 }

@@ -128,6 +128,13 @@ impl Formings {
         self.syncs
     }
 
+    /// Whether a page of `range` is in one of them.
+    pub(super) fn have_page_in(&self, range: LbaRange) -> bool {
+        let in_range = |e: &Entry| matches!(e, Entry::Page { lba, .. } if range.contains(*lba));
+        let mut forming = self.list.iter().flatten();
+        forming.any(|f| f.pages > 0 && f.entries.iter().any(in_range))
+    }
+
     /// Pages have another name.
     pub(super) fn rename(&mut self, remap: Remap) {
         for forming in self.list.iter_mut().flatten() {

@@ -118,6 +118,8 @@ pub(crate) struct WorldStats {
     pub(crate) no_space: u64,
     pub(crate) batches: u64,
     pub(crate) relaxed: u64,
+    /// Batches with which something that had been put was to go along, and could.
+    pub(crate) along: u64,
     pub(crate) trims: u64,
     pub(crate) remaps: u64,
     pub(crate) clones: u64,

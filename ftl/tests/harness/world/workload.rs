@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 
 use ftl::{
-    AtomicBatch, GRAIN_BYTES, Get, GetError, GrainState, Intent, Lba, LbaRange, PageRef, Port,
-    Remap,
+    AtomicBatch, CommitError, GRAIN_BYTES, Get, GetError, GrainState, Intent, Lba, LbaRange,
+    PageRef, Port, Remap,
 };
 
 use super::{Asked, World, violation};
@@ -402,7 +402,18 @@ impl World {
             return Ok(());
         }
         let port = self.random_port();
-        let promise = self.oracle.commit(port.0, &batch);
+        let relaxed = self.rng.one_in(3);
+        let along = self.random_range(40);
+        let along = (!relaxed && self.rng.one_in(2)).then_some(along);
+        // Before what the batch itself changes.
+        let goes_along = along.map(|range| self.sync_promise(range));
+        let mut promise = self.oracle.commit(port.0, &batch);
+        let mut alone = None;
+        if let Some(goes_along) = goes_along {
+            alone = Some((batch.clone(), promise.clone()));
+            self.oracle.goes_along(port.0, &mut promise, goes_along);
+            batch.along = along;
+        }
         let grains: Vec<u64> = touched.into_iter().collect();
         let token = self.promise(promise, grains.clone());
         for lba in &grains {
@@ -412,12 +423,22 @@ impl World {
             self.trace(*lba, || format!("commit as {token:?}"));
         }
         let patched = batch.patches.first().map(|patch| patch.0);
-        let submitted = if self.rng.one_in(3) {
+        let submitted = if relaxed {
             self.relaxed.insert(token.0);
             self.stats.relaxed += 1;
             self.ftl.commit_relaxed(port, batch, token)
         } else {
-            self.ftl.commit(port, batch, token)
+            let submitted = self.ftl.commit(port, batch, token);
+            if let (Err(CommitError::ManyAlong), Some((batch, mut promise))) = (submitted, alone) {
+                self.oracle.goes_alone(port.0, &mut promise);
+                if let Some(entry) = self.promises.get_mut(&token.0) {
+                    entry.0 = promise;
+                }
+                self.ftl.commit(port, batch, token)
+            } else {
+                self.stats.along += u64::from(along.is_some());
+                submitted
+            }
         };
         if let Err(error) = submitted {
             return violation(format!("commit refused: {error}"));
