@@ -348,6 +348,44 @@ fn tokens_by_command() {
     assert!(message.contains("chmod"), "{message}");
 }
 
+/// However many connections a tenant keeps, and asks nothing on them, another has its share (I16); who has lost one comes back,
+/// and a place that is free is there for the next.
+#[test]
+fn a_tenant_does_not_lock_others_out() {
+    /// Of 64 connections that such a pool allows, for two.
+    const SHARE: usize = 32;
+    if !can_serve() {
+        return;
+    }
+    let image = Image::new("64MiB");
+    let text = tenant(&image, "alpha", "") + &tenant(&image, "beta", "");
+    let target = image.serve(&["--config", &config(&image, &text), "--pool", "1MiB"]);
+    let token = |name| key_of(&image, name).sign(&claims(name, 0, later()));
+    let (alpha, beta) = (token("alpha"), token("beta"));
+    let block = |connection| {
+        let block = SessionBlock {
+            id: [5; 16],
+            connection,
+        };
+        [alpha.clone(), block.emit().to_vec()].concat()
+    };
+    let lost = connect(&target, &block(1)).unwrap();
+    let mut idle: Vec<Session> = (1..SHARE)
+        .map(|_| connect(&target, &alpha).unwrap())
+        .collect();
+    assert_eq!(denied(&target, &alpha), Denial::Crowded);
+    let others: Vec<Session> = (0..SHARE - 1)
+        .map(|_| connect(&target, &beta).unwrap())
+        .collect();
+    let mut again = connect(&target, &block(2)).unwrap();
+    make(&mut again, "/a", 1, FLAG_TRUNCATE);
+    assert_eq!(denied(&target, &alpha), Denial::Crowded);
+    idle.pop().unwrap().close();
+    idle.push(connect(&target, &alpha).unwrap());
+    drop((lost, again, idle, others));
+    assert!(target.stop().success());
+}
+
 /// A connection of a session ends the one before, and one that comes late is refused: bytes of a lost connection cannot be
 /// placed after newer ones (I12).
 #[test]
