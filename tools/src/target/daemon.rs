@@ -375,9 +375,17 @@ impl Target {
         self.tls_address
     }
 
-    /// Whether a reactor has ended by itself, which only a broken ring does.
-    pub fn has_failed(&self) -> bool {
-        self.reactors.iter().any(JoinHandle::is_finished)
+    /// What clients need and has ended by itself, if something has: only what is broken does.
+    pub fn failed(&self) -> Option<&'static str> {
+        if self.reactors.iter().any(JoinHandle::is_finished) {
+            return Some("a reactor");
+        }
+        if self.control.iter().any(JoinHandle::is_finished) {
+            return Some("a thread that answers clients");
+        }
+        let door = self.tls_door.as_ref();
+        door.filter(|door| door.has_ended())
+            .map(|_| "the door for TLS")
     }
 
     /// Whether the mount has been removed from outside.
