@@ -298,7 +298,7 @@ fn own_files_are_out_of_reach() {
     assert!(target.stop().success());
 }
 
-/// Tokens by the command line: made, shown, presented; a secret that others can read is refused.
+/// Tokens by the command line: made, shown, presented; a secret or a token that everybody can read is refused.
 #[test]
 fn tokens_by_command() {
     if !can_serve() {
@@ -342,10 +342,24 @@ fn tokens_by_command() {
         .output()
         .unwrap();
     assert!(command.status.success(), "{command:?}");
+    for file in [&key, &token] {
+        fs::set_permissions(file, fs::Permissions::from_mode(0o640)).unwrap();
+    }
+    good(&["ls", &target.url("/"), "--token-file", &token]);
+    good(&make);
+    for file in [&key, &token] {
+        fs::set_permissions(file, fs::Permissions::from_mode(0o644)).unwrap();
+    }
+    for (command, file) in [
+        (&make[..], &key),
+        (&["ls", &target.url("/"), "--token-file", &token], &token),
+    ] {
+        let message = bad(command);
+        for part in [file, "0644", "chmod"] {
+            assert!(message.contains(part), "{message}");
+        }
+    }
     assert!(target.stop().success());
-    fs::set_permissions(&key, fs::Permissions::from_mode(0o644)).unwrap();
-    let message = bad(&make);
-    assert!(message.contains("chmod"), "{message}");
 }
 
 /// However many connections a tenant keeps, and asks nothing on them, another has its share (I16); who has lost one comes back,
