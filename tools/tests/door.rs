@@ -276,6 +276,31 @@ fn tenants_are_apart() {
     assert!(message.contains("epoch 3"), "{message}");
 }
 
+/// Plain memory is for whom the exports let write to a file of its name, tenant or not.
+#[test]
+fn plain_memory_is_exported_like_a_file() {
+    if !can_serve() {
+        return;
+    }
+    let image = Image::new("64MiB");
+    for (exports, status) in [
+        (&["/"][..], 0),
+        (&["/a"], libc::EACCES),
+        (&["/:ro"], libc::EROFS),
+        (&["/:ro", "/.dram"], 0),
+    ] {
+        let mut more = vec!["--dram", "1MiB"];
+        more.extend(exports.iter().flat_map(|export| ["--export", export]));
+        let target = image.serve(&more);
+        let opened = target.session().open(Request::new(Op::Open, "/.dram"));
+        match status {
+            0 => assert_eq!(opened.unwrap().length, 1 << 20, "{exports:?}"),
+            status => assert_eq!(errno(opened), status, "{exports:?}"),
+        }
+        assert!(target.stop().success());
+    }
+}
+
 /// The target's own files are not for clients.
 #[test]
 fn own_files_are_out_of_reach() {

@@ -33,7 +33,7 @@ use crate::control::{
     Reply, Request,
 };
 use crate::credentials::registry::IssueError;
-use crate::credentials::{ANONYMOUS, Grant, Registry, SYSTEM_DIRECTORY, file_rights, unix_now};
+use crate::credentials::{Grant, Registry, SYSTEM_DIRECTORY, file_rights, unix_now};
 use crate::reactor::Inbox;
 
 /// Path of the region of plain memory.
@@ -400,10 +400,8 @@ impl Service {
         dram: &Arc<Buffer>,
     ) -> Result<Reply, Refusal> {
         let domain = member.standing.domain;
-        // It is one memory for all; strangers have it where there are no others.
-        if domain != ANONYMOUS {
-            member.exports.check(DRAM_PATH, true)?;
-        }
+        // It is one memory for all who may write to such a file.
+        member.exports.check(DRAM_PATH, true)?;
         let rights = Rights::REMOTE_READ
             | Rights::REMOTE_WRITE
             | Rights::REMOTE_ATOMIC
