@@ -11,3 +11,9 @@ pub fn raise_limit() {
         debug!(%error, "the number of open files stays as it is");
     }
 }
+
+/// Connections that there are descriptors for, when a quarter of these is for everything else; as far as that can be found out.
+pub fn connections_max() -> usize {
+    let limit = getrlimit(Resource::RLIMIT_NOFILE).map_or(u64::MAX, |(soft, _)| soft);
+    usize::try_from(limit - limit / 4).unwrap_or(usize::MAX)
+}

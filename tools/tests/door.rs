@@ -276,6 +276,31 @@ fn tenants_are_apart() {
     assert!(message.contains("epoch 3"), "{message}");
 }
 
+/// Plain memory is for whom the exports let write to a file of its name, tenant or not.
+#[test]
+fn plain_memory_is_exported_like_a_file() {
+    if !can_serve() {
+        return;
+    }
+    let image = Image::new("64MiB");
+    for (exports, status) in [
+        (&["/"][..], 0),
+        (&["/a"], libc::EACCES),
+        (&["/:ro"], libc::EROFS),
+        (&["/:ro", "/.dram"], 0),
+    ] {
+        let mut more = vec!["--dram", "1MiB"];
+        more.extend(exports.iter().flat_map(|export| ["--export", export]));
+        let target = image.serve(&more);
+        let opened = target.session().open(Request::new(Op::Open, "/.dram"));
+        match status {
+            0 => assert_eq!(opened.unwrap().length, 1 << 20, "{exports:?}"),
+            status => assert_eq!(errno(opened), status, "{exports:?}"),
+        }
+        assert!(target.stop().success());
+    }
+}
+
 /// The target's own files are not for clients.
 #[test]
 fn own_files_are_out_of_reach() {
@@ -298,7 +323,7 @@ fn own_files_are_out_of_reach() {
     assert!(target.stop().success());
 }
 
-/// Tokens by the command line: made, shown, presented; a secret that others can read is refused.
+/// Tokens by the command line: made, shown, presented; a secret or a token that everybody can read is refused.
 #[test]
 fn tokens_by_command() {
     if !can_serve() {
@@ -342,10 +367,62 @@ fn tokens_by_command() {
         .output()
         .unwrap();
     assert!(command.status.success(), "{command:?}");
+    for file in [&key, &token] {
+        fs::set_permissions(file, fs::Permissions::from_mode(0o640)).unwrap();
+    }
+    good(&["ls", &target.url("/"), "--token-file", &token]);
+    good(&make);
+    for file in [&key, &token] {
+        fs::set_permissions(file, fs::Permissions::from_mode(0o644)).unwrap();
+    }
+    for (command, file) in [
+        (&make[..], &key),
+        (&["ls", &target.url("/"), "--token-file", &token], &token),
+    ] {
+        let message = bad(command);
+        for part in [file, "0644", "chmod"] {
+            assert!(message.contains(part), "{message}");
+        }
+    }
     assert!(target.stop().success());
-    fs::set_permissions(&key, fs::Permissions::from_mode(0o644)).unwrap();
-    let message = bad(&make);
-    assert!(message.contains("chmod"), "{message}");
+}
+
+/// However many connections a tenant keeps, and asks nothing on them, another has its share (I16); who has lost one comes back,
+/// and a place that is free is there for the next.
+#[test]
+fn a_tenant_does_not_lock_others_out() {
+    /// Of 64 connections that such a pool allows, for two.
+    const SHARE: usize = 32;
+    if !can_serve() {
+        return;
+    }
+    let image = Image::new("64MiB");
+    let text = tenant(&image, "alpha", "") + &tenant(&image, "beta", "");
+    let target = image.serve(&["--config", &config(&image, &text), "--pool", "1MiB"]);
+    let token = |name| key_of(&image, name).sign(&claims(name, 0, later()));
+    let (alpha, beta) = (token("alpha"), token("beta"));
+    let block = |connection| {
+        let block = SessionBlock {
+            id: [5; 16],
+            connection,
+        };
+        [alpha.clone(), block.emit().to_vec()].concat()
+    };
+    let lost = connect(&target, &block(1)).unwrap();
+    let mut idle: Vec<Session> = (1..SHARE)
+        .map(|_| connect(&target, &alpha).unwrap())
+        .collect();
+    assert_eq!(denied(&target, &alpha), Denial::Crowded);
+    let others: Vec<Session> = (0..SHARE - 1)
+        .map(|_| connect(&target, &beta).unwrap())
+        .collect();
+    let mut again = connect(&target, &block(2)).unwrap();
+    make(&mut again, "/a", 1, FLAG_TRUNCATE);
+    assert_eq!(denied(&target, &alpha), Denial::Crowded);
+    idle.pop().unwrap().close();
+    idle.push(connect(&target, &alpha).unwrap());
+    drop((lost, again, idle, others));
+    assert!(target.stop().success());
 }
 
 /// A connection of a session ends the one before, and one that comes late is refused: bytes of a lost connection cannot be

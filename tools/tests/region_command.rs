@@ -5,9 +5,12 @@ mod common;
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::os::unix::fs::chown;
+use std::os::fd::AsRawFd;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::fs::{MetadataExt, chown};
+use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::os::unix::process::CommandExt;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -308,6 +311,71 @@ fn operators_are_heard_after_a_lack_of_descriptors() {
     let other = image.serve(&["--replace"]);
     assert!(target.ended().success());
     assert!(other.stop().success());
+}
+
+/// A user who has taken the name of root's target before that was started keeps nobody from asking it, or from taking its place: not
+/// one who answers, nor one who lets nobody through (I10, I18).
+#[test]
+fn a_taken_name_is_in_nobodys_way() {
+    // No account has it.
+    const USER: u32 = 61_234;
+    if !can_serve() {
+        return;
+    }
+    // SAFETY: no arguments, cannot fail.
+    if unsafe { libc::geteuid() } != 0 {
+        return skip("only root can be several users");
+    }
+    let image = Image::new("64MiB");
+    let volume = image.path().to_str().unwrap().to_owned();
+    let meta = fs::metadata(&volume).unwrap();
+    let name = format!("flashnet-target-{:x}-{:x}", meta.dev(), meta.ino());
+    let squatters = [name.clone(), format!("{name}-1")].map(|name| {
+        let at = SocketAddr::from_abstract_name(name).unwrap();
+        let mut command = Command::new("sleep");
+        command.arg("1000").uid(USER).gid(USER);
+        let listen = move || {
+            let listener = UnixListener::bind_addr(&at)?;
+            // SAFETY: the descriptor is open; from here on it stays so in the program.
+            let kept = unsafe {
+                libc::listen(listener.as_raw_fd(), 0);
+                libc::fcntl(listener.as_raw_fd(), libc::F_SETFD, 0)
+            };
+            std::mem::forget(listener);
+            if kept < 0 {
+                return Err(std::io::Error::last_os_error());
+            }
+            Ok(())
+        };
+        // SAFETY: it makes system calls, and touches nothing that another thread may hold.
+        unsafe { command.pre_exec(listen) };
+        Squatter(command.spawn().unwrap())
+    });
+    // Its queue is full.
+    let at = SocketAddr::from_abstract_name(format!("{name}-1")).unwrap();
+    let _waits = UnixStream::connect_addr(&at).unwrap();
+    assert!(list(&volume, &[]).is_empty(), "nobody serves it");
+    let target = image.serve(&["--replace"]);
+    let mut session = target.session();
+    open(&mut session, "/file", MAKE, 4096);
+    assert_eq!(list(&volume, &[]).len(), 1);
+    let other = image.serve(&["--replace"]);
+    assert!(target.ended().success());
+    assert_eq!(revoke(&volume, &["--all"]).len(), 1);
+    drop(squatters);
+    let third = image.serve(&["--replace"]);
+    assert!(other.ended().success());
+    assert!(third.stop().success());
+}
+
+/// A process of somebody who has taken a name.
+struct Squatter(Child);
+
+impl Drop for Squatter {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }
 
 /// Root asks a target of the user who owns the volume, and takes its place only as that user; a user who does not own the volume

@@ -7,7 +7,8 @@ use std::fs;
 use common::{can_serve, good};
 
 /// Clients that opened their files once go on through kills and replacements of the target, with the same STags: nothing
-/// acknowledged as durable is lost (I1), no byte is wrong (I2, I4), whether they say who they are or not.
+/// acknowledged as durable is lost (I1), no byte is wrong (I2, I4), and no atomic operation takes effect twice (I13), whether they
+/// say who they are or not.
 #[test]
 fn clients_go_on_through_kills_and_replacements() {
     if !can_serve() {
@@ -23,6 +24,7 @@ fn clients_go_on_through_kills_and_replacements() {
             "--clients=8",
             "--kills=4",
             "--replaces=2",
+            "--cuts=2",
             "--file-size=64KiB",
             "--size=128MiB",
             "--seed=5",
@@ -33,8 +35,9 @@ fn clients_go_on_through_kills_and_replacements() {
         let report: serde_json::Value = serde_json::from_str(&good(&arguments)).unwrap();
         assert_eq!(report["ok"], true, "{report}");
         let count = |key: &str| report[key].as_u64().unwrap();
-        assert_eq!((count("kills"), count("replaces")), (4, 2), "{report}");
-        for key in ["synced", "read", "judged"] {
+        let acts = ["kills", "replaces", "cuts"].map(count);
+        assert_eq!(acts, [4, 2, 2], "{report}");
+        for key in ["synced", "read", "judged", "added"] {
             assert!(count(key) > 0, "{key}: {report}");
         }
         // Everybody has lost at least one connection.

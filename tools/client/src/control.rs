@@ -373,9 +373,22 @@ impl Reply {
             register_ns: raw.register_ns.get(),
             entries,
             words,
-            message: String::from_utf8_lossy(payload).into_owned(),
+            message: printable(payload),
         })
     }
+}
+
+/// Words or a name of a peer, for a terminal: control characters would be obeyed by it.
+pub fn printable(bytes: &[u8]) -> String {
+    let text = String::from_utf8_lossy(bytes);
+    let shown = |c: char| {
+        if c.is_control() {
+            c.escape_default().to_string()
+        } else {
+            c.to_string()
+        }
+    };
+    text.chars().map(shown).collect()
 }
 
 /// A message that is none.
@@ -420,6 +433,19 @@ mod tests {
         .concat();
         assert_eq!(request.emit(), golden);
         assert_eq!(Request::parse(&golden), Ok(request));
+    }
+
+    /// What a target says for people does not command their terminals; letters of any language stay.
+    #[test]
+    fn words_of_a_target_are_only_words() {
+        let reply = Reply {
+            status: 2,
+            message: "\x1b]0;owned\x07 gr\u{fc}n\u{9b}31m\r\n".to_owned(),
+            ..Reply::default()
+        };
+        let heard = Reply::parse(&reply.emit()).unwrap().message;
+        let shown = "\\u{1b}]0;owned\\u{7} gr\u{fc}n\\u{9b}31m\\r\\n";
+        assert_eq!(heard, shown);
     }
 
     /// A message cut anywhere is refused, never read past its end.

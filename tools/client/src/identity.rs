@@ -1,11 +1,13 @@
 //! Who a client says it is: nobody in particular, the bearer of a token, or a holder of the secret.
 
+use std::fs::File;
+use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::{fmt, fs, io};
+use std::{fmt, io};
 
 use thiserror::Error;
 
-use crate::credentials::token::{MalformedToken, from_text};
+use crate::credentials::token::{MalformedToken, Public, from_text};
 use crate::credentials::{Claims, Key, TenantName, unix_now};
 
 /// Life of a token that is made for one connection, in seconds: what clocks may differ by.
@@ -22,6 +24,15 @@ pub enum TokenFileError {
         /// Why not.
         #[source]
         cause: io::Error,
+    },
+    /// Everybody could say who its bearer is.
+    #[error("token file {}", path.display())]
+    Public {
+        /// Which.
+        path: PathBuf,
+        /// Who can read it.
+        #[source]
+        cause: Public,
     },
     /// It holds something else.
     #[error("token file {}", path.display())]
@@ -71,7 +82,19 @@ impl Identity {
             return Ok(Self::Stranger);
         };
         let path_of = || path.to_path_buf();
-        let text = fs::read_to_string(path).map_err(|cause| TokenFileError::Read {
+        let read = || {
+            let mut file = File::open(path)?;
+            let mut text = String::new();
+            Ok(match Public::find(&file)? {
+                None => Ok(file.read_to_string(&mut text).map(|_| text)?),
+                Some(public) => Err(public),
+            })
+        };
+        let text = read().map_err(|cause| TokenFileError::Read {
+            path: path_of(),
+            cause,
+        })?;
+        let text = text.map_err(|cause| TokenFileError::Public {
             path: path_of(),
             cause,
         })?;

@@ -8,7 +8,7 @@ use clap::{Args, Subcommand};
 /// What is tortured.
 #[derive(Clone, Debug, Subcommand)]
 pub enum TortureCommand {
-    /// Clients under load go on with what they know while their target is killed and replaced.
+    /// Clients under load go on with what they know while their target is killed and replaced, and their connections are cut.
     #[command(after_help = "Example: flashnet torture credentials --clients 100 --kills 50")]
     Credentials(Credentials),
 }
@@ -25,6 +25,9 @@ pub struct Credentials {
     /// Times that another target takes over from the one that runs.
     #[arg(long, default_value_t = 5)]
     pub replaces: u32,
+    /// Times that all connections are cut while the target lives.
+    #[arg(long, default_value_t = 10)]
+    pub cuts: u32,
     /// Tenants that the clients belong to; 0: nobody authenticates.
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(0..=16))]
     pub tenants: u32,

@@ -14,7 +14,7 @@ use crate::cli;
 use crate::cli::tls::TlsConnect;
 use crate::cli::token::TokenFile;
 use crate::client::{ClientError, Identity, RemotePath, Session, SessionOptions};
-use crate::control::{Entry, FLAG_CREATE, FLAG_TRUNCATE, FLAG_WRITE, Op, Request};
+use crate::control::{Entry, FLAG_CREATE, FLAG_TRUNCATE, FLAG_WRITE, Op, Request, printable};
 
 fn connect(text: &str, identity: &TokenFile, tls: &TlsConnect) -> Result<(RemotePath, Session)> {
     let remote = RemotePath::with_port(text, tls.port())?;
@@ -188,19 +188,6 @@ pub(super) fn put(options: &cli::Put, json: bool) -> Result<()> {
         checksum.finalize(),
     );
     Ok(())
-}
-
-/// A name for a terminal: control characters would be obeyed by it.
-fn printable(name: &[u8]) -> String {
-    let name = String::from_utf8_lossy(name);
-    let shown = |c: char| {
-        if c.is_control() {
-            c.escape_default().to_string()
-        } else {
-            c.to_string()
-        }
-    };
-    name.chars().map(shown).collect()
 }
 
 fn report(json: bool, name: &str, length: u64, elapsed: Duration, checksum: u32) {

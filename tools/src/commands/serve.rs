@@ -32,8 +32,8 @@ enum End {
     Replaced(Replacement),
     /// Nobody can reach it any more.
     Unmounted,
-    /// By itself, which should not be.
-    Failed,
+    /// Because this has ended by itself, which should not be.
+    Failed(&'static str),
 }
 
 /// Runs the command.
@@ -109,7 +109,7 @@ pub(super) fn run(options: &cli::Serve, json: bool) -> Result<()> {
         End::Signal(signal) => format!("signal {signal}"),
         End::Replaced(_) => "another target takes over".to_owned(),
         End::Unmounted => "unmounted".to_owned(),
-        End::Failed => "failed".to_owned(),
+        End::Failed(what) => format!("{what} has ended by itself"),
     };
     info!(
         why,
@@ -126,9 +126,9 @@ pub(super) fn run(options: &cli::Serve, json: bool) -> Result<()> {
     });
     match end {
         End::Replaced(replacement) => target.hand_over(replacement),
-        End::Failed => {
+        End::Failed(what) => {
             target.stop()?;
-            bail!("the target ended by itself")
+            bail!("the target ended: {what} had ended by itself")
         }
         End::Signal(_) | End::Unmounted => target.stop(),
     }
@@ -141,8 +141,8 @@ fn wait(signals: &mut Signals, target: &Target, background: bool) -> End {
         if let Some(signal) = signals.pending().next() {
             return End::Signal(signal);
         }
-        if target.has_failed() {
-            return End::Failed;
+        if let Some(what) = target.failed() {
+            return End::Failed(what);
         }
         if mount_seen && target.has_lost_mount() {
             if background || !target.is_reachable() {

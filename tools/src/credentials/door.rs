@@ -124,6 +124,11 @@ impl Door {
         &self.tenants
     }
 
+    /// How many are let in by a name of their own, with strangers, who are one; one at least.
+    pub fn members(&self) -> usize {
+        (self.tenants.len() + usize::from(self.strangers)).max(1)
+    }
+
     /// Decides over a peer by the private data of its request; `now` is Unix time in seconds.
     pub fn admit(&self, private_data: &[u8], now: u64) -> Result<Admission, Denial> {
         let greeting = Greeting::parse(private_data).map_err(|_| Denial::Malformed)?;

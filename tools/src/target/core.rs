@@ -146,10 +146,8 @@ pub(super) struct CoreParts {
     pub reception: Reception,
     /// What connections start with; domain and tag are filled in.
     pub config: Config,
-    /// Connections of all reactors, and how many there may be.
+    /// Connections of all reactors.
     pub connections: Arc<AtomicUsize>,
-    /// See `connections`.
-    pub connections_max: usize,
     /// Look for work all the time instead of sleeping.
     pub poll: bool,
     /// How long to look for work before sleeping, while connections are busy.
@@ -299,7 +297,9 @@ impl Core {
             });
         if let Some((tag, denial)) = refused {
             let peer = self.net.peer(tag);
-            warn!(?peer, ?tag, %denial, "connection refused");
+            let connection = self.net.connection(tag);
+            let tenant = connection.and_then(|connection| self.parts.reception.tenant(connection));
+            warn!(?peer, ?tag, tenant, %denial, "connection refused");
         }
     }
 
@@ -644,7 +644,7 @@ impl Core {
         }
         let peer = socket.peer_addr().ok().and_then(|a| a.as_socket());
         let before = self.parts.connections.fetch_add(1, Ordering::Relaxed);
-        if before >= self.parts.connections_max && !self.send_one_away(now) {
+        if before >= self.parts.reception.connections_max && !self.send_one_away(now) {
             self.parts.connections.fetch_sub(1, Ordering::Relaxed);
             return self.tell_of_refused(&socket, "too many");
         }
@@ -681,7 +681,7 @@ impl Core {
     fn tell_of_refused(&self, socket: &Socket, why: &str) {
         let peer = socket.peer_addr().ok().and_then(|a| a.as_socket());
         if self.parts.reception.is_news() {
-            let max = self.parts.connections_max;
+            let max = self.parts.reception.connections_max;
             warn!(?peer, max, "connection refused: {why}");
         } else {
             debug!(?peer, "connection refused: {why}");
@@ -708,7 +708,7 @@ impl Core {
             self.silent.pop_front();
         }
         // Behind one that is silent there may be many that have come and gone.
-        if self.silent.len() > 2 * self.parts.connections_max {
+        if self.silent.len() > 2 * self.parts.reception.connections_max {
             self.silent.retain(|&(tag, _)| is_silent(tag));
         }
     }

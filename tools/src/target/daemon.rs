@@ -46,6 +46,7 @@ use super::tenancy::{Observers, TargetHooks, Tenancy};
 use super::tls_door::TlsDoor;
 use crate::client::WINDOW_MAX;
 use crate::credentials::{ANONYMOUS, Registry, registry, unix_now};
+use crate::descriptors;
 use crate::devices::{self, Access, MediaPlaces};
 use crate::reactor::Inbox;
 
@@ -170,10 +171,14 @@ impl Target {
             .map(|fd| Lanes::new(&ftl, fd, &inboxes[0], epoch, ports));
         let sessions = Arc::new(Sessions::default());
         let door = Arc::new(OnceLock::new());
+        let connections_max = CONNECTIONS_MAX
+            .min((settings.pool_bytes / POOL_PER_CONNECTION) as usize)
+            .min(descriptors::connections_max());
         let reception = |index| Reception {
             index,
             door: Arc::clone(&door),
             sessions: Arc::clone(&sessions),
+            connections_max,
             inboxes: inboxes.clone(),
             control: control.clone(),
             warned: AtomicU64::new(0),
@@ -370,9 +375,17 @@ impl Target {
         self.tls_address
     }
 
-    /// Whether a reactor has ended by itself, which only a broken ring does.
-    pub fn has_failed(&self) -> bool {
-        self.reactors.iter().any(JoinHandle::is_finished)
+    /// What clients need and has ended by itself, if something has: only what is broken does.
+    pub fn failed(&self) -> Option<&'static str> {
+        if self.reactors.iter().any(JoinHandle::is_finished) {
+            return Some("a reactor");
+        }
+        if self.control.iter().any(JoinHandle::is_finished) {
+            return Some("a thread that answers clients");
+        }
+        let door = self.tls_door.as_ref();
+        door.filter(|door| door.has_ended())
+            .map(|_| "the door for TLS")
     }
 
     /// Whether the mount has been removed from outside.
@@ -604,7 +617,6 @@ fn start_reactors(
     reception: &dyn Fn(usize) -> Reception,
     epoch: Instant,
 ) -> Result<Vec<JoinHandle<io::Result<()>>>> {
-    let connections_max = CONNECTIONS_MAX.min((settings.pool_bytes / POOL_PER_CONNECTION) as usize);
     let connections = Arc::new(AtomicUsize::new(0));
     let mut threads = Vec::new();
     for index in 0..settings.reactors {
@@ -631,7 +643,6 @@ fn start_reactors(
                 ..Config::default()
             },
             connections: Arc::clone(&connections),
-            connections_max,
             poll: settings.poll,
             spin: settings.spin,
             epoch,

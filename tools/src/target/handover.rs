@@ -11,9 +11,14 @@
 //!
 //! Who says another word than the first is an [`operator`](super::operator) with a question.
 //!
+//! The name of the socket is made of the numbers of the device, so that everybody finds it, and everybody can take it first. A target
+//! whose name is taken adds to it what nobody can guess; who looks for one asks the kernel which names there are, and
+//! passes over those of users whom he would not believe.
+//!
 //! Connections that are made in between wait in the queues of the sockets. Until "go" the end of either changes nothing; after it
 //! the new one opens the volume however the old one ended.
 
+use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::net::Shutdown;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
@@ -31,7 +36,7 @@ use anyhow::{Context, Result, bail};
 use nix::sys::socket::{
     ControlMessage, ControlMessageOwned, MsgFlags, getsockopt, recvmsg, sendmsg, sockopt,
 };
-use socket2::Socket;
+use socket2::{Domain, SockAddr, Socket, Type};
 use tracing::{info, warn};
 
 use super::operator::{self, Operator};
@@ -44,6 +49,8 @@ const SOCKETS_MAX: usize = 2;
 const GO: &[u8; 2] = b"go";
 /// Longest wait for a word of the other.
 const WORD: Duration = Duration::from_secs(10);
+/// Longest wait for one whom others keep busy.
+const BUSY: Duration = Duration::from_secs(2);
 /// Between questions whether the old target is still waited for.
 const TURN: Duration = Duration::from_millis(200);
 /// Whom the kernel names instead of users that have no number in the namespace of who asks.
@@ -51,8 +58,8 @@ const UNKNOWN_USER: u32 = 65_534;
 /// Wait after an accept that failed.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// The name under which the target of these devices can be found on this machine.
-fn name(devices: &[PathBuf]) -> io::Result<SocketAddr> {
+/// What the names begin with under which the target of these devices can be found on this machine.
+fn name(devices: &[PathBuf]) -> io::Result<String> {
     let identity = |path: &PathBuf| {
         let meta = std::fs::metadata(path)?;
         Ok(match meta.file_type().is_block_device() {
@@ -63,7 +70,39 @@ fn name(devices: &[PathBuf]) -> io::Result<SocketAddr> {
     // In whatever order they are named.
     let all: Vec<(u64, u64)> = devices.iter().map(identity).collect::<io::Result<_>>()?;
     let (dev, ino) = all.into_iter().min().unwrap_or_default();
-    SocketAddr::from_abstract_name(format!("flashnet-target-{dev:x}-{ino:x}"))
+    Ok(format!("flashnet-target-{dev:x}-{ino:x}"))
+}
+
+/// Listens by this name or, if somebody has it, by one that begins so and that nobody can have.
+fn bind(name: &str) -> io::Result<UnixListener> {
+    match UnixListener::bind_addr(&SocketAddr::from_abstract_name(name)?) {
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+            let other = format!("{name}-{:032x}", rand::random::<u128>());
+            UnixListener::bind_addr(&SocketAddr::from_abstract_name(other)?)
+        }
+        bound => bound,
+    }
+}
+
+/// Those who listen by this name or one that begins so, in no order.
+fn listeners(name: &str) -> Vec<String> {
+    // Where this can not be read, the name is likely to be the right one.
+    let table = std::fs::read("/proc/net/unix").unwrap_or_default();
+    let table = String::from_utf8_lossy(&table);
+    let found = table.lines().filter_map(|line| {
+        // Address, users, protocol, flags, type, state, inode, name.
+        let mut fields = line.split_ascii_whitespace();
+        let accepts = fields.nth(3) == Some("00010000");
+        let at = fields.nth(3)?.strip_prefix('@')?;
+        let more = at.strip_prefix(name)?;
+        let is_ours = more.is_empty() || more.starts_with('-');
+        (accepts && is_ours).then(|| at.to_owned())
+    });
+    let mut found: Vec<String> = found.collect();
+    if found.is_empty() {
+        found.push(name.to_owned());
+    }
+    found
 }
 
 /// Whom the process at the other end belongs to.
@@ -92,7 +131,7 @@ pub(super) enum Purpose {
 
 /// Whether a target may belong to this user.
 ///
-/// Anybody can take the name of a target that does not run, and answer in its place. So this is one's own user or root; for
+/// Anybody can take a name like that of a target, and answer in its place. So this is one's own user or root; for
 /// root, who asks about the volumes of others, also the user who owns all devices: what he says of a volume is worth
 /// what the volume is worth, for he can write to it what he likes. That does not go for sockets: he may keep copies of those
 /// that he hands over, and hear what clients of root's target say.
@@ -149,7 +188,7 @@ impl Handover {
         sockets: Sockets,
         operator: Operator,
     ) -> io::Result<Self> {
-        let listener = UnixListener::bind_addr(&name(devices)?)?;
+        let listener = bind(&name(devices)?)?;
         let (sender, asked) = channel();
         let accepting = listener.try_clone()?;
         let ending = Arc::new(AtomicBool::new(false));
@@ -263,18 +302,63 @@ fn hand_over(mut stream: UnixStream, sockets: &Sockets) -> io::Result<Replacemen
 
 /// Connects to the target that has these devices, if there is one, and it belongs to somebody whom this can be wanted of.
 pub(super) fn connect(devices: &[PathBuf], purpose: Purpose) -> Result<Option<UnixStream>> {
-    let at =
+    let name =
         name(devices).with_context(|| format!("cannot find {}", crate::devices::names(devices)))?;
-    let stream = match UnixStream::connect_addr(&at) {
-        Ok(stream) => stream,
-        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => return Ok(None),
-        Err(error) => return Err(error).context("cannot reach the running target"),
-    };
-    let user = user_of(&stream)?;
-    if !may_answer(user, devices, purpose)? {
-        bail!("the running target belongs to user {user}: this can only be done as that user");
+    let begun = Instant::now();
+    loop {
+        let (mut others, mut behind) = (None, false);
+        for at in listeners(&name) {
+            let stream = match connect_now(&at) {
+                Ok(stream) => stream,
+                // It has gone since.
+                Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => continue,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    behind = true;
+                    continue;
+                }
+                Err(error) => return Err(error).context("cannot reach the running target"),
+            };
+            let user = user_of(&stream)?;
+            if may_answer(user, devices, purpose)? {
+                return Ok(Some(stream));
+            }
+            others = Some(user);
+        }
+        // Somebody whom others keep busy may be the one; whoever it is, he is not waited for without end.
+        if behind && begun.elapsed() < BUSY {
+            std::thread::sleep(TURN);
+            continue;
+        }
+        return match others {
+            // Who uses the volume tells a target from somebody who has taken its name.
+            Some(user) if are_used(devices) => bail!(
+                "the running target belongs to user {user}: this can only be done as that user"
+            ),
+            _ => Ok(None),
+        };
     }
-    Ok(Some(stream))
+}
+
+/// Connects without waiting for somebody who does not accept.
+fn connect_now(name: &str) -> io::Result<UnixStream> {
+    let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
+    socket.set_nonblocking(true)?;
+    socket.connect(&SockAddr::unix(format!("\0{name}"))?)?;
+    socket.set_nonblocking(false)?;
+    Ok(OwnedFd::from(socket).into())
+}
+
+/// Whether somebody has one of these devices open for writing, as far as this user can find out.
+fn are_used(devices: &[PathBuf]) -> bool {
+    let is_used = |path: &PathBuf| {
+        let Ok(file) = File::open(path) else {
+            return true;
+        };
+        // SAFETY: the descriptor is open. The lock goes with it.
+        let locked = unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_SH | libc::LOCK_NB) };
+        locked != 0
+    };
+    devices.iter().any(is_used)
 }
 
 /// A target that runs and can be replaced.

@@ -18,6 +18,7 @@ mod direct;
 mod exports;
 mod handover;
 mod handshake;
+mod held;
 mod housekeeper;
 mod job;
 mod lane;

@@ -11,7 +11,7 @@ use super::job::{Job, admit};
 use super::pages::FlashPages;
 use super::sessions::{Entered, Sessions};
 use crate::control::{MESSAGE_BYTES_MAX, OUTSTANDING_MAX};
-use crate::credentials::{Denial, Door, unix_now};
+use crate::credentials::{Admission, Denial, Door, unix_now};
 use crate::reactor::{Inbox, LinkTag, Notice};
 
 /// The reception of one reactor.
@@ -23,6 +23,8 @@ pub(super) struct Reception {
     pub door: Arc<OnceLock<Door>>,
     /// Sessions on all reactors.
     pub sessions: Arc<Sessions>,
+    /// Connections of all reactors that there may be; each tenant has an equal share of them.
+    pub connections_max: usize,
     /// All reactors.
     pub inboxes: Vec<Arc<Inbox<Job>>>,
     /// To the control threads.
@@ -84,19 +86,23 @@ impl Reception {
         connection: &mut Connection<FlashPages>,
         private_data: &[u8],
     ) -> Option<Denial> {
-        let ask = |door: &Door| door.admit(private_data, unix_now());
-        let admission = match self.door.get().map_or(Err(Denial::Busy), ask) {
-            Ok(admission) => admission,
+        let ask = |door: &Door| {
+            let admission = door.admit(private_data, unix_now())?;
+            let share = self.connections_max / door.members();
+            Ok((admission, share.max(1)))
+        };
+        let (admission, share) = match self.door.get().map_or(Err(Denial::Busy), ask) {
+            Ok(admitted) => admitted,
             Err(denial) => return self.refuse(tag, connection, denial),
         };
         connection.set_protection_domain(admission.domain);
+        let Admission { domain, session } = admission;
         let owner = (self.index, tag);
-        let entered = admission.session.map_or(Entered::First, |block| {
-            self.sessions.enter(admission.domain, block, owner)
-        });
+        let entered = self.sessions.enter(domain, session, owner, share);
         match entered {
             Entered::First => accept(connection),
             Entered::Late => return self.refuse(tag, connection, Denial::Superseded),
+            Entered::Crowded => return self.refuse(tag, connection, Denial::Crowded),
             Entered::After((reactor, old)) => {
                 // `Job::Admit` comes when nothing of any earlier connection can have an effect any more.
                 let _ = self.inboxes[reactor].push(Job::Fence(old));
@@ -118,6 +124,14 @@ impl Reception {
         // Strangers come in numbers, and may come with anything.
         let stranger = matches!(denial, Denial::NoToken | Denial::Superseded);
         Some(denial).filter(|_| !stranger && self.is_news())
+    }
+
+    /// The name of the tenant that a connection has shown to be of.
+    pub(super) fn tenant(&self, connection: &Connection<FlashPages>) -> Option<&str> {
+        let domain = connection.protection_domain();
+        let mut tenants = self.door.get()?.tenants().iter();
+        let tenant = tenants.find(|tenant| tenant.domain == domain)?;
+        Some(tenant.name.as_str())
     }
 
     /// Whether people should hear of another connection that is refused; they have not in this second.

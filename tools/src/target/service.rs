@@ -21,6 +21,7 @@ use tracing::debug;
 
 use super::core::{ControlJob, ControlJobs};
 use super::exports::ExportError;
+use super::held::Held;
 use super::job::{Job, admit};
 use super::mapped::Mapped;
 use super::regions::{OPEN_MAX, OpenRegion, Owner, Regions};
@@ -32,11 +33,14 @@ use crate::control::{
     Reply, Request,
 };
 use crate::credentials::registry::IssueError;
-use crate::credentials::{ANONYMOUS, Grant, Registry, SYSTEM_DIRECTORY, file_rights, unix_now};
+use crate::credentials::{Grant, Registry, SYSTEM_DIRECTORY, file_rights, unix_now};
 use crate::reactor::Inbox;
 
 /// Path of the region of plain memory.
 pub const DRAM_PATH: &str = "/.dram";
+
+/// How often a path is gone that changes under who goes it.
+const WALKS_MAX: usize = 100;
 
 /// Where growing regions end at the latest: no file gets as long.
 const GROWING_MAX: u64 = 1 << 63;
@@ -209,11 +213,11 @@ impl Service {
             return self.open_dram(owner, member, dram);
         }
         let path = path(member, request, write)?;
-        let inode = match self.resolve(Path::new(path)) {
+        let found = match self.resolve(Path::new(path)) {
             Ok(_) if request.flags & FLAG_EXCLUSIVE != 0 => {
                 return Err(Refusal(libc::EEXIST, format!("{path} exists")));
             }
-            Ok(inode) => inode,
+            Ok(found) => found,
             Err(Refusal(libc::ENOENT, _)) if request.flags & FLAG_CREATE != 0 => {
                 let truncates = request.flags & FLAG_TRUNCATE != 0;
                 let length = if truncates { request.length } else { 0 };
@@ -221,11 +225,10 @@ impl Service {
             }
             Err(refusal) => return Err(refusal),
         };
-        if self.registry.is_own(inode) {
+        if self.registry.is_own(found.attr.ino) {
             return Err(IssueError::Own.into());
         }
-        let attr = self.fs.attr(inode)?;
-        match attr.kind {
+        match found.attr.kind {
             FileKind::File => {}
             FileKind::Directory => {
                 return Err(Refusal(libc::EISDIR, format!("{path} is a directory")));
@@ -237,7 +240,7 @@ impl Service {
                 ));
             }
         }
-        self.fs.open(inode)?;
+        let inode = found.keep();
         let opened = self.register((owner, member), inode, path, write, request);
         if opened.is_err() {
             let _ = self.fs.close(inode);
@@ -397,10 +400,8 @@ impl Service {
         dram: &Arc<Buffer>,
     ) -> Result<Reply, Refusal> {
         let domain = member.standing.domain;
-        // It is one memory for all; strangers have it where there are no others.
-        if domain != ANONYMOUS {
-            member.exports.check(DRAM_PATH, true)?;
-        }
+        // It is one memory for all who may write to such a file.
+        member.exports.check(DRAM_PATH, true)?;
         let rights = Rights::REMOTE_READ
             | Rights::REMOTE_WRITE
             | Rights::REMOTE_ATOMIC
@@ -559,8 +560,7 @@ impl Service {
 
     fn stat(&self, member: &Member, request: &Request) -> Result<Reply, Refusal> {
         let path = path(member, request, false)?;
-        let inode = self.resolve(Path::new(path))?;
-        let attr = self.fs.attr(inode)?;
+        let attr = self.resolve(Path::new(path))?.attr;
         Ok(Reply {
             mode: attr.mode,
             size: attr.size,
@@ -571,7 +571,8 @@ impl Service {
 
     fn list(&self, member: &Member, request: &Request) -> Result<Reply, Refusal> {
         let path = path(member, request, false)?;
-        let inode = self.resolve(Path::new(path))?;
+        let directory = self.resolve(Path::new(path))?;
+        let inode = directory.attr.ino;
         let mut names = Vec::new();
         let mut room = Reply::PAYLOAD_BYTES_MAX;
         let mut full = false;
@@ -582,21 +583,21 @@ impl Service {
                 return false;
             }
             room -= bytes;
-            names.push((entry.ino, entry.name.to_owned(), entry.next_cookie));
+            names.push((entry.name.to_owned(), entry.next_cookie));
             true
         })?;
         let cookie = if full {
-            names.last().map_or(0, |(_, _, cookie)| *cookie)
+            names.last().map_or(0, |(_, cookie)| *cookie)
         } else {
             0
         };
         let entries = names
             .into_iter()
-            .filter(|(_, name, _)| name != "." && name != "..")
-            .filter(|(_, name, _)| inode != InodeNo::ROOT || *name != SYSTEM_DIRECTORY[1..])
-            .filter_map(|(inode, name, _)| {
-                // An entry that was removed meanwhile is not listed.
-                let attr = self.fs.attr(inode).ok()?;
+            .filter(|(name, _)| name != "." && name != "..")
+            .filter(|(name, _)| inode != InodeNo::ROOT || *name != SYSTEM_DIRECTORY[1..])
+            .filter_map(|(name, _)| {
+                // An entry that was removed meanwhile is not listed, and no other by its number.
+                let attr = self.fs.lookup(inode, &name).ok()?;
                 Some(Entry {
                     size: attr.size,
                     mtime_ns: attr.mtime.as_unix_ns(),
@@ -613,31 +614,51 @@ impl Service {
     }
 
     /// The file at a path that the exports allow. Symbolic links are not followed: they may lead out of the exports.
-    fn resolve(&self, path: &Path) -> Result<InodeNo, Refusal> {
-        let mut inode = InodeNo::ROOT;
+    fn resolve(&self, path: &Path) -> Result<Held<'_, TargetStore>, Refusal> {
+        for _ in 0..WALKS_MAX {
+            if let Some(found) = self.walk(path)? {
+                return Ok(found);
+            }
+        }
+        let text = format!("{}: is replaced again and again", path.display());
+        Err(Refusal(libc::ESTALE, text))
+    }
+
+    /// The same; none if something on the way has gone as soon as it was found.
+    fn walk(&self, path: &Path) -> Result<Option<Held<'_, TargetStore>>, Refusal> {
+        let mut at = Held::of(&self.fs, &self.fs.attr(InodeNo::ROOT)?)?;
         for part in path.components() {
             let Component::Normal(name) = part else {
                 continue;
             };
-            if self.fs.attr(inode)?.kind == FileKind::Symlink {
+            let Some(directory) = &at else {
+                return Ok(None);
+            };
+            if directory.attr.kind == FileKind::Symlink {
                 let text = format!("{}: leads through a symbolic link", path.display());
                 return Err(Refusal(libc::ELOOP, text));
             }
-            let found = self.fs.lookup(inode, name);
-            inode = found.map_err(|error| named(path, &error))?.ino;
+            let found = self.fs.lookup(directory.attr.ino, name);
+            at = Held::of(&self.fs, &found.map_err(|error| named(path, &error))?)?;
         }
-        Ok(inode)
+        Ok(at)
     }
 
     /// Makes a file that is to have `length` bytes. If they are known not to fit there is none afterwards, not even an empty
     /// one.
-    fn create(&self, path: &str, exclusive: bool, length: u64) -> Result<InodeNo, Refusal> {
+    fn create(
+        &self,
+        path: &str,
+        exclusive: bool,
+        length: u64,
+    ) -> Result<Held<'_, TargetStore>, Refusal> {
         let text = path;
         let path = Path::new(text);
         let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
             return Err(Refusal(libc::EISDIR, "/ is a directory".into()));
         };
-        let parent = self.resolve(parent)?;
+        let directory = self.resolve(parent)?;
+        let parent = directory.attr.ino;
         if parent == InodeNo::ROOT && name == SNAPSHOTS && self.fs.has_snapshots() {
             // Who uses the mount finds the snapshots there.
             return Err(Refusal(libc::EISDIR, format!("{text} is a directory")));
@@ -657,14 +678,15 @@ impl Service {
             rdev: 0,
         };
         let name: &OsStr = name;
-        match self.fs.create(parent, name, &node) {
-            Ok(attr) => Ok(attr.ino),
+        let made = match self.fs.create(parent, name, &node) {
             // Somebody else was faster, which is as good.
             Err(error) if error.errno() == libc::EEXIST && !exclusive => {
-                Ok(self.fs.lookup(parent, name)?.ino)
+                self.fs.lookup(parent, name)?
             }
-            Err(error) => Err(error.into()),
-        }
+            made => made?,
+        };
+        let held = Held::of(&self.fs, &made)?;
+        held.ok_or_else(|| Refusal(libc::ENOENT, format!("{text} was removed at once")))
     }
 
     /// Gives the file `length` bytes of zeros, with their space, in place of what it holds. What can be known to fail

@@ -1,5 +1,5 @@
 //! Sessions of clients: of each, one connection is served, the latest, and what became of atomic operations on the one before is
-//! remembered.
+//! remembered. A tenant may have a share of all connections, in sessions or not.
 //!
 //! A client that has lost a connection makes another and sends again what was not acknowledged. Whatever is left of the lost
 //! one would undo what comes over the new one, if it took effect behind that (I12): bytes that still lie in a socket of the
@@ -16,6 +16,8 @@
 //! * *Ended*: its reactor executes nothing of it any more. For a later one, it is asked to see to that.
 //! * Of a connection that has ended no request is begun; one that is being carried out can not be called back, and is waited for.
 //!   Requests of others are not, whatever their number.
+//! * It takes the place of the one before among those of its tenant, if that has not ended: who has lost a connection before the
+//!   target has comes back also when there are as many as there may be.
 //! * Nobody waits here. Who makes the last earlier connection go, its reactor or a control thread, hears who is to be accepted.
 //!
 //! What must not happen twice the client does not send again before it has asked: how many atomic operations of a connection were
@@ -62,6 +64,10 @@ struct Table {
     ended: HashSet<Owner>,
     /// Connections of which a request is being carried out: one for each control thread.
     busy: HashSet<Owner>,
+    /// Connections that have come in and have not ended, and whose they are.
+    inside: HashMap<Owner, ProtectionDomain>,
+    /// So many of those has each tenant.
+    of_tenant: HashMap<ProtectionDomain, usize>,
     /// Sessions without a connection, those that lost it longest ago first.
     past: BTreeMap<u64, (Instant, Key)>,
     next_left: u64,
@@ -109,6 +115,8 @@ pub(super) enum Entered {
     After(Owner),
     /// Refuse it: a later one is there.
     Late,
+    /// Refuse it: its tenant has as many as it may.
+    Crowded,
 }
 
 /// The sessions that have a connection, not more than there are connections, and some that had one.
@@ -120,21 +128,37 @@ impl Sessions {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A connection of a session has arrived.
+    /// A connection has arrived, perhaps of a session. Its tenant may have `share`.
     pub(super) fn enter(
         &self,
         domain: ProtectionDomain,
-        block: SessionBlock,
+        block: Option<SessionBlock>,
         owner: Owner,
+        share: usize,
     ) -> Entered {
         let mut table = self.table();
         let table = &mut *table;
         table.forget(Instant::now());
-        let key = (domain, block.id);
-        let known = table.sessions.get(&key);
-        if known.is_some_and(|session| session.last >= block.connection) {
+        let known = block.and_then(|block| table.sessions.get(&(domain, block.id)));
+        if known
+            .zip(block)
+            .is_some_and(|(s, b)| s.last >= b.connection)
+        {
             return Entered::Late;
         }
+        let before = known.and_then(|session| session.present.last_key_value());
+        let before = before.map(|(_, &old)| old);
+        let of_tenant = table.of_tenant.entry(domain).or_default();
+        // Each makes one other end at most, so there are more only until those have.
+        if *of_tenant >= share && !before.is_some_and(|old| table.inside.contains_key(&old)) {
+            return Entered::Crowded;
+        }
+        *of_tenant += 1;
+        table.inside.insert(owner, domain);
+        let Some(block) = block else {
+            return Entered::First;
+        };
+        let key = (domain, block.id);
         let session = table.sessions.entry(key).or_insert(Session {
             since: block.connection,
             last: 0,
@@ -143,7 +167,6 @@ impl Sessions {
             left: 0,
         });
         session.last = block.connection;
-        let before = session.present.last_key_value().map(|(_, &old)| old);
         session.present.insert(block.connection, owner);
         table.past.remove(&session.left);
         table.by_owner.insert(owner, (key, block.connection));
@@ -160,6 +183,11 @@ impl Sessions {
         let mut table = self.table();
         let table = &mut *table;
         table.ended.insert(owner);
+        if let Some(domain) = table.inside.remove(&owner)
+            && let Some(of_tenant) = table.of_tenant.get_mut(&domain)
+        {
+            *of_tenant -= 1;
+        }
         let (key, number) = table.by_owner.get(&owner)?;
         let session = table.sessions.get_mut(key)?;
         let later = |(of, _): &(u64, AtomicOutcomes)| of > number;
@@ -226,23 +254,63 @@ mod tests {
         (0, LinkTag(n))
     }
 
+    fn enter(
+        sessions: &Sessions,
+        domain: ProtectionDomain,
+        block: SessionBlock,
+        owner: Owner,
+    ) -> Entered {
+        sessions.enter(domain, Some(block), owner, usize::MAX)
+    }
+
+    /// A tenant has its share of the connections, and no other's (I16), whether it names sessions or not. Who comes back before its
+    /// lost connection has ended takes the place of that, and of none that had no place.
+    #[test]
+    fn a_tenant_keeps_to_its_share() {
+        let sessions = Sessions::default();
+        let (a, b) = (ProtectionDomain(1), ProtectionDomain(2));
+        let none = AtomicOutcomes::default();
+        let enter = |domain, block, n| sessions.enter(domain, block, owner(n), 2);
+        assert_eq!(enter(a, Some(block(1)), 1), Entered::First);
+        assert_eq!(enter(a, None, 2), Entered::First);
+        assert_eq!(enter(a, None, 3), Entered::Crowded);
+        assert_eq!(enter(b, None, 4), Entered::First);
+        // It comes again; while it is waited for, once more.
+        assert!(sessions.begin(owner(1)));
+        assert_eq!(enter(a, Some(block(2)), 5), Entered::After(owner(1)));
+        assert_eq!(enter(a, Some(block(3)), 6), Entered::After(owner(5)));
+        assert_eq!(sessions.leave(owner(1), &none), None);
+        assert_eq!(sessions.leave(owner(5), &none), None);
+        assert_eq!(enter(a, None, 7), Entered::Crowded);
+        // Its last connection has ended, and another has the place: then there is none, though the session waits for a request.
+        assert_eq!(sessions.leave(owner(6), &none), None);
+        assert_eq!(enter(a, None, 8), Entered::First);
+        assert_eq!(enter(a, Some(block(4)), 9), Entered::Crowded);
+        // Who is refused has changed nothing, and may end like any other.
+        assert_eq!(sessions.leave(owner(9), &none), None);
+        assert_eq!(sessions.done(owner(1)), None);
+        assert_eq!(sessions.leave(owner(2), &none), None);
+        assert_eq!(enter(a, Some(block(4)), 10), Entered::First);
+        assert_eq!(enter(a, None, 11), Entered::Crowded);
+    }
+
     /// Of each session the latest connection is served; an end that is heard of late ends nothing else (I12).
     #[test]
     fn the_latest_connection_counts() {
         let sessions = Sessions::default();
         let (a, b) = (ProtectionDomain(1), ProtectionDomain(2));
-        assert_eq!(sessions.enter(a, block(1), owner(1)), Entered::First);
-        assert_eq!(sessions.enter(b, block(1), owner(2)), Entered::First);
+        assert_eq!(enter(&sessions, a, block(1), owner(1)), Entered::First);
+        assert_eq!(enter(&sessions, b, block(1), owner(2)), Entered::First);
         let after = Entered::After(owner(1));
-        assert_eq!(sessions.enter(a, block(3), owner(3)), after);
-        assert_eq!(sessions.enter(a, block(2), owner(4)), Entered::Late);
-        assert_eq!(sessions.enter(a, block(3), owner(5)), Entered::Late);
+        assert_eq!(enter(&sessions, a, block(3), owner(3)), after);
+        assert_eq!(enter(&sessions, a, block(2), owner(4)), Entered::Late);
+        assert_eq!(enter(&sessions, a, block(3), owner(5)), Entered::Late);
         let none = AtomicOutcomes::default();
         assert_eq!(sessions.leave(owner(1), &none), Some(owner(3)));
-        assert_eq!(sessions.enter(a, block(3), owner(5)), Entered::Late);
+        assert_eq!(enter(&sessions, a, block(3), owner(5)), Entered::Late);
         assert_eq!(sessions.leave(owner(3), &none), None);
-        assert_eq!(sessions.enter(a, block(1), owner(6)), Entered::Late);
-        assert_eq!(sessions.enter(a, block(4), owner(6)), Entered::First);
+        assert_eq!(enter(&sessions, a, block(1), owner(6)), Entered::Late);
+        assert_eq!(enter(&sessions, a, block(4), owner(6)), Entered::First);
         assert_eq!(sessions.leave(owner(2), &none), None);
         assert_eq!(sessions.leave(owner(6), &none), None);
         let table = sessions.table();
@@ -257,12 +325,12 @@ mod tests {
         let domain = ProtectionDomain(1);
         let after = |n| Entered::After(owner(n));
         let none = AtomicOutcomes::default();
-        assert_eq!(sessions.enter(domain, block(1), owner(1)), Entered::First);
-        assert_eq!(sessions.enter(domain, block(2), owner(2)), after(1));
+        assert_eq!(enter(&sessions, domain, block(1), owner(1)), Entered::First);
+        assert_eq!(enter(&sessions, domain, block(2), owner(2)), after(1));
         // One that has ended before the next arrives, and one that ends behind it.
         assert_eq!(sessions.leave(owner(2), &none), None);
-        assert_eq!(sessions.enter(domain, block(3), owner(3)), after(1));
-        assert_eq!(sessions.enter(domain, block(4), owner(4)), after(3));
+        assert_eq!(enter(&sessions, domain, block(3), owner(3)), after(1));
+        assert_eq!(enter(&sessions, domain, block(4), owner(4)), after(3));
         assert_eq!(sessions.leave(owner(3), &none), None);
         assert_eq!(sessions.outcomes(owner(4), 1), None, "not yet");
         assert_eq!(
@@ -273,11 +341,11 @@ mod tests {
         assert_eq!(sessions.outcomes(owner(4), 1), Some(outcomes(&[10])));
         assert_eq!(sessions.outcomes(owner(4), 2), Some(none.clone()));
         // The last earlier one is let in by nobody, though it is the only one left: it has been asked to end.
-        assert_eq!(sessions.enter(domain, block(5), owner(5)), after(4));
-        assert_eq!(sessions.enter(domain, block(6), owner(6)), after(5));
+        assert_eq!(enter(&sessions, domain, block(5), owner(5)), after(4));
+        assert_eq!(enter(&sessions, domain, block(6), owner(6)), after(5));
         assert_eq!(sessions.leave(owner(6), &none), None);
         assert_eq!(sessions.leave(owner(4), &none), None);
-        assert_eq!(sessions.enter(domain, block(7), owner(7)), after(5));
+        assert_eq!(enter(&sessions, domain, block(7), owner(7)), after(5));
         assert_eq!(sessions.leave(owner(5), &none), Some(owner(7)));
     }
 
@@ -287,7 +355,7 @@ mod tests {
         let sessions = Sessions::default();
         let domain = ProtectionDomain(1);
         for n in 1..=3 {
-            sessions.enter(domain, block(u64::from(n)), owner(n));
+            enter(&sessions, domain, block(u64::from(n)), owner(n));
         }
         assert_eq!(sessions.leave(owner(2), &outcomes(&[20])), None);
         assert_eq!(sessions.leave(owner(1), &outcomes(&[10])), Some(owner(3)));
@@ -302,27 +370,27 @@ mod tests {
         let sessions = Sessions::default();
         let domain = ProtectionDomain(1);
         let none = AtomicOutcomes::default();
-        sessions.enter(domain, block(1), owner(1));
+        enter(&sessions, domain, block(1), owner(1));
         assert!(sessions.begin(owner(1)));
         assert_eq!(sessions.done(owner(1)), None);
         assert!(sessions.begin(owner(1)));
         // It ends, and another comes.
         assert_eq!(sessions.leave(owner(1), &outcomes(&[10])), None);
         let after = |n| Entered::After(owner(n));
-        assert_eq!(sessions.enter(domain, block(2), owner(2)), after(1));
+        assert_eq!(enter(&sessions, domain, block(2), owner(2)), after(1));
         assert_eq!(sessions.done(owner(1)), Some(owner(2)));
         assert!(!sessions.begin(owner(1)), "what was queued");
         assert_eq!(sessions.outcomes(owner(2), 1), Some(outcomes(&[10])));
         // Another comes, and it ends.
         assert!(sessions.begin(owner(2)));
-        assert_eq!(sessions.enter(domain, block(3), owner(3)), after(2));
+        assert_eq!(enter(&sessions, domain, block(3), owner(3)), after(2));
         assert_eq!(sessions.leave(owner(2), &none), None);
         assert_eq!(sessions.done(owner(2)), Some(owner(3)));
         // It ends while nobody waits.
         assert!(sessions.begin(owner(3)));
         assert_eq!(sessions.leave(owner(3), &none), None);
         assert_eq!(sessions.done(owner(3)), None);
-        assert_eq!(sessions.enter(domain, block(4), owner(4)), Entered::First);
+        assert_eq!(enter(&sessions, domain, block(4), owner(4)), Entered::First);
         // One of no session.
         assert!(sessions.begin(owner(9)));
         assert_eq!(sessions.done(owner(9)), None);
@@ -350,10 +418,10 @@ mod tests {
         let sessions = Sessions::default();
         let (a, b) = (ProtectionDomain(1), ProtectionDomain(2));
         let none = AtomicOutcomes::default();
-        sessions.enter(a, block(5), owner(1));
+        enter(&sessions, a, block(5), owner(1));
         // Fenced: its outcomes are there before its successor is accepted, whatever is heard of it later.
         assert_eq!(
-            sessions.enter(a, block(7), owner(2)),
+            enter(&sessions, a, block(7), owner(2)),
             Entered::After(owner(1))
         );
         let admitted = sessions.leave(owner(1), &outcomes(&[10, 11]));
@@ -366,16 +434,16 @@ mod tests {
         assert_eq!(of(owner(2), 7), None);
         // It ends by itself, and another does nothing.
         assert_eq!(sessions.leave(owner(2), &none), None);
-        sessions.enter(a, block(8), owner(3));
+        enter(&sessions, a, block(8), owner(3));
         assert_eq!(sessions.leave(owner(3), &none), None);
-        sessions.enter(a, block(9), owner(4));
+        enter(&sessions, a, block(9), owner(4));
         assert_eq!(of(owner(4), 5), Some(outcomes(&[10, 11])));
         assert_eq!(of(owner(4), 8), Some(none.clone()));
         assert_eq!(sessions.leave(owner(4), &outcomes(&[20])), None);
-        sessions.enter(a, block(10), owner(5));
+        enter(&sessions, a, block(10), owner(5));
         assert_eq!(of(owner(5), 9), Some(outcomes(&[20])));
         assert_eq!(of(owner(5), 5), None);
-        sessions.enter(b, block(10), owner(6));
+        enter(&sessions, b, block(10), owner(6));
         assert_eq!(of(owner(6), 9), None);
         assert_eq!(of(owner(7), 9), None);
     }
@@ -391,12 +459,12 @@ mod tests {
         };
         let owner = |n: usize| (0, LinkTag(n as u32));
         for n in 0..PAST_MAX + 10 {
-            sessions.enter(domain, block(n, 1), owner(n));
+            enter(&sessions, domain, block(n, 1), owner(n));
             assert_eq!(sessions.leave(owner(n), &outcomes(&[7])), None);
         }
         assert_eq!(sessions.table().sessions.len(), PAST_MAX);
         for (n, known) in [(9, None), (10, Some(outcomes(&[7])))] {
-            sessions.enter(domain, block(n, 2), owner(n));
+            enter(&sessions, domain, block(n, 2), owner(n));
             assert_eq!(sessions.outcomes(owner(n), 1), known);
         }
         let mut table = sessions.table();

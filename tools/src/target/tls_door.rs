@@ -71,23 +71,13 @@ impl TlsDoor {
         tls: ServerTls,
         inboxes: Vec<Arc<Inbox<Job>>>,
     ) -> io::Result<Self> {
-        listener.set_nonblocking(true)?;
-        let mut listener = TcpListener::from_std(listener.into());
-        let poll = Poll::new()?;
-        let registry = poll.registry();
-        registry.register(&mut listener, LISTENER, Interest::READABLE)?;
-        let waker = Waker::new(registry, WAKE)?;
+        let lobby = Lobby::new(listener, tls, inboxes)?;
+        let waker = Waker::new(lobby.poll.registry(), WAKE)?;
+        Self::start(lobby, waker)
+    }
+
+    fn start(mut lobby: Lobby, waker: Waker) -> io::Result<Self> {
         let closed = Arc::new(AtomicBool::new(false));
-        let mut lobby = Lobby {
-            poll,
-            listener,
-            tls,
-            inboxes,
-            guests: BTreeMap::new(),
-            next: FIRST_GUEST,
-            accept_at: None,
-            warned: 0,
-        };
         let told = Arc::clone(&closed);
         let thread = Builder::new().name("tls-door".into()).spawn(move || {
             if let Err(error) = lobby.work(&told) {
@@ -99,6 +89,11 @@ impl TlsDoor {
             waker,
             thread: Some(thread),
         })
+    }
+
+    /// Whether nobody is let in any more although the door has not been closed.
+    pub(super) fn has_ended(&self) -> bool {
+        self.thread.as_ref().is_some_and(JoinHandle::is_finished)
     }
 }
 
@@ -159,6 +154,24 @@ struct Lobby {
 }
 
 impl Lobby {
+    fn new(listener: Socket, tls: ServerTls, inboxes: Vec<Arc<Inbox<Job>>>) -> io::Result<Self> {
+        listener.set_nonblocking(true)?;
+        let mut listener = TcpListener::from_std(listener.into());
+        let poll = Poll::new()?;
+        let registry = poll.registry();
+        registry.register(&mut listener, LISTENER, Interest::READABLE)?;
+        Ok(Self {
+            poll,
+            listener,
+            tls,
+            inboxes,
+            guests: BTreeMap::new(),
+            next: FIRST_GUEST,
+            accept_at: None,
+            warned: 0,
+        })
+    }
+
     fn work(&mut self, closed: &AtomicBool) -> io::Result<()> {
         let mut events = Events::with_capacity(128);
         while !closed.load(Ordering::SeqCst) {
@@ -385,5 +398,59 @@ impl Guest {
         }
         self.stage = Stage::Leaving(left);
         Outcome::Stays
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{self, File, Permissions};
+    use std::net::Ipv4Addr;
+    use std::os::fd::AsRawFd;
+    use std::os::unix::fs::PermissionsExt;
+    use std::thread::yield_now;
+
+    use flashnet_tls::ServerFiles;
+    use socket2::{Domain, Type};
+
+    use super::*;
+
+    fn lobby() -> Lobby {
+        let dir = tempfile::tempdir().unwrap();
+        let (certificate, key) = (dir.path().join("cert"), dir.path().join("key"));
+        let made = rcgen::generate_simple_self_signed(["target".to_owned()]).unwrap();
+        fs::write(&certificate, made.cert.pem()).unwrap();
+        fs::write(&key, made.signing_key.serialize_pem()).unwrap();
+        fs::set_permissions(&key, Permissions::from_mode(0o600)).unwrap();
+        let files = ServerFiles {
+            certificate,
+            key,
+            client_ca: None,
+        };
+        let listener = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
+        let anywhere = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+        listener.bind(&anywhere.into()).unwrap();
+        listener.listen(1).unwrap();
+        Lobby::new(listener, ServerTls::new(&files).unwrap(), Vec::new()).unwrap()
+    }
+
+    /// A door that lets nobody in any more says so, and one that is open does not (I18).
+    #[test]
+    fn the_end_of_the_thread_is_seen() {
+        let waker = |lobby: &Lobby| Waker::new(lobby.poll.registry(), WAKE).unwrap();
+        let open = lobby();
+        let told = waker(&open);
+        let door = TlsDoor::start(open, told).unwrap();
+        assert!(!door.has_ended());
+        drop(door);
+        let broken = lobby();
+        let told = waker(&broken);
+        let nothing = File::open("/dev/null").unwrap();
+        // SAFETY: both descriptors are open; that of the poll stays its own, and cannot be waited on any more.
+        let put = unsafe { libc::dup2(nothing.as_raw_fd(), broken.poll.as_raw_fd()) };
+        assert!(put >= 0);
+        let door = TlsDoor::start(broken, told).unwrap();
+        while !door.has_ended() {
+            yield_now();
+        }
     }
 }

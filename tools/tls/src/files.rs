@@ -33,10 +33,12 @@ pub enum TlsFileError {
         more: String,
     },
     /// Everybody could say he is this end.
-    #[error("everybody can read the key in {}: chmod o= it", path.display())]
+    #[error("everybody can get at the key in {} (mode {mode:04o}): chmod o= it", path.display())]
     Exposed {
         /// Which file.
         path: PathBuf,
+        /// Its permissions.
+        mode: u32,
     },
     /// The two do not belong together, or cannot be used.
     #[error("certificate {} and key {}: {cause}", certificate.display(), key.display())]
@@ -100,10 +102,10 @@ pub(crate) fn key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsFileError> {
         path: path.to_path_buf(),
         cause,
     })?;
-    if meta.permissions().mode() & 0o007 != 0 {
-        return Err(TlsFileError::Exposed {
-            path: path.to_path_buf(),
-        });
+    let mode = meta.permissions().mode() & 0o7777;
+    if mode & 0o007 != 0 {
+        let path = path.to_path_buf();
+        return Err(TlsFileError::Exposed { path, mode });
     }
     PrivateKeyDer::from_pem_file(path).map_err(|cause| malformed(path, "private key", cause))
 }

@@ -41,11 +41,14 @@ pub enum Denial {
     /// This port is for TLS.
     #[error("the target wants TLS on this port (--tls)")]
     NeedsTls,
+    /// The tenant has as many connections as it may.
+    #[error("this tenant has its share of the target's connections: close some")]
+    Crowded,
 }
 
 impl Denial {
     /// All of them.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::NoToken,
         Self::Malformed,
         Self::Refused,
@@ -56,6 +59,7 @@ impl Denial {
         Self::Superseded,
         Self::Busy,
         Self::NeedsTls,
+        Self::Crowded,
     ];
 
     /// Number on the wire.
@@ -71,12 +75,13 @@ impl Denial {
             Self::Superseded => 8,
             Self::Busy => 9,
             Self::NeedsTls => 10,
+            Self::Crowded => 11,
         }
     }
 
     /// Whether asking again later may help.
     pub const fn passes(self) -> bool {
-        matches!(self, Self::Busy)
+        matches!(self, Self::Busy | Self::Crowded)
     }
 
     /// The private data of the reply.

@@ -171,14 +171,30 @@ pub enum KeyError {
     /// The file cannot be read.
     #[error(transparent)]
     Io(#[from] io::Error),
-    /// Everybody on this machine can read it.
-    #[error("every user of this machine can read it: chmod o-rwx, and make another key")]
-    Public,
+    /// Everybody on this machine can read or change it.
+    #[error("{0}, and make another key")]
+    Public(#[from] Public),
     /// Too short or too long.
     #[error(
         "a secret has {SECRET_BYTES_MIN} to {SECRET_BYTES_MAX} bytes, this one has {0} (`flashnet token key` makes one)"
     )]
     Length(usize),
+}
+
+/// What lets its bearer in is in a file that everybody on this machine can read or change.
+#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
+#[error("every user of this machine can get at it (mode {mode:04o}): chmod o= it")]
+pub struct Public {
+    /// Permissions of the file.
+    pub mode: u32,
+}
+
+impl Public {
+    /// Whether a file is such a one. A group may read it: service managers hand credentials out that way.
+    pub(crate) fn find(file: &fs::File) -> io::Result<Option<Self>> {
+        let mode = file.metadata()?.permissions().mode() & 0o7777;
+        Ok((mode & 0o007 != 0).then_some(Self { mode }))
+    }
 }
 
 impl Key {
@@ -194,8 +210,8 @@ impl Key {
     /// The key of a secret in a file; an end of line behind it does not count.
     pub fn read(path: &Path) -> Result<Self, KeyError> {
         let file = fs::File::open(path)?;
-        if file.metadata()?.permissions().mode() & 0o007 != 0 {
-            return Err(KeyError::Public);
+        if let Some(public) = Public::find(&file)? {
+            return Err(public.into());
         }
         let mut secret = Vec::new();
         io::Read::read_to_end(

@@ -8,7 +8,10 @@ use anyhow::{Context, Result, ensure};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
-use crate::client::{Channel, ChannelOptions, FileNo, Identity, OpId, RemoteFile, SessionOptions};
+use super::counters::{COUNTER, Counter};
+use crate::client::{
+    Atomic, Channel, ChannelOptions, FileNo, Identity, OpId, RemoteFile, SessionOptions,
+};
 use crate::commands::ledger::{Ledger, RECORD};
 use crate::control::{FLAG_CREATE, FLAG_TRUNCATE, FLAG_WRITE, Op, Request};
 
@@ -16,6 +19,11 @@ use crate::control::{FLAG_CREATE, FLAG_TRUNCATE, FLAG_WRITE, Op, Request};
 const SYNC_PERCENT: u32 = 50;
 /// The same, read.
 const READ_PERCENT: u32 = 30;
+/// The same, add to a counter.
+const ADD_PERCENT: u32 = 10;
+/// Counters, behind the slots.
+const COUNTERS: usize = 8;
+const ADD_ONE: Atomic = Atomic::FetchAdd { add: 1, mask: 0 };
 
 /// What the clients and those who torture the target tell each other.
 #[derive(Debug, Default)]
@@ -26,6 +34,10 @@ pub(super) struct Stage {
     pub(super) kills: AtomicU64,
     /// Grows each time when it has been.
     pub(super) killed: AtomicU64,
+    /// Grows each time before the target is killed or replaced.
+    pub(super) restarts: AtomicU64,
+    /// Grows each time when it has been.
+    pub(super) restarted: AtomicU64,
 }
 
 impl Stage {
@@ -40,6 +52,10 @@ pub(super) struct Counts {
     pub(super) synced: u64,
     pub(super) read: u64,
     pub(super) judged: u64,
+    /// Additions to counters that were answered.
+    pub(super) added: u64,
+    /// Those of which nobody knows.
+    pub(super) unknown: u64,
     /// Connections beyond the first.
     pub(super) reconnections: u64,
     /// From the last acknowledgement before a loss to the first behind it.
@@ -57,9 +73,18 @@ enum Under {
     Read {
         slot: u64,
     },
+    Add {
+        counter: usize,
+        killed: u64,
+        restarted: u64,
+    },
     /// The whole file, behind everything that was posted again.
     Judge {
         slot: u64,
+    },
+    /// The same, counters.
+    Count {
+        killed: u64,
     },
 }
 
@@ -87,6 +112,7 @@ pub(super) struct Client {
     told: RemoteFile,
     ledger: Ledger,
     visible: Vec<Visible>,
+    counters: [Counter; COUNTERS],
     rng: SmallRng,
     depth: usize,
     under: Vec<(OpId, Under)>,
@@ -116,7 +142,7 @@ impl Client {
         let ledger = Ledger::new(no << 32, (bytes / RECORD as u64).max(1));
         let file = channel.open(Request {
             flags: FLAG_WRITE | FLAG_CREATE | FLAG_TRUNCATE,
-            length: ledger.bytes(),
+            length: ledger.bytes() + (COUNTERS * COUNTER) as u64,
             ..Request::new(Op::Open, format!("/client-{no}"))
         })?;
         let told = *channel.file(file);
@@ -125,6 +151,7 @@ impl Client {
             file,
             told,
             visible: vec![Visible::default(); ledger.slots() as usize],
+            counters: Default::default(),
             ledger,
             rng: SmallRng::seed_from_u64(seed),
             depth,
@@ -188,8 +215,17 @@ impl Client {
         let (id, under) = if dice < READ_PERCENT {
             let id = self.channel.read(self.file, offset, RECORD)?;
             (id, Under::Read { slot })
+        } else if dice < READ_PERCENT + ADD_PERCENT {
+            let counter = self.rng.random_range(0..COUNTERS);
+            let offset = self.ledger.bytes() + (counter * COUNTER) as u64;
+            let under = Under::Add {
+                counter,
+                killed: stage.killed.load(Ordering::SeqCst),
+                restarted: stage.restarted.load(Ordering::SeqCst),
+            };
+            (self.channel.atomic(self.file, offset, ADD_ONE)?, under)
         } else {
-            let sync = dice < READ_PERCENT + SYNC_PERCENT;
+            let sync = dice < READ_PERCENT + ADD_PERCENT + SYNC_PERCENT;
             let killed = stage.killed.load(Ordering::SeqCst);
             let (version, record) = self.ledger.send(slot);
             let id = self.channel.write(self.file, offset, &record, sync)?;
@@ -242,6 +278,40 @@ impl Client {
                 self.judge_slot(slot, &found, stage)?;
                 self.counts.judged += 1;
             }
+            (
+                Under::Add {
+                    counter,
+                    killed,
+                    restarted,
+                },
+                _,
+            ) => {
+                let at = &mut self.counters[counter];
+                match done.original {
+                    Some(found) => {
+                        let kills = stage.kills.load(Ordering::SeqCst);
+                        let judged = at.added(found, killed, kills);
+                        judged.with_context(|| format!("counter {counter}"))?;
+                        self.counts.added += 1;
+                    }
+                    None => {
+                        ensure!(
+                            stage.restarts.load(Ordering::SeqCst) > restarted,
+                            "counter {counter}: the target lives, and does not know what became of an addition"
+                        );
+                        at.perhaps_added();
+                        self.counts.unknown += 1;
+                    }
+                }
+            }
+            (Under::Count { killed }, Some(found)) => {
+                let kills = stage.kills.load(Ordering::SeqCst);
+                let (words, _) = found.as_chunks::<COUNTER>();
+                for (n, (counter, word)) in self.counters.iter_mut().zip(words).enumerate() {
+                    let judged = counter.seen(u64::from_le_bytes(*word), killed, kills);
+                    judged.with_context(|| format!("counter {n}"))?;
+                }
+            }
             (under, None) => anyhow::bail!("{under:?} has read nothing"),
         }
         Ok(())
@@ -266,8 +336,13 @@ impl Client {
         Ok(())
     }
 
-    /// Reads every slot, and checks that what was acknowledged is there.
+    /// Reads every slot and all counters, and checks that what was acknowledged is there.
     fn judge(&mut self, stage: &Stage) -> Result<()> {
+        self.drain(stage)?;
+        let killed = stage.killed.load(Ordering::SeqCst);
+        let at = self.ledger.bytes();
+        let id = self.channel.read(self.file, at, COUNTERS * COUNTER)?;
+        self.under.push((id, Under::Count { killed }));
         for slot in 0..self.ledger.slots() {
             if self.under.len() >= self.depth {
                 self.acknowledge(stage)?;

@@ -1,6 +1,7 @@
 //! `torture credentials`: the target is killed and replaced under clients that never open their files again.
 
-use std::net::SocketAddr;
+use std::net::{Shutdown, SocketAddr};
+use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -10,6 +11,7 @@ use rand::rngs::SmallRng;
 use rand::seq::SliceRandom;
 use rand::{Rng, SeedableRng};
 use serde_json::json;
+use socket2::SockRef;
 use tempfile::TempDir;
 
 use super::client::{Client, Counts, Stage};
@@ -54,6 +56,8 @@ pub(super) fn run(options: &options::Credentials, json: bool) -> Result<()> {
 enum Act {
     Kill,
     Replace,
+    /// All connections end, and the target lives.
+    Cut,
 }
 
 struct Torture<'a> {
@@ -69,6 +73,7 @@ struct Report {
     sum: Counts,
     restarts: Vec<Duration>,
     replacements: Vec<Duration>,
+    cuts: u32,
     time: Duration,
 }
 
@@ -147,6 +152,7 @@ impl<'a> Torture<'a> {
         let (bytes, depth) = (self.options.file_size.as_u64(), self.options.depth);
         let mut acts = vec![Act::Kill; self.options.kills as usize];
         acts.resize(acts.len() + self.options.replaces as usize, Act::Replace);
+        acts.resize(acts.len() + self.options.cuts as usize, Act::Cut);
         acts.shuffle(&mut self.rng);
         let mut report = Report::default();
         std::thread::scope(|scope| {
@@ -212,20 +218,46 @@ impl<'a> Torture<'a> {
         stage.act.fetch_add(1, Ordering::Relaxed);
         match act {
             Act::Kill => {
+                stage.restarts.fetch_add(1, Ordering::SeqCst);
                 stage.kills.fetch_add(1, Ordering::SeqCst);
                 server.kill()?;
                 stage.killed.fetch_add(1, Ordering::SeqCst);
+                stage.restarted.fetch_add(1, Ordering::SeqCst);
                 *server = self.start(address, false)?;
                 report.restarts.push(server.started_in);
             }
             Act::Replace => {
+                stage.restarts.fetch_add(1, Ordering::SeqCst);
                 let new = self.start(address, true)?;
                 report.replacements.push(new.started_in);
                 std::mem::replace(server, new).ended()?;
+                stage.restarted.fetch_add(1, Ordering::SeqCst);
+            }
+            Act::Cut => {
+                cut(server.address)?;
+                report.cuts += 1;
             }
         }
         Ok(())
     }
+}
+
+/// Ends all connections of this process with `address`, in the midst of whatever is under way on them.
+fn cut(address: SocketAddr) -> Result<()> {
+    for entry in std::fs::read_dir("/proc/self/fd").context("cannot look for connections")? {
+        let name = entry?.file_name();
+        let Some(fd) = name.to_str().and_then(|name| name.parse().ok()) else {
+            continue;
+        };
+        // SAFETY: it is not used but for two system calls, which fail if it has been closed since.
+        let fd = unsafe { BorrowedFd::borrow_raw(fd) };
+        let socket = SockRef::from(&fd);
+        let peer = socket.peer_addr().ok().and_then(|peer| peer.as_socket());
+        if peer == Some(address) {
+            let _ = socket.shutdown(Shutdown::Both);
+        }
+    }
+    Ok(())
 }
 
 impl Report {
@@ -234,6 +266,8 @@ impl Report {
         self.sum.synced += counts.synced;
         self.sum.read += counts.read;
         self.sum.judged += counts.judged;
+        self.sum.added += counts.added;
+        self.sum.unknown += counts.unknown;
         self.sum.reconnections += counts.reconnections;
         self.sum.pauses.extend(counts.pauses);
     }
@@ -257,11 +291,14 @@ impl Report {
                 "clients": options.clients,
                 "kills": self.restarts.len(),
                 "replaces": self.replacements.len(),
+                "cuts": self.cuts,
                 "seconds": self.time.as_secs_f64(),
                 "acknowledged": counts.acknowledged,
                 "synced": counts.synced,
                 "read": counts.read,
                 "judged": counts.judged,
+                "added": counts.added,
+                "unknown": counts.unknown,
                 "reconnections": counts.reconnections,
                 "pauses": counts.pauses.len(),
                 "pause_ms": ms(pause),
@@ -272,15 +309,21 @@ impl Report {
             return;
         }
         println!(
-            "{} clients, {} kills, {} replacements in {}: nothing lost, no wrong byte",
+            "{} clients, {} kills, {} replacements, {} cuts in {}: nothing lost, no wrong byte, nothing added twice",
             options.clients,
             self.restarts.len(),
             self.replacements.len(),
+            self.cuts,
             show::time(self.time)
         );
         println!(
-            "{} operations acknowledged, {} of them durable writes; {} slots judged; {} connections made again",
-            counts.acknowledged, counts.synced, counts.judged, counts.reconnections
+            "{} operations acknowledged, {} of them durable writes, {} additions; {} additions unknown; {} slots judged; {} connections made again",
+            counts.acknowledged,
+            counts.synced,
+            counts.added,
+            counts.unknown,
+            counts.judged,
+            counts.reconnections
         );
         println!("{:>24} {:>10} {:>10} {:>10}", "", "p50", "p99", "max");
         let line = |name: &str, figures: [Duration; 3]| {

@@ -1,6 +1,7 @@
 //! `torture`: what should not happen, again and again.
 
 mod client;
+mod counters;
 mod credentials;
 
 use anyhow::Result;
