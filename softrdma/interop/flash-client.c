@@ -1,15 +1,20 @@
 /*
  * A client of a flashnet target over plain rdma_cm and verbs: nothing but the control protocol is known to it.
  *
- *   flash-client HOST PORT /path work      write and read the file by one-sided operations, then a wrong STag
- *   flash-client HOST PORT /path sync N    N writes through the sync STag, "durable I" after each, then do nothing
+ *   flash-client [-t TOKEN] HOST PORT /path work      write and read the file by one-sided operations, then a wrong STag
+ *   flash-client [-t TOKEN] HOST PORT /path read      read what `work` has left
+ *   flash-client [-t TOKEN] HOST PORT STAG:TO read    the same through a region that was opened before: nothing is asked
+ *   flash-client [-t TOKEN] HOST PORT /path sync N    N writes through the sync STag, "durable I" after each, then do nothing
  *
- * The file gets FILE_BYTES bytes; byte i is pattern(i). With `sync`, write I fills block I.
+ * The file gets FILE_BYTES bytes; byte i is pattern(i). With `sync`, write I fills block I. STAG and TO are hexadecimal.
+ *
+ * TOKEN is a file with the private data of the connection request, in hexadecimal: a token, as `flashnet token make` writes it.
+ * The program says why a target has refused a connection, and ends with REFUSED.
  */
 #include <endian.h>
 #include <errno.h>
+#include <inttypes.h>
 #include <netdb.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,7 +31,23 @@ enum {
 	FLAG_WRITE = 1,
 	FLAG_CREATE = 2,
 	FLAG_TRUNCATE = 4,
+	/* Exit status when the target has told why it does not let us in. */
+	REFUSED = 3,
 };
+
+/* Where the target is, and what we say of ourselves there. */
+struct door {
+	const char *host, *port;
+	/* No more fits into `private_data_len`. */
+	unsigned char token[UINT8_MAX];
+	uint8_t token_bytes;
+};
+
+/* Private data of a refusal. */
+struct denial {
+	char magic[4];
+	uint16_t code;
+} __attribute__((packed));
 
 struct request {
 	uint32_t magic;
@@ -80,11 +101,35 @@ static unsigned char pattern(size_t i)
 	return (unsigned char)(i * 7 + i / 251 + 1);
 }
 
+/* What `work` leaves. */
+static void fill_out(struct session *s)
+{
+	for (size_t i = 0; i < FILE_BYTES; i++)
+		s->memory->out[i] = i < FILE_BYTES - BLOCK ? pattern(i) : (unsigned char)~pattern(i);
+}
+
+/* Says why, if it is the target that refuses: another peer, or a kernel, may reject with anything. */
+static void refused(const struct rdma_cm_event *event)
+{
+	const struct rdma_conn_param *said = &event->param.conn;
+	struct denial denial;
+
+	if (said->private_data_len != sizeof(denial) || memcmp(said->private_data, "FNE1", 4)) {
+		printf("%s: %u bytes of private data\n", rdma_event_str(event->event), said->private_data_len);
+		exit(1);
+	}
+	memcpy(&denial, said->private_data, sizeof(denial));
+	printf("%s: FNE1, code %u\n", rdma_event_str(event->event), be16toh(denial.code));
+	exit(REFUSED);
+}
+
 static void wait_for(struct session *s, enum rdma_cm_event_type want)
 {
 	struct rdma_cm_event *event;
 
 	check(rdma_get_cm_event(s->channel, &event), "rdma_get_cm_event");
+	if (event->event == RDMA_CM_EVENT_REJECTED)
+		refused(event);
 	if (event->event != want) {
 		printf("%s instead of %s\n", rdma_event_str(event->event), rdma_event_str(want));
 		exit(1);
@@ -101,17 +146,20 @@ static void post_receive(struct session *s)
 	check(errno, "ibv_post_recv");
 }
 
-static struct session *connect_to(const char *host, const char *port)
+static struct session *connect_to(const struct door *door)
 {
 	struct session *s = calloc(1, sizeof(*s));
 	struct ibv_qp_init_attr attributes = {
 		.qp_type = IBV_QPT_RC,
 		.cap = { .max_send_wr = DEPTH, .max_recv_wr = DEPTH, .max_send_sge = 1, .max_recv_sge = 1 },
 	};
-	struct rdma_conn_param parameters = { .responder_resources = 1, .initiator_depth = DEPTH, .retry_count = 7 };
+	struct rdma_conn_param parameters = {
+		.private_data = door->token, .private_data_len = door->token_bytes,
+		.responder_resources = 1, .initiator_depth = DEPTH, .retry_count = 7,
+	};
 	struct addrinfo *address;
 
-	check(getaddrinfo(host, port, NULL, &address), "getaddrinfo");
+	check(getaddrinfo(door->host, door->port, NULL, &address), "getaddrinfo");
 	check(!(s->channel = rdma_create_event_channel()), "rdma_create_event_channel");
 	check(rdma_create_id(s->channel, &s->id, s, RDMA_PS_TCP), "rdma_create_id");
 	check(rdma_resolve_addr(s->id, NULL, address->ai_addr, 2000), "rdma_resolve_addr");
@@ -236,9 +284,9 @@ static void read_and_compare(struct session *s, size_t at, size_t bytes)
 }
 
 /* An operation with an STag that does not exist ends in an error, and with it the connection; nothing else. */
-static void try_wrong_stag(const char *host, const char *port, const char *path, enum ibv_wr_opcode opcode)
+static void try_wrong_stag(const struct door *door, const char *path, enum ibv_wr_opcode opcode)
 {
-	struct session *s = connect_to(host, port);
+	struct session *s = connect_to(door);
 	enum ibv_wc_status status;
 
 	open_file(s, path, FLAG_WRITE);
@@ -259,10 +307,10 @@ static void try_wrong_stag(const char *host, const char *port, const char *path,
 	printf("wrong STag: %s\n", ibv_wc_status_str(status));
 }
 
-static void work(const char *host, const char *port, const char *path)
+static void work(const struct door *door, const char *path)
 {
 	static const size_t sizes[] = { 1, 13, BLOCK, 65536, FILE_BYTES - 1 - 13 - BLOCK - 65536 };
-	struct session *s = connect_to(host, port);
+	struct session *s = connect_to(door);
 	size_t at = 0;
 
 	for (size_t i = 0; i < FILE_BYTES; i++)
@@ -279,24 +327,43 @@ static void work(const char *host, const char *port, const char *path)
 	read_and_compare(s, FILE_BYTES - 1, 1);
 
 	/* The last block once more, otherwise, and durable. */
-	for (size_t i = FILE_BYTES - BLOCK; i < FILE_BYTES; i++)
-		s->memory->out[i] = (unsigned char)~pattern(i);
+	fill_out(s);
 	post(s, IBV_WR_RDMA_WRITE, s->memory->out + FILE_BYTES - BLOCK, BLOCK, s->stag_sync, s->to + FILE_BYTES - BLOCK);
 	expect_success(s, "WRITE through the sync STag");
 	fence(s);
 	printf("durable\n");
 
-	try_wrong_stag(host, port, path, IBV_WR_RDMA_READ);
-	try_wrong_stag(host, port, path, IBV_WR_RDMA_WRITE);
+	try_wrong_stag(door, path, IBV_WR_RDMA_READ);
+	try_wrong_stag(door, path, IBV_WR_RDMA_WRITE);
 	read_and_compare(s, 0, FILE_BYTES);
 	ask(s, OP_CLOSE, 0, 0, "");
 	disconnect(s);
 	printf("done\n");
 }
 
-static void sync_writes(const char *host, const char *port, const char *path, int count)
+/* `what` is a path, or STAG:TO. */
+static void read_file(const struct door *door, const char *what)
 {
-	struct session *s = connect_to(host, port);
+	struct session *s = connect_to(door);
+	unsigned long long to;
+
+	if (*what == '/')
+		open_file(s, what, 0);
+	else if (sscanf(what, "%" SCNx32 ":%llx", &s->stag, &to) == 2)
+		s->to = to;
+	else {
+		printf("%s: neither a path nor STAG:TO\n", what);
+		exit(2);
+	}
+	fill_out(s);
+	read_and_compare(s, 0, FILE_BYTES);
+	disconnect(s);
+	printf("done\n");
+}
+
+static void sync_writes(const struct door *door, const char *path, int count)
+{
+	struct session *s = connect_to(door);
 
 	open_file(s, path, FLAG_WRITE | FLAG_CREATE | FLAG_TRUNCATE);
 	for (int i = 0; i < count; i++) {
@@ -313,15 +380,49 @@ static void sync_writes(const char *host, const char *port, const char *path, in
 	pause();
 }
 
+static void read_token(struct door *door, const char *name)
+{
+	FILE *file = fopen(name, "r");
+	unsigned char byte;
+
+	check(!file, name);
+	while (fscanf(file, "%2hhx", &byte) == 1) {
+		if (door->token_bytes == sizeof(door->token)) {
+			printf("%s: too long for private data\n", name);
+			exit(2);
+		}
+		door->token[door->token_bytes++] = byte;
+	}
+	if (!feof(file)) {
+		printf("%s: not hexadecimal\n", name);
+		exit(2);
+	}
+	fclose(file);
+}
+
 int main(int argc, char **argv)
 {
+	const char *program = argv[0];
+	struct door door = { 0 };
+
 	setvbuf(stdout, NULL, _IOLBF, 0);
+	if (argc > 2 && !strcmp(argv[1], "-t")) {
+		read_token(&door, argv[2]);
+		argv += 2;
+		argc -= 2;
+	}
+	if (argc > 2) {
+		door.host = argv[1];
+		door.port = argv[2];
+	}
 	if (argc == 5 && !strcmp(argv[4], "work"))
-		work(argv[1], argv[2], argv[3]);
+		work(&door, argv[3]);
+	else if (argc == 5 && !strcmp(argv[4], "read"))
+		read_file(&door, argv[3]);
 	else if (argc == 6 && !strcmp(argv[4], "sync") && atoi(argv[5]) > 0 && atoi(argv[5]) <= FILE_BYTES / BLOCK)
-		sync_writes(argv[1], argv[2], argv[3], atoi(argv[5]));
+		sync_writes(&door, argv[3], atoi(argv[5]));
 	else {
-		printf("usage: %s HOST PORT PATH work | sync N\n", argv[0]);
+		printf("usage: %s [-t TOKEN] HOST PORT PATH work | read | sync N\n", program);
 		return 2;
 	}
 	return 0;

@@ -173,6 +173,33 @@ fn rejected() {
     assert!(pair.b.connection.accept(b"").is_err());
 }
 
+/// Who refuses leaves it to the peer to close first, and waits no longer for that than for any other end: a kernel that finds
+/// FIN right behind the Reply does not tell its program why it was refused.
+#[test]
+fn no_fin_follows_a_refusal() {
+    let refused = || {
+        let mut pages = pages();
+        let mut connection =
+            Connection::<TestPages>::responder(Config::default(), &table(1), Time(0));
+        connection.handle_bytes(Time(0), &mut pages, &raw::request(true));
+        connection.reject(b"not today").unwrap();
+        let mut reply = Vec::new();
+        connection.poll_transmit(Time(0), &mut pages, &mut reply, usize::MAX);
+        assert!(reply.ends_with(b"not today"));
+        assert_eq!(connection.socket_state(), SocketState::Open);
+        connection
+    };
+    let mut connection = refused();
+    connection.handle_eof(Time(1));
+    assert_eq!(connection.socket_state(), SocketState::Close);
+
+    let mut connection = refused();
+    let due = connection.poll_timeout().unwrap();
+    assert!(due <= Time(0) + Config::default().close_timeout);
+    connection.handle_timeout(due);
+    assert_eq!(connection.socket_state(), SocketState::Close);
+}
+
 /// First bytes that are not a Request end the connection at once, without an answer.
 #[test]
 fn bad_requests() {

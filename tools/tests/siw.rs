@@ -4,13 +4,19 @@
 mod common;
 
 use std::collections::BTreeSet;
-use std::fs;
+use std::fs::{self, Permissions};
 use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use common::{FLASHNET, Image, can_serve, skip};
-use tools::siw::{self, Guest, GuestOptions, HOST_IN_GUEST};
+use tools::client::{Session, SessionOptions};
+use tools::control::{FLAG_PERSISTENT, Op, Request};
+use tools::credentials::token::{ONCE_SECONDS_MAX, to_text};
+use tools::credentials::{Claims, Denial, Key, SessionBlock, unix_now};
+use tools::siw::{self, Guest, GuestOptions, HOST_IN_GUEST, Ran};
 
 /// Longest wait for anything in the guest, without KVM and on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -187,6 +193,185 @@ fn acknowledged_sync_writes_survive_a_kill() {
     common::good(&["get", &target.url("/file"), copy.to_str().unwrap()]);
     let found = fs::read(&copy).unwrap();
     assert!((0..WRITES * BLOCK).all(|at| found[at] == pattern(at)));
+    assert!(target.stop().success());
+}
+
+/// The key of this tenant; its secret is its name, many times over.
+fn key(tenant: &str) -> Key {
+    Key::derive(tenant.repeat(8).as_bytes()).unwrap()
+}
+
+/// A tenant in the configuration file of a target.
+fn configured(image: &Image, tenant: &str, more: &str) -> String {
+    let file = image.beside(&format!("{tenant}.key"));
+    fs::write(&file, tenant.repeat(8)).unwrap();
+    fs::set_permissions(&file, Permissions::from_mode(0o600)).unwrap();
+    format!("[[tenant]]\nname = \"{tenant}\"\nkey_file = {file:?}\n{more}\n")
+}
+
+fn claims(tenant: &str, epoch: u64, lifetime_seconds: i64) -> Claims {
+    Claims {
+        tenant: tenant.parse().unwrap(),
+        epoch,
+        expires: unix_now().saturating_add_signed(lifetime_seconds),
+        once: false,
+        nonce: rand::random(),
+    }
+}
+
+/// `flash-client` in a guest, towards one port of this host.
+struct Verbs<'a>(&'a Guest, u16);
+
+impl Verbs<'_> {
+    /// Connects with this private data, and uses a path or a region.
+    fn run(&self, private_data: &[u8], what: &str) -> Ran {
+        let (data, port) = (to_text(private_data), self.1);
+        let command = format!("echo {data} > t; flash-client -t t {HOST_IN_GUEST} {port} {what}");
+        loop {
+            let ran = self.0.run(&command, PATIENCE).unwrap();
+            // The connection manager draws a port, and may draw one that has just been used towards the same target.
+            if ran.output != "rdma_connect: Cannot assign requested address" {
+                return ran;
+            }
+        }
+    }
+
+    fn good(&self, private_data: &[u8], what: &str) {
+        let ran = self.run(private_data, what);
+        assert_eq!(ran.status, 0, "{what}: {}", ran.output);
+        assert!(ran.output.ends_with("done"), "{what}: {}", ran.output);
+    }
+
+    /// It is let in, and then fails with these words.
+    fn bad(&self, private_data: &[u8], what: &str, words: &str) {
+        let ran = self.run(private_data, what);
+        assert_eq!(ran.status, 1, "{what}: {}", ran.output);
+        assert!(ran.output.starts_with(words), "{what}: {}", ran.output);
+    }
+
+    /// It is not let in.
+    fn denied(&self, private_data: &[u8], denial: Denial) {
+        let ran = self.run(private_data, "/a read");
+        let said = format!("RDMA_CM_EVENT_REJECTED: FNE1, code {}", denial.code());
+        assert_eq!((ran.output, ran.status), (said, 3), "{denial}");
+    }
+
+    /// Connections that follow are asked for with this revision of MPA.
+    fn speak(&self, revision: u8) {
+        let set = format!("echo {revision} > /sys/module/siw/parameters/mpa_version");
+        assert_eq!(self.0.run(&set, PATIENCE).unwrap().status, 0);
+    }
+}
+
+/// The private data of the kernel's connection manager are a token: a verbs program that presents one reaches what its tenant
+/// may reach and no more, and is told by a code in the event why another is refused, in both revisions of MPA (RELIABILITY §8,
+/// I10).
+#[test]
+fn a_verbs_program_presents_a_token() {
+    const HOUR: i64 = 3600;
+    if !can_serve() {
+        return;
+    }
+    let Some(guest) = guest(&[]) else { return };
+    let image = Image::new("64MiB");
+    let config = image.beside("target.toml");
+    let tenants = configured(&image, "alpha", "epoch = 2\nexports = [\"/a\"]")
+        + &configured(&image, "beta", "exports = [\"/b\", \"/a:ro\"]");
+    fs::write(&config, tenants).unwrap();
+    let options = ["--config", config.to_str().unwrap()];
+    let target = image.serve(&options);
+    let verbs = Verbs(&guest, target.address.port());
+    let alpha = key("alpha").sign(&claims("alpha", 2, HOUR));
+    let beta = key("beta").sign(&claims("beta", 0, HOUR));
+
+    verbs.good(&alpha, "/a work");
+    verbs.good(&beta, "/a read");
+    let refused = |errno| format!("refused: status {errno},");
+    verbs.bad(&beta, "/a work", &refused(libc::EROFS));
+    verbs.bad(&alpha, "/b work", &refused(libc::EACCES));
+
+    // What is known of a region is of use to its own tenant only, before a restart and after it.
+    let at = [target.address];
+    let mut session = Session::connect_as(&at, SessionOptions::default(), &alpha).unwrap();
+    let open = Request {
+        flags: FLAG_PERSISTENT,
+        ..Request::new(Op::Open, "/a")
+    };
+    let file = session.open(open).unwrap();
+    session.close();
+    let known = format!("{:x}:{:x} read", file.stag.0, file.to);
+    verbs.good(&alpha, &known);
+    verbs.bad(&beta, &known, "READ: ");
+    assert!(target.stop().success());
+    let target = image.serve(&options);
+    let verbs = Verbs(&guest, target.address.port());
+    verbs.bad(&beta, &known, "READ: ");
+    verbs.good(&alpha, &known);
+
+    let numbered = |connection| {
+        let id = [5; 16];
+        [&alpha[..], &SessionBlock { id, connection }.emit()].concat()
+    };
+    let once = |lifetime| {
+        let claims = claims("alpha", 2, lifetime);
+        key("alpha").sign(&Claims {
+            once: true,
+            ..claims
+        })
+    };
+    let used = once(ONCE_SECONDS_MAX as i64 - 10);
+    verbs.good(&numbered(3), "/a read");
+    verbs.good(&used, "/a read");
+    let refusals = [
+        (Vec::new(), Denial::NoToken),
+        (vec![7; 200], Denial::NoToken),
+        (alpha[..50].to_vec(), Denial::Malformed),
+        (key("beta").sign(&claims("alpha", 2, HOUR)), Denial::Refused),
+        (
+            key("gamma").sign(&claims("gamma", 2, HOUR)),
+            Denial::Refused,
+        ),
+        (key("alpha").sign(&claims("alpha", 1, HOUR)), Denial::Epoch),
+        (key("alpha").sign(&claims("alpha", 2, -1)), Denial::Expired),
+        (used, Denial::Used),
+        (once(HOUR), Denial::TooLong),
+        (numbered(2), Denial::Superseded),
+    ];
+    for revision in [2, 1] {
+        verbs.speak(revision);
+        for (private_data, denial) in &refusals {
+            verbs.denied(private_data, *denial);
+        }
+        verbs.good(&alpha, "/a read");
+    }
+    assert!(target.stop().success());
+}
+
+/// A kernel that comes to the port for TLS is told so (`tools/docs/tls.md`).
+#[test]
+fn a_verbs_program_hears_that_a_port_wants_tls() {
+    if !can_serve() {
+        return;
+    }
+    let Some(guest) = guest(&[]) else { return };
+    let image = Image::new("64MiB");
+    let own = rcgen::generate_simple_self_signed(vec!["localhost".to_owned()]).unwrap();
+    let [certificate, secret, ready] = ["crt", "key", "ready"].map(|name| image.beside(name));
+    fs::write(&certificate, own.cert.pem()).unwrap();
+    fs::write(&secret, own.signing_key.serialize_pem()).unwrap();
+    fs::set_permissions(&secret, Permissions::from_mode(0o600)).unwrap();
+    let [certificate, secret, ready] = [&certificate, &secret, &ready].map(|p| p.to_str().unwrap());
+    let files = ["--tls-cert", certificate, "--tls-key", secret];
+    let listen = ["--tls-listen", "127.0.0.1:0", "--ready-file", ready];
+    let target = image.serve(&[&files[..], &listen].concat());
+    let ready = fs::read_to_string(ready).unwrap();
+    let address: SocketAddr = ready.lines().nth(1).unwrap().parse().unwrap();
+    let verbs = Verbs(&guest, address.port());
+    for revision in [2, 1] {
+        verbs.speak(revision);
+        verbs.denied(&[], Denial::NeedsTls);
+        verbs.denied(&[7; 200], Denial::NeedsTls);
+    }
     assert!(target.stop().success());
 }
 

@@ -5,7 +5,8 @@
 //!  initiator: AwaitReply ---------------------------------> Rts
 //!
 //!  Rts (Open -> Draining -> FinSent, and FIN of the peer) ----------> Closed
-//!  any -> Finishing (Terminate or refusal goes out, FIN) -----------> Closed
+//!  any -> Finishing (Terminate goes out, FIN) ----------------------> Closed
+//!  AwaitAnswer -> Finishing (refusal goes out, FIN of the peer) -----> Closed
 //!  any -> Closed
 //! ```
 

@@ -136,6 +136,12 @@ impl<S: PageStore> Connection<S> {
     pub fn socket_state(&self) -> SocketState {
         match &self.phase {
             Phase::Closed => SocketState::Close,
+            // Who is refused closes first: a kernel's siw that finds FIN right behind the Reply often reports the end alone, and
+            // its program is not told why.
+            Phase::Finishing {
+                reason: CloseReason::RejectedByUs,
+                ..
+            } => SocketState::Open,
             Phase::Rts {
                 local: Local::FinSent { .. },
                 ..

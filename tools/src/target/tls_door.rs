@@ -26,7 +26,9 @@ use flashnet_tls::{Handshake, HandshakeError, Progress, Records, ServerTls, TlsE
 use mio::net::{TcpListener, TcpStream};
 use mio::{Events, Interest, Poll, Token, Waker};
 use socket2::Socket;
-use softrdma::wire::start::{StartFrame, StartKind};
+use softrdma::wire::start::{
+    Enhanced, NextStart, PRIVATE_DATA_LIMIT, RawStart, StartFrame, StartKind,
+};
 use tracing::field::display;
 use tracing::{debug, warn};
 
@@ -48,9 +50,10 @@ const LEAVE: Duration = Duration::from_secs(1);
 const LEAVE_BYTES: usize = 256 << 10;
 /// Pause after an accept that failed.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// First byte of a plain MPA request, and bytes of its fixed part; a TLS record does not begin so.
+/// First byte of a plain MPA request; a TLS record does not begin so.
 const PLAIN: u8 = b'M';
-const START_BYTES: usize = 20;
+/// Longest request.
+const REQUEST_BYTES: usize = size_of::<RawStart>() + PRIVATE_DATA_LIMIT;
 
 const LISTENER: Token = Token(0);
 const WAKE: Token = Token(1);
@@ -134,8 +137,8 @@ enum Outcome {
     Goes,
     /// After it has heard why.
     Refused(HandshakeError),
-    /// It does not speak TLS.
-    Plain(u8),
+    /// It speaks MPA: this revision, and with the enhanced block or without.
+    Plain(u8, bool),
 }
 
 #[derive(Debug)]
@@ -278,7 +281,7 @@ impl Lobby {
             }
             Outcome::Goes => {}
             Outcome::Enters(records) => self.let_in(guest, records),
-            Outcome::Plain(revision) => {
+            Outcome::Plain(revision, enhanced) => {
                 self.tell(Some(guest.peer), &TlsError::NotTls);
                 let mut reply = Vec::new();
                 StartFrame {
@@ -287,12 +290,18 @@ impl Lobby {
                     crc: false,
                     rejected: true,
                     revision,
-                    enhanced: None,
+                    // Who asks with the block takes the first bytes of the reply for one.
+                    enhanced: enhanced.then_some(Enhanced {
+                        ird: 0,
+                        ord: 0,
+                        peer_to_peer: None,
+                    }),
                     private_data: &Denial::NeedsTls.emit(),
                 }
                 .emit(&mut reply);
                 let _ = guest.stream.write(&reply);
-                self.show_out(number, guest);
+                // It closes first, as who is refused by a reactor.
+                self.see_off(number, guest);
             }
             Outcome::Refused(HandshakeError::Socket(error)) => {
                 debug!(peer = %guest.peer, %error, "TLS handshake");
@@ -305,8 +314,13 @@ impl Lobby {
     }
 
     /// A guest that has been told why it must go hears so.
-    fn show_out(&mut self, number: usize, mut guest: Guest) {
+    fn show_out(&mut self, number: usize, guest: Guest) {
         let _ = guest.stream.shutdown(Shutdown::Write);
+        self.see_off(number, guest);
+    }
+
+    /// Waits a while for its end.
+    fn see_off(&mut self, number: usize, mut guest: Guest) {
         guest.stage = Stage::Leaving(LEAVE_BYTES);
         guest.until = Instant::now() + LEAVE;
         if matches!(guest.advance(&self.tls), Outcome::Stays) {
@@ -359,11 +373,18 @@ impl Guest {
     }
 
     fn listen(&mut self, tls: &ServerTls) -> Outcome {
-        let mut said = [0; START_BYTES];
+        let mut said = [0; REQUEST_BYTES];
         match self.stream.peek(&mut said) {
             Ok(0) => Outcome::Goes,
-            Ok(START_BYTES) if said[0] == PLAIN => Outcome::Plain(said[17].clamp(1, 2)),
-            Ok(_) if said[0] == PLAIN => Outcome::Stays,
+            Ok(count) if said[0] == PLAIN => {
+                match StartFrame::parse(StartKind::Request, &said[..count]) {
+                    Ok(NextStart::Need(_)) => Outcome::Stays,
+                    Ok(NextStart::Frame(request, _)) => {
+                        Outcome::Plain(request.revision, request.enhanced.is_some())
+                    }
+                    Err(_) => Outcome::Refused(TlsError::NotTls.into()),
+                }
+            }
             Ok(_) => match tls.accept() {
                 Ok(handshake) => self.shake(handshake),
                 Err(error) => Outcome::Refused(error.into()),
