@@ -225,6 +225,15 @@ fn refusals() {
         assert!(bad(&["resize", device, "128MiB"]).contains("in use"));
         assert!(target.stop().success());
     }
+    if can_serve() && can_mount() {
+        let dir = image.beside("mnt");
+        fs::create_dir(&dir).unwrap();
+        let dir = dir.to_str().unwrap();
+        let target = image.serve(&["--mount", dir]);
+        // More than any disk has: nothing of it is taken, and the target goes on.
+        assert!(bad(&["resize", dir, "1PiB"]).contains("can not be made larger"));
+        assert!(target.stop().success());
+    }
     let length = fs::metadata(image.path()).unwrap().len();
     assert_eq!(length, 64 * MIB);
     is_sound(&image.path());
