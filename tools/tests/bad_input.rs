@@ -11,6 +11,7 @@ use std::net::{TcpListener, TcpStream};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::{SocketAddr, UnixListener};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::Duration;
@@ -401,6 +402,29 @@ fn wrong_usage_is_status_2() {
         &["perf"],
     ] {
         assert_eq!(flashnet(arguments).status.code(), Some(2));
+    }
+}
+
+/// What can not be said is a failure of the command like any other, with the status of the name that it is called by.
+#[test]
+fn words_that_nobody_takes() {
+    let image = Image::new("64MiB");
+    let full = || fs::File::options().write(true).open("/dev/full").unwrap();
+    let link = image.beside("fsck.contigfs");
+    std::os::unix::fs::symlink(FLASHNET, &link).unwrap();
+    for (program, command, status) in [
+        (Path::new(FLASHNET), Some("inspect"), 1),
+        (Path::new(FLASHNET), Some("fsck"), 1),
+        (&link, None, 8),
+    ] {
+        let mut run = Command::new(program);
+        run.args(command).arg(image.path()).stdout(full());
+        let ended = run.stderr(Stdio::piped()).output().unwrap();
+        let said = String::from_utf8_lossy(&ended.stderr);
+        assert_eq!(ended.status.code(), Some(status), "{said}");
+        assert_says(&said, &["cannot write to stdout", "No space left"]);
+        assert!(!said.contains("panicked"), "{said}");
+        assert_eq!(run.stderr(full()).status().unwrap().code(), Some(status));
     }
 }
 

@@ -9,6 +9,7 @@ use std::process::ExitCode;
 use clap::Parser;
 use tools::called::Called;
 use tools::cli::Cli;
+use tools::unsaid;
 
 fn main() -> ExitCode {
     let mut arguments: Vec<_> = std::env::args_os().collect();
@@ -45,10 +46,10 @@ fn main() -> ExitCode {
         unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
     }
     called.watch_signals();
-    match tools::commands::run(&cli) {
+    match unsaid::run(|| tools::commands::run(&cli)) {
         Ok(done) => ExitCode::from(called.done(done)),
         Err(error) => {
-            eprintln!("{}: {error:#}", called.name());
+            unsaid::complain(&format!("{}: {error:#}", called.name()));
             ExitCode::from(called.failed(&error))
         }
     }
