@@ -5,10 +5,12 @@
 
 mod common;
 
+use std::ffi::OsStr;
 use std::fs;
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::linux::net::SocketAddrExt;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::{SocketAddr, UnixListener};
 use std::path::Path;
@@ -425,6 +427,21 @@ fn words_that_nobody_takes() {
         assert_says(&said, &["cannot write to stdout", "No space left"]);
         assert!(!said.contains("panicked"), "{said}");
         assert_eq!(run.stderr(full()).status().unwrap().code(), Some(status));
+    }
+}
+
+/// Names of images are bytes, also where they are only repeated.
+#[test]
+fn an_image_whose_name_is_no_text() {
+    let dir = tempfile::tempdir().unwrap();
+    let image = dir.path().join(OsStr::from_bytes(b"lat\xe9.img"));
+    let image = image.as_os_str();
+    good(&["mkfs".as_ref(), "--size".as_ref(), "8MiB".as_ref(), image]);
+    for command in ["inspect", "fsck", "scrub"] {
+        let said = good(&["--json".as_ref(), command.as_ref(), image]);
+        let said: Value = serde_json::from_str(&said).unwrap();
+        let name = said["device"].as_str().unwrap();
+        assert!(name.ends_with("lat\u{fffd}.img"), "{name}");
     }
 }
 
