@@ -475,6 +475,18 @@ fn paths_that_are_not_to_be_had() {
     let source = source.to_str().unwrap();
     let target = image.serve(&[]);
     good(&["put", source, &target.url("/in-the-root")]);
+    let said = bad(&["ls", &target.url("/in-the-root")]);
+    assert_says(&said, &["/in-the-root", "not a directory"]);
+    let said = bad(&["get", &target.url("/in-the-root"), "/dev/full"]);
+    assert_says(&said, &["/dev/full", "No space left"]);
+    // A name that remote paths can not have is not made another one, which might be that of a file.
+    let odd = image
+        .beside("odd")
+        .with_file_name(OsStr::from_bytes(b"odd\xe9"));
+    fs::write(&odd, b"x").unwrap();
+    let root = target.url("/");
+    let said = bad(&["put".as_ref(), odd.as_os_str(), root.as_ref()]);
+    assert_says(&said, &["remote paths are UTF-8"]);
     // What does not fit leaves nothing, and takes nothing away.
     let large = image.beside("large");
     fs::File::create(&large).unwrap().set_len(1 << 30).unwrap();
