@@ -17,6 +17,8 @@ fn main() -> ExitCode {
     if let Some(command) = called.command() {
         arguments.insert(1, command.into());
     }
+    let written = arguments.first().map(Path::new).and_then(Path::file_name);
+    let written = written.unwrap_or_default().to_string_lossy().into_owned();
     let cli = match Cli::try_parse_from(arguments) {
         Ok(cli) => cli,
         Err(error) => {
@@ -26,8 +28,8 @@ fn main() -> ExitCode {
                 None => drop(error.print()),
                 // Whoever calls a link has not said the command.
                 Some(command) => {
-                    let (said, meant) = (format!("{} {command}", called.name()), called.name());
-                    let text = error.render().to_string().replace(&said, meant);
+                    let said = format!("{written} {command}");
+                    let text = error.render().to_string().replace(&said, &written);
                     match wrong {
                         true => eprint!("{text}"),
                         false => print!("{text}"),
