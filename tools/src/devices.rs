@@ -90,11 +90,12 @@ pub fn from_spec(spec: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
-/// For machines: a path, or a list of several.
+/// For machines: a path, or a list of several. JSON has no bytes that are no text; U+FFFD stands for them.
 pub fn names_json(paths: &[PathBuf]) -> Value {
+    let name = |path: &PathBuf| path.display().to_string();
     match paths {
-        [path] => json!(path),
-        several => json!(several),
+        [path] => json!(name(path)),
+        several => several.iter().map(name).collect(),
     }
 }
 

@@ -12,6 +12,7 @@
 //! | [`commands`] | the commands of the program, over [`cli`] |
 //! | [`siw`] | a guest whose kernel is an iWARP peer |
 //! | [`called`] | the names of links to the program |
+//! | [`unsaid`] | what a command says and nobody takes |
 
 pub mod called;
 pub mod cli;
@@ -23,6 +24,7 @@ pub mod perf;
 pub mod replay;
 pub mod siw;
 pub mod target;
+pub mod unsaid;
 
 pub use flashnet_client as client;
 pub use flashnet_client::control;

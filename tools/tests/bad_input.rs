@@ -5,12 +5,15 @@
 
 mod common;
 
+use std::ffi::OsStr;
 use std::fs;
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::linux::net::SocketAddrExt;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::{SocketAddr, UnixListener};
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::Duration;
@@ -404,6 +407,44 @@ fn wrong_usage_is_status_2() {
     }
 }
 
+/// What can not be said is a failure of the command like any other, with the status of the name that it is called by.
+#[test]
+fn words_that_nobody_takes() {
+    let image = Image::new("64MiB");
+    let full = || fs::File::options().write(true).open("/dev/full").unwrap();
+    let link = image.beside("fsck.contigfs");
+    std::os::unix::fs::symlink(FLASHNET, &link).unwrap();
+    for (program, command, status) in [
+        (Path::new(FLASHNET), Some("inspect"), 1),
+        (Path::new(FLASHNET), Some("fsck"), 1),
+        (&link, None, 8),
+    ] {
+        let mut run = Command::new(program);
+        run.args(command).arg(image.path()).stdout(full());
+        let ended = run.stderr(Stdio::piped()).output().unwrap();
+        let said = String::from_utf8_lossy(&ended.stderr);
+        assert_eq!(ended.status.code(), Some(status), "{said}");
+        assert_says(&said, &["cannot write to stdout", "No space left"]);
+        assert!(!said.contains("panicked"), "{said}");
+        assert_eq!(run.stderr(full()).status().unwrap().code(), Some(status));
+    }
+}
+
+/// Names of images are bytes, also where they are only repeated.
+#[test]
+fn an_image_whose_name_is_no_text() {
+    let dir = tempfile::tempdir().unwrap();
+    let image = dir.path().join(OsStr::from_bytes(b"lat\xe9.img"));
+    let image = image.as_os_str();
+    good(&["mkfs".as_ref(), "--size".as_ref(), "8MiB".as_ref(), image]);
+    for command in ["inspect", "fsck", "scrub"] {
+        let said = good(&["--json".as_ref(), command.as_ref(), image]);
+        let said: Value = serde_json::from_str(&said).unwrap();
+        let name = said["device"].as_str().unwrap();
+        assert!(name.ends_with("lat\u{fffd}.img"), "{name}");
+    }
+}
+
 #[test]
 fn unknown_host_and_nobody_there() {
     if !can_serve() {
@@ -434,6 +475,18 @@ fn paths_that_are_not_to_be_had() {
     let source = source.to_str().unwrap();
     let target = image.serve(&[]);
     good(&["put", source, &target.url("/in-the-root")]);
+    let said = bad(&["ls", &target.url("/in-the-root")]);
+    assert_says(&said, &["/in-the-root", "not a directory"]);
+    let said = bad(&["get", &target.url("/in-the-root"), "/dev/full"]);
+    assert_says(&said, &["/dev/full", "No space left"]);
+    // A name that remote paths can not have is not made another one, which might be that of a file.
+    let odd = image
+        .beside("odd")
+        .with_file_name(OsStr::from_bytes(b"odd\xe9"));
+    fs::write(&odd, b"x").unwrap();
+    let root = target.url("/");
+    let said = bad(&["put".as_ref(), odd.as_os_str(), root.as_ref()]);
+    assert_says(&said, &["remote paths are UTF-8"]);
     // What does not fit leaves nothing, and takes nothing away.
     let large = image.beside("large");
     fs::File::create(&large).unwrap().set_len(1 << 30).unwrap();

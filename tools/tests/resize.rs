@@ -220,9 +220,20 @@ fn refusals() {
     let dir = nothing.parent().unwrap().to_str().unwrap();
     assert!(bad(&["resize", dir]).contains("no volume is mounted"));
     assert!(bad(&["resize", device, "1MiB"]).contains("minimum"));
+    assert!(bad(&["resize", device, "0"]).contains("minimum"));
     if can_serve() {
         let target = image.serve(&[]);
         assert!(bad(&["resize", device, "128MiB"]).contains("in use"));
+        assert!(target.stop().success());
+    }
+    if can_serve() && can_mount() {
+        let dir = image.beside("mnt");
+        fs::create_dir(&dir).unwrap();
+        let dir = dir.to_str().unwrap();
+        let target = image.serve(&["--mount", dir]);
+        assert!(bad(&["resize", dir, "0"]).contains("no size"));
+        // More than any disk has: nothing of it is taken, and the target goes on.
+        assert!(bad(&["resize", dir, "1PiB"]).contains("can not be made larger"));
         assert!(target.stop().success());
     }
     let length = fs::metadata(image.path()).unwrap().len();

@@ -9,6 +9,7 @@ use std::process::ExitCode;
 use clap::Parser;
 use tools::called::Called;
 use tools::cli::Cli;
+use tools::unsaid;
 
 fn main() -> ExitCode {
     let mut arguments: Vec<_> = std::env::args_os().collect();
@@ -16,6 +17,8 @@ fn main() -> ExitCode {
     if let Some(command) = called.command() {
         arguments.insert(1, command.into());
     }
+    let written = arguments.first().map(Path::new).and_then(Path::file_name);
+    let written = written.unwrap_or_default().to_string_lossy().into_owned();
     let cli = match Cli::try_parse_from(arguments) {
         Ok(cli) => cli,
         Err(error) => {
@@ -25,8 +28,8 @@ fn main() -> ExitCode {
                 None => drop(error.print()),
                 // Whoever calls a link has not said the command.
                 Some(command) => {
-                    let (said, meant) = (format!("{} {command}", called.name()), called.name());
-                    let text = error.render().to_string().replace(&said, meant);
+                    let said = format!("{written} {command}");
+                    let text = error.render().to_string().replace(&said, &written);
                     match wrong {
                         true => eprint!("{text}"),
                         false => print!("{text}"),
@@ -45,10 +48,10 @@ fn main() -> ExitCode {
         unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
     }
     called.watch_signals();
-    match tools::commands::run(&cli) {
+    match unsaid::run(|| tools::commands::run(&cli)) {
         Ok(done) => ExitCode::from(called.done(done)),
         Err(error) => {
-            eprintln!("{}: {error:#}", called.name());
+            unsaid::complain(&format!("{}: {error:#}", called.name()));
             ExitCode::from(called.failed(&error))
         }
     }

@@ -258,8 +258,8 @@ impl MountOptions {
                 (self.suid, self.dev, self.exec) = (Some(false), Some(false), Some(false));
             }
             ("owner" | "group", None) => (self.suid, self.dev) = (Some(false), Some(false)),
-            ("uid", Some(value)) => self.uid = Some(parse(option, value)?),
-            ("gid", Some(value)) => self.gid = Some(parse(option, value)?),
+            ("uid", Some(value)) => self.uid = Some(number(option, value)?),
+            ("gid", Some(value)) => self.gid = Some(number(option, value)?),
             ("listen", Some(value)) => self.listen = Some(parse(option, value)?),
             ("insecure", None) => self.insecure = Some(true),
             ("pool", Some(value)) => self.pool = Some(parse(option, value)?),
@@ -380,6 +380,14 @@ fn means_nothing_here(name: &str) -> bool {
     ];
     let name_space = |prefix| name.starts_with(prefix);
     OTHERS.contains(&name) || name_space("x-") || name_space("X-")
+}
+
+/// Owners by number only: a name may be another owner on the machine that made the image.
+fn number(option: &str, value: &str) -> Result<u32, OptionError> {
+    value.parse().map_err(|_| OptionError::Value {
+        option: option.to_owned(),
+        why: "a number is needed".to_owned(),
+    })
 }
 
 fn parse<T: FromStr<Err: fmt::Display>>(option: &str, value: &str) -> Result<T, OptionError> {

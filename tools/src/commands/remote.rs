@@ -1,7 +1,7 @@
 //! `ls`, `stat`, `get`, `put`: a remote client.
 
 use std::fs::File;
-use std::io::{Read, Write};
+use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -103,7 +103,7 @@ pub(super) fn get(options: &cli::Get, json: bool) -> Result<()> {
     let standard_output = to == Path::new("-");
     let mut part = None;
     let mut out: Box<dyn Write> = if standard_output {
-        Box::new(std::io::stdout().lock())
+        Box::new(io::stdout().lock())
     } else {
         let cannot = || format!("cannot write {}", to.display());
         match Part::beside(&to).with_context(cannot)? {
@@ -120,9 +120,11 @@ pub(super) fn get(options: &cli::Get, json: bool) -> Result<()> {
     session.read(&file, 0, file.length, |_, bytes| {
         checksum.update(bytes);
         progress.inc(bytes.len() as u64);
-        out.write_all(bytes).map_err(ClientError::Local)
+        let written = out.write_all(bytes);
+        written.map_err(|error| here("write", &to, &error))
     })?;
-    out.flush()?;
+    out.flush()
+        .with_context(|| format!("cannot write {}", to.display()))?;
     drop(out);
     if let Some(part) = part {
         part.finish()
@@ -154,7 +156,13 @@ pub(super) fn put(options: &cli::Put, json: bool) -> Result<()> {
     let (mut remote, mut session) = connect(&options.target, &options.identity, &options.tls)?;
     if remote.path.ends_with('/') {
         let name = from.file_name().context("the source has no name")?;
-        remote.path.push_str(&name.to_string_lossy());
+        let Some(name) = name.to_str() else {
+            bail!(
+                "{} can not keep its name: remote paths are UTF-8",
+                from.display()
+            );
+        };
+        remote.path.push_str(name);
     }
     let length = meta.len();
     let request = Request {
@@ -167,7 +175,8 @@ pub(super) fn put(options: &cli::Put, json: bool) -> Result<()> {
     let mut checksum = crc32fast::Hasher::new();
     let start = Instant::now();
     session.write(&file, 0, length, false, |_, bytes| {
-        input.read_exact(bytes).map_err(ClientError::Local)?;
+        let read = input.read_exact(bytes);
+        read.map_err(|error| here("read", from, &error))?;
         checksum.update(bytes);
         progress.inc(bytes.len() as u64);
         Ok(())
@@ -188,6 +197,12 @@ pub(super) fn put(options: &cli::Put, json: bool) -> Result<()> {
         checksum.finalize(),
     );
     Ok(())
+}
+
+/// What failed with the file on this side.
+fn here(step: &str, file: &Path, error: &io::Error) -> ClientError {
+    let said = format!("cannot {step} {}: {error}", file.display());
+    ClientError::Local(io::Error::new(error.kind(), said))
 }
 
 fn report(json: bool, name: &str, length: u64, elapsed: Duration, checksum: u32) {

@@ -43,7 +43,7 @@ pub(super) fn run(options: &Resize, json: bool) -> Result<()> {
 /// The directory that this volume is mounted on, or that is named itself.
 fn mounted_on(place: &Path) -> Result<Option<PathBuf>> {
     let absolute = |path: &Path| path.canonicalize().or_else(|_| std::path::absolute(path));
-    let place = absolute(place)?;
+    let place = absolute(place).with_context(|| format!("cannot find {}", place.display()))?;
     let mounts = umount::mounts()?.into_iter().rev();
     let is_here = |source: &Path| {
         let mut devices = devices::from_spec(source).into_iter();
@@ -60,6 +60,9 @@ fn grow_mounted(options: &Resize, dir: &Path, json: bool) -> Result<()> {
             "{} is in use: a mounted volume can only grow; unmount it for everything else",
             options.place.display()
         );
+    }
+    if options.size.is_some_and(|size| size.as_u64() == 0) {
+        bail!("0 bytes are no size of a volume");
     }
     let root = mounted::open(dir)?;
     let mut request = GrowRequest::new(options.size.map(|size| size.as_u64()));

@@ -50,9 +50,12 @@ pub(super) fn run(options: &cli::Serve, json: bool) -> Result<()> {
     };
     let offered = predecessor.as_ref().map(Predecessor::sockets).transpose()?;
     let in_the_way = |error: anyhow::Error| match options.replace {
-        false if matches!(Predecessor::find(&settings.devices), Ok(Some(_))) => error.context(
-            format!("a target serves {names}, and --replace takes over from it"),
-        ),
+        false if matches!(Predecessor::find(&settings.devices), Ok(Some(_))) => {
+            error.context(match options.background {
+                false => format!("a target serves {names}, and --replace takes over from it"),
+                true => format!("a target serves {names} already"),
+            })
+        }
         _ => error,
     };
     let sockets = Target::prepare(&settings, offered.unwrap_or_default()).map_err(in_the_way)?;

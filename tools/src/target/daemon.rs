@@ -731,10 +731,13 @@ fn listen(address: SocketAddr, option: &str) -> Result<Socket> {
                 std::thread::sleep(Duration::from_millis(2));
             }
             result => {
-                return result.with_context(|| match address.port() {
-                    0 => format!("cannot listen on {address}"),
-                    port => format!(
-                        "cannot listen on {address}: is port {port} taken? ({option} chooses another)"
+                let is_taken =
+                    matches!(&result, Err(error) if error.kind() == io::ErrorKind::AddrInUse);
+                return result.with_context(|| match is_taken {
+                    false => format!("cannot listen on {address}"),
+                    true => format!(
+                        "cannot listen on {address}: is port {} taken? ({option} chooses another)",
+                        address.port()
                     ),
                 });
             }

@@ -570,13 +570,13 @@ impl Service {
     }
 
     fn list(&self, member: &Member, request: &Request) -> Result<Reply, Refusal> {
-        let path = path(member, request, false)?;
-        let directory = self.resolve(Path::new(path))?;
+        let path = Path::new(path(member, request, false)?);
+        let directory = self.resolve(path)?;
         let inode = directory.attr.ino;
         let mut names = Vec::new();
         let mut room = Reply::PAYLOAD_BYTES_MAX;
         let mut full = false;
-        self.fs.readdir(inode, request.offset, |entry| {
+        let read = self.fs.readdir(inode, request.offset, |entry| {
             let bytes = Reply::entry_bytes(entry.name.len());
             if bytes > room {
                 full = true;
@@ -585,7 +585,8 @@ impl Service {
             room -= bytes;
             names.push((entry.name.to_owned(), entry.next_cookie));
             true
-        })?;
+        });
+        read.map_err(|error| named(path, &error))?;
         let cookie = if full {
             names.last().map_or(0, |(_, cookie)| *cookie)
         } else {

@@ -250,6 +250,14 @@ impl Settings {
         if !(1..=64).contains(&reactors) {
             bail!("{reactors} reactors: 1 to 64 are possible");
         }
+        let spin = options.spin.map(Into::into).or(file.spin);
+        let spin = spin.unwrap_or(Spin::MOST);
+        if spin > Spin::LONGEST {
+            let (spin, most) = (humantime::format_duration(spin), Spin::LONGEST);
+            bail!(
+                "to look for work for {spin}: {most:?} is the most; with --poll a reactor never sleeps"
+            );
+        }
         let metadata_sync = options
             .metadata_sync
             .or(mount_options.metadata_sync)
@@ -277,11 +285,7 @@ impl Settings {
             gc_policy: options.gc_policy.or(file.gc_policy).unwrap_or_default(),
             reactors,
             poll: options.poll || file.poll.unwrap_or(false),
-            spin: options
-                .spin
-                .map(Into::into)
-                .or(file.spin)
-                .unwrap_or(Spin::MOST),
+            spin,
             ready_file: options.ready_file.clone(),
         })
     }

@@ -2,9 +2,9 @@
 
 use std::fs::File;
 use std::io;
-use std::os::fd::AsRawFd;
 use std::os::unix::fs::MetadataExt;
 
+use super::reserve::reserve;
 use super::size_of_device;
 
 /// Why there is not as much room as was asked for.
@@ -48,19 +48,6 @@ pub fn enlarge(file: &File, wanted: Option<u64>) -> Result<u64, EnlargeError> {
         return Err(error.into());
     }
     Ok(wanted)
-}
-
-fn reserve(file: &File, from: u64, count: u64) -> io::Result<()> {
-    let (fd, from_byte, count) = (file.as_raw_fd(), from.cast_signed(), count.cast_signed());
-    // SAFETY: no memory is involved.
-    if unsafe { libc::fallocate64(fd, 0, from_byte, count) } == 0 {
-        return Ok(());
-    }
-    let error = io::Error::last_os_error();
-    match error.raw_os_error() {
-        Some(libc::EOPNOTSUPP) => file.set_len(from + count.cast_unsigned()),
-        _ => Err(error),
-    }
 }
 
 #[cfg(test)]

@@ -53,7 +53,7 @@ pub enum DeviceOpenError {
         bytes: u64,
     },
     /// Anything else the system said.
-    #[error("{}: cannot {step}: {source}", path.display())]
+    #[error("{}: cannot {step}", path.display())]
     System {
         /// What was to be opened.
         path: PathBuf,
@@ -101,7 +101,7 @@ impl DeviceOpenError {
             }
             (_, Some(libc::ENOENT)) => Self::NotFound { path },
             (_, Some(libc::EEXIST)) => Self::Exists { path },
-            (_, Some(libc::EACCES | libc::EPERM | libc::EROFS)) => Self::Denied { path },
+            (_, Some(libc::EACCES | libc::EPERM)) => Self::Denied { path },
             (Step::Open, Some(libc::EISDIR | libc::ENXIO)) => Self::WrongKind { path },
             _ => Self::System { path, step, source },
         }

@@ -13,6 +13,7 @@ mod blocking;
 mod discard;
 mod enlarge;
 mod error;
+mod reserve;
 mod ring;
 mod transfer;
 
@@ -322,19 +323,10 @@ fn allocate(
     len_bytes: u64,
     allocation: Allocation,
 ) -> Result<(), DeviceOpenError> {
-    let mut result = file.set_len(len_bytes);
-    if result.is_ok() && allocation != Allocation::Sparse && len_bytes > 0 {
-        // SAFETY: no memory is involved.
-        let reserved =
-            unsafe { libc::fallocate64(file.as_raw_fd(), 0, 0, len_bytes.cast_signed()) };
-        if reserved != 0 {
-            let error = io::Error::last_os_error();
-            // A file system that can not reserve space still gets its image, sparse.
-            if error.raw_os_error() != Some(libc::EOPNOTSUPP) {
-                result = Err(error);
-            }
-        }
-    }
+    let mut result = match allocation {
+        Allocation::Sparse => file.set_len(len_bytes),
+        Allocation::Reserve | Allocation::Written => reserve::reserve(file, 0, len_bytes),
+    };
     if allocation == Allocation::Written {
         result = result.and_then(|()| write_zeros(file, len_bytes));
     }

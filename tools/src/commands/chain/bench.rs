@@ -20,6 +20,8 @@ use crate::perf::figures::{Latencies, latencies};
 const PLACES_MAX: u64 = 1024;
 const LOCK: Duration = Duration::from_secs(30);
 const STEP: Duration = Duration::from_millis(20);
+/// After so long without an acknowledgement who wants to end does not wait for those under way.
+const GONE: Duration = Duration::from_secs(1);
 /// More than a record of one entry takes in the ring besides its bytes.
 const RECORD: u64 = 256;
 
@@ -167,7 +169,6 @@ pub(super) fn run(options: &ChainBench, json: bool) -> Result<()> {
     if !(0.1..=86_400.0).contains(&options.seconds) {
         bail!("{} seconds: 0.1 to 86400 are possible", options.seconds);
     }
-    let interrupt = Interrupt::install()?;
     let store = super::open(&options.store)?;
     let settings = ClientSettings {
         timing: options.timing.timing()?,
@@ -179,6 +180,8 @@ pub(super) fn run(options: &ChainBench, json: bool) -> Result<()> {
         ..ClientSettings::default()
     };
     let mut client = Client::connect(store, settings)?;
+    // Until there is a group a signal just ends the command: nothing has been done, and a group may not come for long.
+    let interrupt = Interrupt::install()?;
     let config = client.configuration();
     let is_carried_out = config.birth.executes;
     if !options.visible && !config.birth.durable {
@@ -265,6 +268,9 @@ fn load(
         progress.tell(now - start, client.acknowledged(), epoch);
         let new = client.acknowledged() - acknowledged;
         if new == 0 {
+            if now - last > GONE {
+                interrupt.check()?;
+            }
             continue;
         }
         acknowledged += new;

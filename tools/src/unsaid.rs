@@ -1,0 +1,36 @@
+//! What a command wants to say and nobody takes: standard output on a full disk, or to a reader that is gone.
+
+use std::any::Any;
+use std::io::{self, Write};
+use std::panic::{self, AssertUnwindSafe};
+
+use anyhow::{Result, anyhow};
+
+/// Runs a command. That its words could not be written is an error of it like any other.
+///
+/// # Errors
+/// Those of the command, and that one.
+pub fn run<T>(command: impl FnOnce() -> Result<T>) -> Result<T> {
+    let usual = panic::take_hook();
+    panic::set_hook(Box::new(move |info| {
+        if unsaid(info.payload()).is_none() {
+            usual(info);
+        }
+    }));
+    // What the command used is dropped on the way out, as with an error.
+    panic::catch_unwind(AssertUnwindSafe(command)).unwrap_or_else(|panic| match unsaid(&*panic) {
+        Some(why) => Err(anyhow!("cannot write to {why}")),
+        None => panic::resume_unwind(panic),
+    })
+}
+
+/// Says it to whoever still reads standard error.
+pub fn complain(text: &str) {
+    let _ = writeln!(io::stderr(), "{text}");
+}
+
+/// Why, if this is what `println!` panics with, which is known by its text only.
+fn unsaid(panic: &(dyn Any + Send)) -> Option<&str> {
+    let text = panic.downcast_ref::<String>()?;
+    text.strip_prefix("failed printing to ")
+}
