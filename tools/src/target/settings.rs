@@ -35,8 +35,7 @@ struct FileSettings {
     options: MountOptions,
     listen: Option<Listen>,
     insecure: Option<bool>,
-    #[serde(default)]
-    tls: FileTls,
+    tls: Option<FileTls>,
     #[serde(default)]
     export: Vec<Export>,
     #[serde(default, deserialize_with = "size")]

@@ -30,8 +30,10 @@ pub struct TlsSettings {
 }
 
 impl TlsSettings {
-    /// Merges both and reads the files; none: there is no TLS.
-    pub(super) fn new(options: &TlsServe, file: FileTls) -> Result<Option<Self>> {
+    /// Merges both and reads the files; none: there is no TLS, because nobody speaks of it.
+    pub(super) fn new(options: &TlsServe, file: Option<FileTls>) -> Result<Option<Self>> {
+        let is_wanted = file.is_some();
+        let file = file.unwrap_or_default();
         let listen = options.tls_listen.or(file.listen);
         let client_ca = options.tls_client_ca.clone().or(file.client_ca);
         // A certificate is not mixed with the key of another.
@@ -41,7 +43,9 @@ impl TlsSettings {
         };
         let (certificate, key) = match pair {
             (Some(certificate), Some(key)) => (certificate, key),
-            (None, None) if listen.is_none() && client_ca.is_none() => return Ok(None),
+            (None, None) if !is_wanted && listen.is_none() && client_ca.is_none() => {
+                return Ok(None);
+            }
             _ => bail!(
                 "TLS takes a certificate and its key: --tls-cert and --tls-key, \
                  or `cert` and `key` of [tls] in the configuration file"
