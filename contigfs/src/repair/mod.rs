@@ -21,6 +21,7 @@ mod overlaps;
 mod places;
 mod projects;
 mod records;
+mod strays;
 mod xattrs;
 
 use std::collections::{HashMap, HashSet};
@@ -177,6 +178,7 @@ impl<S: BlockStore> Surgeon<'_, S> {
             Self::announce,
             Self::records,
             Self::places,
+            Self::strays,
             Self::overlaps,
             Self::directories,
             Self::entries,
