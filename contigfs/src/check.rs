@@ -181,6 +181,22 @@ pub enum Problem {
     },
 }
 
+impl Problem {
+    /// The device gives an error instead of metadata, which may be whole.
+    pub fn is_unreadable(&self) -> bool {
+        match *self {
+            Self::Root { error, .. }
+            | Self::Record { error, .. }
+            | Self::Directory { error, .. }
+            | Self::Xattrs { error, .. }
+            | Self::Limits { error, .. } => {
+                matches!(error, FsError::Store(StoreError::Unreadable { .. }))
+            }
+            _ => false,
+        }
+    }
+}
+
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

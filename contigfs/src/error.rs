@@ -164,7 +164,10 @@ impl FsError {
             Self::XattrTooLong => libc::E2BIG,
             Self::Corrupt(_)
             | Self::Store(
-                StoreError::Damaged { .. } | StoreError::Failed | StoreError::BatchTooLarge,
+                StoreError::Damaged { .. }
+                | StoreError::Unreadable { .. }
+                | StoreError::Failed
+                | StoreError::BatchTooLarge,
             ) => libc::EIO,
         }
     }

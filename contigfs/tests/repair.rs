@@ -870,3 +870,45 @@ fn open(device: ftl::MemDevice) -> ftl::Volume<ftl::MemDevice> {
     };
     ftl::Volume::open(device, options).unwrap().0
 }
+
+/// What the device gives an error for may be whole: as long as it does, nothing is given up, whatever else is wrong. When it
+/// can be read again everything is there.
+#[test]
+fn errors_of_the_device_give_nothing_up() {
+    let (store, fs) = prepare();
+    let dir = fs.lookup_path("/d").unwrap();
+    let a = fs.lookup_path("/d/a").unwrap();
+    fs.set_xattr(a, name("user.a"), b"value", XattrMode::Set)
+        .unwrap();
+    let entries = fs.file_extent(dir).map_or(ROOT_DIR, |e| e.range.start);
+    let before = store.duplicate();
+    fs.link(a, ROOT, name("second")).unwrap();
+    drop(fs);
+    // A link count that is wrong.
+    put_back(&store, &before, COLD);
+    let head = XATTRS.offset(a.0);
+    for lba in [HOT, COLD, ROOT_DIR, entries, head] {
+        store.set_unreadable(lba, true);
+        let image_before = image(&readable(&store, lba));
+        let report = repair(&store, Care::Full).unwrap();
+        assert_eq!(report.repaired, [], "{lba}");
+        assert!(report.after.problems.iter().any(Problem::is_unreadable));
+        store.set_unreadable(lba, false);
+        assert!(
+            image(&store) == image_before,
+            "{lba}: something was written"
+        );
+    }
+    cured(&store, Care::Full);
+    let fs = mount(&store);
+    assert_eq!(content(&fs, "/d/a"), "a");
+    assert_eq!(fs.xattr(a, name("user.a")).unwrap(), b"value");
+    assert_eq!(fs.attr(a).unwrap().nlink, 2);
+}
+
+/// The same store, in which the grain can be read.
+fn readable(store: &MemStore, lba: Lba) -> MemStore {
+    let whole = store.duplicate();
+    whole.set_unreadable(lba, false);
+    whole
+}

@@ -10,6 +10,8 @@
 //!   data of which nobody knows whose they are, is for root alone to read.
 //! - Nothing is concluded from what can not be read: as long as a record or a directory is unreadable, nobody is given
 //!   a name or another link count.
+//! - While the device gives errors instead of metadata, which may be whole, there are no repairs but that of a root record,
+//!   of which the other one says all.
 //!
 //! # Failure
 //! A crash leaves the batches that were committed, each of which leaves the volume no worse; the next repair goes on.
@@ -190,7 +192,8 @@ impl<S: BlockStore> Surgeon<'_, S> {
             Self::nameless,
             Self::link_counts,
         ];
-        for step in steps {
+        let is_unreadable = self.all.iter().any(Problem::is_unreadable);
+        for step in &steps[..if is_unreadable { 1 } else { steps.len() }] {
             let done = step(self)?;
             if !done.is_nothing() {
                 return Ok(done);

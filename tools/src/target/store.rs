@@ -224,7 +224,9 @@ impl TargetStore {
 fn snapshot_error(error: StoreError) -> SnapshotError {
     match error {
         StoreError::NoSpace | StoreError::Quota => SnapshotError::NoSpace,
-        StoreError::Damaged { lba } => SnapshotError::Damaged { lba },
+        StoreError::Damaged { lba } | StoreError::Unreadable { lba } => {
+            SnapshotError::Damaged { lba }
+        }
         StoreError::Failed | StoreError::BatchTooLarge => SnapshotError::Failed,
     }
 }
