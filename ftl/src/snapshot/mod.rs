@@ -205,9 +205,21 @@ impl Snapshots {
         let mut batch = AtomicBatch::new();
         batch.patch(slot::TABLE, 0, next.emit().to_vec());
         host.commit_images(batch, Some(SnapshotChange::Make(slot)))?;
-        *table = next;
         // What was put between the sync and that moment is in it, and from now on also after a crash. Nobody sees it before.
-        host.sync_all()?;
+        if let Err(error) = host.sync_all() {
+            let mut without = next.clone();
+            match delete_entry(host, &mut without, slot) {
+                Ok(()) => {
+                    *table = without;
+                    return Err(error);
+                }
+                // The volume takes no changes any more, and when it is opened again the snapshot is there.
+                Err(_) => {
+                    tracing::warn!(%error, "what was written while a snapshot was made may be missing in it")
+                }
+            }
+        }
+        *table = next;
         Ok(shown)
     }
 
@@ -218,14 +230,10 @@ impl Snapshots {
     pub fn delete(&self, host: &dyn Host, name: &[u8]) -> Result<(), SnapshotError> {
         let mut table = self.table();
         let mut next = table.clone();
-        let there = |e: &&mut Entry| e.state == State::There && e.name == name;
-        let entry = next.entries.iter_mut().flatten().find(there);
-        let entry = entry.ok_or(SnapshotError::NotFound)?;
-        entry.state = State::Dying;
-        let slot = entry.slot;
-        let mut batch = AtomicBatch::new();
-        batch.patch(slot::TABLE, 0, next.emit().to_vec());
-        host.commit_images(batch, Some(SnapshotChange::Delete(slot)))?;
+        let there = |e: &&Entry| e.state == State::There && e.name == name;
+        let entry = next.entries.iter().flatten().find(there);
+        let slot = entry.ok_or(SnapshotError::NotFound)?.slot;
+        delete_entry(host, &mut next, slot)?;
         *table = next;
         Ok(())
     }
@@ -298,6 +306,16 @@ impl Snapshots {
         }
         Ok(())
     }
+}
+
+/// Says in the table, and on the media, that a snapshot is being deleted.
+fn delete_entry(host: &dyn Host, table: &mut Table, slot: Slot) -> Result<(), SnapshotError> {
+    if let Some(entry) = &mut table.entries[slot.index()] {
+        entry.state = State::Dying;
+    }
+    let mut batch = AtomicBatch::new();
+    batch.patch(slot::TABLE, 0, table.emit().to_vec());
+    host.commit_images(batch, Some(SnapshotChange::Delete(slot)))
 }
 
 /// Times that something is read before it counts as lost.
