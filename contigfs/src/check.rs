@@ -6,6 +6,7 @@
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 
+use ftl::snapshot::{SnapshotError, Snapshots};
 use ftl::{GRAIN_BYTES, Lba, LbaRange};
 
 use crate::acl::Acl;
@@ -172,6 +173,12 @@ pub enum Problem {
         /// Why.
         error: FsError,
     },
+    /// What says which snapshots there are, or what was nothing at one, can not be read. Mounting the volume, and repairing
+    /// it, gives up those that it is about.
+    Snapshots {
+        /// Why, if it is not damaged.
+        error: Option<SnapshotError>,
+    },
     /// A grain of data can not be read.
     Data {
         /// The inode.
@@ -192,6 +199,7 @@ impl Problem {
             | Self::Limits { error, .. } => {
                 matches!(error, FsError::Store(StoreError::Unreadable { .. }))
             }
+            Self::Snapshots { error } => error.is_some(),
             _ => false,
         }
     }
@@ -270,6 +278,10 @@ impl fmt::Display for Problem {
             Self::Limits { slot, error } => {
                 write!(f, "limits of a project, record {slot}: {error}")
             }
+            Self::Snapshots { error: None } => {
+                f.write_str("snapshots: damaged; those that it is about are lost")
+            }
+            Self::Snapshots { error: Some(error) } => write!(f, "snapshots: {error}"),
             Self::Data { ino, error } => write!(f, "inode {ino}: data: {error}"),
         }
     }
@@ -378,6 +390,9 @@ impl<'a, S: BlockStore> Checker<'a, S> {
     }
 
     fn run(&mut self, data: bool) {
+        if let Some(problem) = check_snapshots(self.store) {
+            self.problem(problem);
+        }
         if !self.check_roots() {
             return;
         }
@@ -880,6 +895,15 @@ impl<'a, S: BlockStore> Checker<'a, S> {
                 }
             }
         }
+    }
+}
+
+/// What is wrong with snapshots.
+pub(crate) fn check_snapshots(store: &impl BlockStore) -> Option<Problem> {
+    match Snapshots::are_damaged(store.snapshot_host()?) {
+        Ok(false) => None,
+        Ok(true) => Some(Problem::Snapshots { error: None }),
+        Err(error) => Some(Problem::Snapshots { error: Some(error) }),
     }
 }
 

@@ -192,6 +192,7 @@ impl From<SnapshotError> for FsError {
             SnapshotError::BadName => Self::Invalid,
             SnapshotError::NoSpace => Self::NoSpace,
             SnapshotError::Damaged { lba } => Self::Store(StoreError::Damaged { lba }),
+            SnapshotError::Unreadable { lba } => Self::Store(StoreError::Unreadable { lba }),
             SnapshotError::Failed => Self::Store(StoreError::Failed),
         }
     }

@@ -30,7 +30,7 @@ use std::collections::{HashMap, HashSet};
 
 use ftl::{AtomicBatch, Lba, LbaRange};
 
-use crate::check::{CheckReport, Problem, Survey, survey};
+use crate::check::{CheckReport, Problem, Survey, check_snapshots, survey};
 use crate::error::FsError;
 use crate::format::{COLD_BYTES, HOT_BYTES, InodeRecord};
 use crate::fs::{cold_place, hot_place};
@@ -67,11 +67,19 @@ pub struct RepairReport {
 /// # Errors
 /// Only when the store takes no more changes; what was repaired before stays so.
 pub fn repair<S: BlockStore>(store: &S, care: Care) -> Result<RepairReport, FsError> {
+    let given_up = check_snapshots(store);
+    if given_up.is_some_and(|problem| problem.is_unreadable()) {
+        let after = survey(store).report;
+        return Ok(RepairReport {
+            repaired: Vec::new(),
+            after,
+        });
+    }
     // What is changed may have to be kept for snapshots.
     if let Some(host) = store.snapshot_host() {
         ftl::snapshot::Snapshots::open(host)?;
     }
-    let mut repaired: Vec<Problem> = Vec::new();
+    let mut repaired: Vec<Problem> = given_up.into_iter().collect();
     let mut tried: HashMap<String, u32> = HashMap::new();
     // What could not be ended, and whether something else has been since: then it is worth another try.
     let mut failed: HashSet<String> = HashSet::new();

@@ -224,9 +224,8 @@ impl TargetStore {
 fn snapshot_error(error: StoreError) -> SnapshotError {
     match error {
         StoreError::NoSpace | StoreError::Quota => SnapshotError::NoSpace,
-        StoreError::Damaged { lba } | StoreError::Unreadable { lba } => {
-            SnapshotError::Damaged { lba }
-        }
+        StoreError::Damaged { lba } => SnapshotError::Damaged { lba },
+        StoreError::Unreadable { lba } => SnapshotError::Unreadable { lba },
         StoreError::Failed | StoreError::BatchTooLarge => SnapshotError::Failed,
     }
 }
