@@ -150,6 +150,21 @@ fn names_that_lead_nowhere_go() {
     assert!(mount(&store).lookup_path("/gone").is_err());
 }
 
+/// Somebody has made a file of the name `lost+found`: it stays, and what has no name is found beside it.
+#[test]
+fn a_file_called_lost_and_found_is_not_in_the_way() {
+    let (store, fs) = prepare();
+    file(&fs, ROOT, "lost+found");
+    let before = store.duplicate();
+    let lost = file(&fs, ROOT, "lost");
+    drop(fs);
+    put_back(&store, &before, ROOT_DIR);
+    cured(&store, Care::Safe);
+    let fs = mount(&store);
+    assert_eq!(content(&fs, "/lost+found"), "lost+found");
+    assert_eq!(content(&fs, &format!("/lost+found.1/#{lost}")), "lost");
+}
+
 /// Files and whole trees without a name are found in lost+found, with everything in them.
 #[test]
 fn the_nameless_get_a_name() {
