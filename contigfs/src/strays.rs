@@ -3,7 +3,8 @@
 //! A crash leaves them at the old place of a file that was collapsed, and so does a repair that is cut off, where it clones;
 //! a mount trims them. But a hot record that has come back from the past leaves them, too: it names the place that its file
 //! had then, or a smaller one, and what the file has now seems to be nobody's. No checksum tells that. What tells it is that
-//! the file misses something, or could have had them if it had grown, or that the log is known to have lost headers. Then
+//! the file misses something, or could have had them if it had grown, or that the volume is known to be
+//! damaged, as one is whose log has lost headers. Then
 //! they are kept until a repair has made files of them.
 
 use ftl::Lba;
@@ -49,5 +50,11 @@ pub(crate) fn are_missed(
     let misses = |(range, size): (Range, u64)| {
         size > 0 && !is_mapped(range) || free.room_behind(range).any(is_mapped)
     };
-    files.any(misses)
+    is_suspect(store) || files.any(misses)
+}
+
+/// Whether the volume is known to be damaged: then some of it may be of the past.
+fn is_suspect(store: &impl BlockStore) -> bool {
+    let host = store.snapshot_host();
+    host.is_some_and(|host| host.engine().is_suspect())
 }

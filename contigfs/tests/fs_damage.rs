@@ -8,7 +8,7 @@ use contigfs::{
     BlockStore, ByteAddr, Care, Fs, FsError, InodeNo, MemStore, NewNode, Problem, StoreError,
     WriteOptions, XattrMode, check, repair,
 };
-use ftl::{AtomicBatch, Lba, LbaRange, Space};
+use ftl::{AtomicBatch, Ftl, Lba, LbaRange, MemDevice, OpenOptions, Space, Volume};
 use support::records::{TABLES, craft_record, zero_record};
 use support::{content, fresh, name, names};
 
@@ -472,4 +472,38 @@ fn what_who_claims_another_ones_place_has_left_is_kept() {
     let found = all.iter().map(|&(_, ino)| content(&fs, ino).unwrap());
     let found: Vec<_> = found.collect();
     assert!(matches!(&found[..], [one] if one.starts_with(b"f1")));
+}
+
+/// I9: on a volume whose log has lost headers, anything may be of the past. What belongs to nobody is kept then, until a repair
+/// has made a file of it; on one of which nothing is known it goes.
+#[test]
+fn a_suspect_volume_keeps_what_is_nobodys() {
+    let mut device = MemDevice::new(16 << 20).unwrap();
+    Ftl::format(&mut device, &ftl::FormatOptions::default()).unwrap();
+    let (volume, _) = Volume::open(device, OpenOptions::default()).unwrap();
+    let volume = Arc::new(volume);
+    Fs::format(&*volume, &contigfs::FormatOptions::default()).unwrap();
+    let nobodys = LbaRange::new(Lba(1 << 45), 1);
+    let at = ByteAddr::new(nobodys.start, 0);
+    BlockStore::write(&*volume, at, b"nobody's").unwrap();
+    volume.ftl().set_suspect(true);
+    let fs = Fs::mount(Arc::clone(&volume)).unwrap();
+    assert!(fs.is_damaged());
+    assert!(volume.next_mapped(nobodys).is_some());
+    drop(fs);
+    let repaired = repair(&*volume, Care::Full).unwrap();
+    assert!(matches!(
+        repaired.repaired[..],
+        [Problem::Strays { .. }, Problem::Unreachable { .. }]
+    ));
+    assert!(repaired.after.is_clean());
+    let another = LbaRange::new(Lba(1 << 46), 1);
+    let at = ByteAddr::new(another.start, 0);
+    BlockStore::write(&*volume, at, b"nobody's").unwrap();
+    volume.ftl().set_suspect(false);
+    let fs = Fs::mount(Arc::clone(&volume)).unwrap();
+    assert!(volume.next_mapped(nobodys).is_some());
+    assert!(volume.next_mapped(another).is_none());
+    let dir = fs.lookup(ROOT, name("lost+found")).unwrap().ino;
+    assert_eq!(names(&fs, dir).unwrap().len(), 1);
 }
