@@ -100,6 +100,16 @@ impl Buddy {
         })
     }
 
+    /// What a range would get if it grew at its place as far as it can, piece by piece.
+    pub(crate) fn room_behind(&self, range: Range) -> impl Iterator<Item = Range> + '_ {
+        let grows = move |half: &Range| {
+            let start = range.start.0;
+            let free = &self.free[usize::from(half.order.0)];
+            start.is_multiple_of(2 * half.order.grains()) && free.contains(&half.start.0)
+        };
+        Self::halves(range, Order::FILE_MAX).take_while(grows)
+    }
+
     /// Gives the end of a range back, so that one of this order is left.
     pub(crate) fn cut(&mut self, range: Range, order: Order) -> Range {
         let left = Range {

@@ -6,6 +6,7 @@
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 
+use ftl::snapshot::{SnapshotError, Snapshots};
 use ftl::{GRAIN_BYTES, Lba, LbaRange};
 
 use crate::acl::Acl;
@@ -13,12 +14,13 @@ use crate::error::{Corruption, FsError};
 use crate::format::{
     COLD_BYTES, COLD_PER_GRAIN, COLD_RANGE, Features, HOT_BYTES, HOT_PER_GRAIN, HOT_RANGE,
     HotRecord, INODES_MAX, InodeRecord, METADATA_ORDER, PROJECT_RANGE, ROOT_COPY_LBA, ROOT_LBA,
-    RootRecord, TableRecord, XATTR_HEADS, XATTR_SPACE, parse_grain, parse_xattrs, xattr_grain,
-    xattr_grains, xattr_head, xattr_owner, xattr_rest,
+    Range, RootRecord, TableRecord, XATTR_HEADS, XATTR_SPACE, parse_grain, parse_xattrs,
+    xattr_grain, xattr_grains, xattr_head, xattr_owner, xattr_rest,
 };
 use crate::fs::read_projects;
 use crate::inode::{FileKind, InodeNo};
 use crate::store::{BlockStore, ByteAddr, StoreError};
+use crate::strays;
 use crate::volume_check::Stage;
 use crate::xattr::{XattrName, XattrSet};
 
@@ -39,7 +41,7 @@ pub struct CheckReport {
     pub orphans: u64,
     /// Files on their way to another range, to be carried on by the next mount. They are no problem.
     pub relocating: u64,
-    /// Mapped grains outside all ranges, to be freed by the next mount. They are no problem.
+    /// Mapped grains outside all ranges, to be freed by the next mount. They are no problem but as [`Problem::Strays`].
     pub ownerless_grains: u64,
 }
 
@@ -78,6 +80,13 @@ pub enum Problem {
         ino: InodeNo,
         /// The other one.
         other: InodeNo,
+    },
+    /// Grains outside of all ranges, which a file may miss: a record of the past does not name them.
+    Strays {
+        /// The first.
+        lba: Lba,
+        /// How many.
+        grains: u64,
     },
     /// A directory can not be read to its end.
     Directory {
@@ -164,6 +173,12 @@ pub enum Problem {
         /// Why.
         error: FsError,
     },
+    /// What says which snapshots there are, or what was nothing at one, can not be read. Mounting the volume, and repairing
+    /// it, gives up those that it is about.
+    Snapshots {
+        /// Why, if it is not damaged.
+        error: Option<SnapshotError>,
+    },
     /// A grain of data can not be read.
     Data {
         /// The inode.
@@ -171,6 +186,23 @@ pub enum Problem {
         /// Why.
         error: StoreError,
     },
+}
+
+impl Problem {
+    /// The device gives an error instead of metadata, which may be whole.
+    pub fn is_unreadable(&self) -> bool {
+        match *self {
+            Self::Root { error, .. }
+            | Self::Record { error, .. }
+            | Self::Directory { error, .. }
+            | Self::Xattrs { error, .. }
+            | Self::Limits { error, .. } => {
+                matches!(error, FsError::Store(StoreError::Unreadable { .. }))
+            }
+            Self::Snapshots { error } => error.is_some(),
+            _ => false,
+        }
+    }
 }
 
 impl fmt::Display for Problem {
@@ -190,6 +222,10 @@ impl fmt::Display for Problem {
             Self::Overlap { ino, other } => {
                 write!(f, "inode {ino}: its range overlaps that of inode {other}")
             }
+            Self::Strays { lba, grains } => write!(
+                f,
+                "{lba}: {grains} grains belong to no file, but one may miss them"
+            ),
             Self::Directory { ino, error } => write!(f, "directory {ino}: {error}"),
             Self::NameTwice { dir, ino } => {
                 write!(
@@ -242,6 +278,10 @@ impl fmt::Display for Problem {
             Self::Limits { slot, error } => {
                 write!(f, "limits of a project, record {slot}: {error}")
             }
+            Self::Snapshots { error: None } => {
+                f.write_str("snapshots: damaged; those that it is about are lost")
+            }
+            Self::Snapshots { error: Some(error) } => write!(f, "snapshots: {error}"),
             Self::Data { ino, error } => write!(f, "inode {ino}: data: {error}"),
         }
     }
@@ -350,6 +390,9 @@ impl<'a, S: BlockStore> Checker<'a, S> {
     }
 
     fn run(&mut self, data: bool) {
+        if let Some(problem) = check_snapshots(self.store) {
+            self.problem(problem);
+        }
         if !self.check_roots() {
             return;
         }
@@ -361,6 +404,7 @@ impl<'a, S: BlockStore> Checker<'a, S> {
         }
         self.check_projects();
         self.check_ranges();
+        self.check_strays();
         self.walk_directories();
         self.check_links();
         if data {
@@ -604,7 +648,7 @@ impl<'a, S: BlockStore> Checker<'a, S> {
             .chain(
                 self.unreadable
                     .iter()
-                    .filter_map(|&ino| Some((self.hot_range(ino)?, ino))),
+                    .filter_map(|&ino| Some((self.hot_range(ino)?.lbas(), ino))),
             )
             .collect();
         if self.features.contains(Features::XATTRS) {
@@ -630,13 +674,38 @@ impl<'a, S: BlockStore> Checker<'a, S> {
             .mapped_count(LbaRange::new(end, Lba::END.0 - end.0));
     }
 
+    /// A mount may trim what nobody owns.
+    fn check_strays(&mut self) {
+        if self.report.ownerless_grains == 0 {
+            return;
+        }
+        let claims = |record: &InodeRecord| {
+            let target = record.relocation.map(|on_its_way| on_its_way.to);
+            record.range.into_iter().chain(target)
+        };
+        let unreadable = self.unreadable.iter();
+        let unreadable = unreadable.filter_map(|&ino| self.hot_range(ino));
+        let claimed = self.inodes.values().flat_map(claims).chain(unreadable);
+        let free = strays::free_space(claimed);
+        let Some((lba, grains)) = strays::strays(self.store, &free) else {
+            return;
+        };
+        let settled = self.inodes.values();
+        let settled = settled.filter(|record| record.relocation.is_none() && !record.orphan);
+        let files = settled.filter_map(|record| Some((record.range?, record.size)));
+        let is_overlap = |problem: &Problem| matches!(problem, Problem::Overlap { .. });
+        let problems = &self.report.problems;
+        if problems.iter().any(is_overlap) || strays::are_missed(self.store, &free, files) {
+            self.problem(Problem::Strays { lba, grains });
+        }
+    }
+
     /// Range of an inode whose cold record alone is damaged.
-    fn hot_range(&self, ino: InodeNo) -> Option<LbaRange> {
+    fn hot_range(&self, ino: InodeNo) -> Option<Range> {
         let mut hot = [0; HOT_BYTES];
         let at = ByteAddr::new(HOT_RANGE.start, ino.0 * HOT_BYTES as u64);
         self.store.read(at, &mut hot).ok()?;
-        let range = HotRecord::parse(ino, &hot).ok()??.range?;
-        Some(range.lbas())
+        HotRecord::parse(ino, &hot).ok()??.range
     }
 
     fn walk_directories(&mut self) {
@@ -826,6 +895,15 @@ impl<'a, S: BlockStore> Checker<'a, S> {
                 }
             }
         }
+    }
+}
+
+/// What is wrong with snapshots.
+pub(crate) fn check_snapshots(store: &impl BlockStore) -> Option<Problem> {
+    match Snapshots::are_damaged(store.snapshot_host()?) {
+        Ok(false) => None,
+        Ok(true) => Some(Problem::Snapshots { error: None }),
+        Err(error) => Some(Problem::Snapshots { error: Some(error) }),
     }
 }
 

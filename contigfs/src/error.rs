@@ -165,6 +165,7 @@ impl FsError {
             Self::Corrupt(_)
             | Self::Store(
                 StoreError::Damaged { .. }
+                | StoreError::Unreadable { .. }
                 | StoreError::Failed
                 | StoreError::BatchTooLarge
                 | StoreError::ManyAlong,
@@ -192,6 +193,7 @@ impl From<SnapshotError> for FsError {
             SnapshotError::BadName => Self::Invalid,
             SnapshotError::NoSpace => Self::NoSpace,
             SnapshotError::Damaged { lba } => Self::Store(StoreError::Damaged { lba }),
+            SnapshotError::Unreadable { lba } => Self::Store(StoreError::Unreadable { lba }),
             SnapshotError::Failed => Self::Store(StoreError::Failed),
         }
     }

@@ -40,6 +40,7 @@ mod repair;
 mod room;
 mod snapshot;
 mod store;
+mod strays;
 mod table;
 mod time;
 mod volume_check;

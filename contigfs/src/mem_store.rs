@@ -42,6 +42,8 @@ struct State {
     limits: BTreeMap<AccountId, u64>,
     /// What can not be read.
     damaged: BTreeSet<u64>,
+    /// Instead of what the device gives errors.
+    unreadable: BTreeSet<u64>,
 }
 
 /// The content before a batch.
@@ -64,6 +66,7 @@ impl MemStore {
             owners: Vec::new(),
             limits: BTreeMap::new(),
             damaged: BTreeSet::new(),
+            unreadable: BTreeSet::new(),
         })
     }
 
@@ -131,6 +134,15 @@ impl MemStore {
     /// Reads of a grain fail from now on.
     pub fn damage(&self, lba: Lba) {
         self.lock().damaged.insert(lba.0);
+    }
+
+    /// Whether the device gives an error instead of a grain from now on.
+    pub fn set_unreadable(&self, lba: Lba, is_unreadable: bool) {
+        let mut state = self.lock();
+        match is_unreadable {
+            true => state.unreadable.insert(lba.0),
+            false => state.unreadable.remove(&lba.0),
+        };
     }
 
     /// All mapped grains, ascending.
@@ -377,6 +389,9 @@ impl BlockStore for MemStore {
         for (lba, offset, part) in pieces(at, buf.len()) {
             if state.damaged.contains(&lba) {
                 return Err(StoreError::Damaged { lba: Lba(lba) });
+            }
+            if state.unreadable.contains(&lba) {
+                return Err(StoreError::Unreadable { lba: Lba(lba) });
             }
             let n = part.len();
             match state.grains.get(&lba) {

@@ -49,6 +49,7 @@ fn store_error(error: SnapshotError) -> StoreError {
     match error {
         SnapshotError::NoSpace => StoreError::NoSpace,
         SnapshotError::Damaged { lba } => StoreError::Damaged { lba },
+        SnapshotError::Unreadable { lba } => StoreError::Unreadable { lba },
         _ => StoreError::Failed,
     }
 }

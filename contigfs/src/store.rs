@@ -54,6 +54,13 @@ pub enum StoreError {
         /// The grain.
         lba: Lba,
     },
+    /// The device gives an error instead of this grain. What it holds may be whole: the next try may read it, or a copy of the
+    /// device.
+    #[error("{lba} can not be read: error of the device")]
+    Unreadable {
+        /// The grain.
+        lba: Lba,
+    },
     /// The volume failed and refuses further writes (or reads, if the device is gone).
     #[error("the volume has failed")]
     Failed,

@@ -13,7 +13,8 @@ impl From<VolumeError> for StoreError {
         match error {
             VolumeError::NoSpace => Self::NoSpace,
             VolumeError::Quota => Self::Quota,
-            VolumeError::Damaged { lba } | VolumeError::Media { lba, .. } => Self::Damaged { lba },
+            VolumeError::Damaged { lba } => Self::Damaged { lba },
+            VolumeError::Media { lba, .. } => Self::Unreadable { lba },
             VolumeError::BatchTooLarge => Self::BatchTooLarge,
             VolumeError::ManyAlong => Self::ManyAlong,
             VolumeError::Failed(_)

@@ -8,9 +8,9 @@ use contigfs::{
     BlockStore, ByteAddr, Care, Fs, FsError, InodeNo, MemStore, NewNode, Problem, StoreError,
     WriteOptions, XattrMode, check, repair,
 };
-use ftl::{AtomicBatch, Lba, LbaRange, Space};
+use ftl::{AtomicBatch, Ftl, Lba, LbaRange, MemDevice, OpenOptions, Space, Volume};
 use support::records::{TABLES, craft_record, zero_record};
-use support::{content, fresh, name};
+use support::{content, fresh, name, names};
 
 const ROOT: InodeNo = InodeNo::ROOT;
 const EIO: i32 = 5;
@@ -381,4 +381,129 @@ fn a_root_record_of_the_past_takes_no_attributes() {
         assert!(!fs.is_damaged());
         assert_eq!(fs.xattr(ino, name("user.a")).unwrap(), value);
     }
+}
+
+/// I9: a hot record of the past names the place that a file had, or only the front half of what it has; what lies at the
+/// true place looks like nobody's. A mount trims nothing then, and a repair finds it.
+#[test]
+fn what_a_record_of_the_past_does_not_name_is_kept() {
+    const FREE_PLACE: u64 = 1 << 45;
+    for grown_in_place in [false, true] {
+        let store = with_files(4, true);
+        let fs = mount(&store);
+        let ino = fs.lookup(ROOT, name("f3")).unwrap().ino;
+        fs.write(ino, 4096, b"second", WriteOptions::default())
+            .unwrap();
+        fs.sync_all().unwrap();
+        drop(fs);
+        craft_record(&store, ino, |record| match grown_in_place {
+            true => {
+                record[8..16].copy_from_slice(&4096u64.to_le_bytes());
+                record[26] = 0;
+            }
+            false => record[..8].copy_from_slice(&FREE_PLACE.to_le_bytes()),
+        });
+        let mapped = store.mapped();
+        let found = check(&store).problems;
+        assert!(
+            matches!(found[..], [Problem::Strays { .. }]),
+            "{found:?}, in place: {grown_in_place}"
+        );
+        let fs = mount(&store);
+        assert!(fs.is_damaged());
+        assert_eq!(store.mapped(), mapped);
+        make_some(&fs, 0..6);
+        drop(fs);
+        let careful = repair(&store, Care::Safe).unwrap();
+        assert_eq!(careful.after.problems.len(), 1);
+        let repaired = repair(&store, Care::Full).unwrap();
+        assert!(repaired.after.is_clean(), "{:?}", repaired.after.problems);
+        let fs = mount(&store);
+        assert!(!fs.is_damaged());
+        let dir = fs.lookup(ROOT, name("lost+found")).unwrap().ino;
+        let all = names(&fs, dir).unwrap();
+        let [(_, found)] = all[..] else {
+            panic!("{all:?}");
+        };
+        let found = content(&fs, found).unwrap();
+        let has = |bytes: &[u8]| found.windows(bytes.len()).any(|part| part == bytes);
+        assert!(has(b"second") && (grown_in_place || has(b"f3")));
+    }
+}
+
+/// The same of a directory: its entries say whose they are, so it gets its place back.
+#[test]
+fn a_directory_is_found_that_a_record_of_the_past_does_not_name() {
+    let (store, fs) = fresh(1000);
+    let dir = fs.create(ROOT, name("d"), &NewNode::directory()).unwrap();
+    let ino = fs.create(dir.ino, name("x"), &NewNode::file()).unwrap().ino;
+    fs.sync_all().unwrap();
+    drop(fs);
+    craft_record(&store, dir.ino, |record| {
+        record[..8].copy_from_slice(&(1u64 << 45).to_le_bytes());
+    });
+    let mapped = store.mapped();
+    drop(mount(&store));
+    assert_eq!(store.mapped(), mapped);
+    let repaired = repair(&store, Care::Full).unwrap();
+    assert!(repaired.after.is_clean(), "{:?}", repaired.after.problems);
+    let fs = mount(&store);
+    assert_eq!(fs.lookup_path("/d/x").unwrap(), ino);
+    assert!(fs.lookup_path("/lost+found").is_err());
+}
+
+/// Of two that claim one place, the one with the record of the past has its data elsewhere. A repair finds them before it
+/// gives that one another place.
+#[test]
+fn what_who_claims_another_ones_place_has_left_is_kept() {
+    let store = with_files(4, true);
+    let fs = mount(&store);
+    let [past, owner] = ["f1", "f2"].map(|n| fs.lookup(ROOT, name(n)).unwrap().ino);
+    let place = fs.file_extent(owner).unwrap().range.start;
+    drop(fs);
+    craft_record(&store, past, |record| {
+        record[..8].copy_from_slice(&place.0.to_le_bytes());
+    });
+    let repaired = repair(&store, Care::Full).unwrap();
+    assert!(repaired.after.is_clean(), "{:?}", repaired.after.problems);
+    let fs = mount(&store);
+    let dir = fs.lookup(ROOT, name("lost+found")).unwrap().ino;
+    let all = names(&fs, dir).unwrap();
+    let found = all.iter().map(|&(_, ino)| content(&fs, ino).unwrap());
+    let found: Vec<_> = found.collect();
+    assert!(matches!(&found[..], [one] if one.starts_with(b"f1")));
+}
+
+/// I9: on a volume whose log has lost headers, anything may be of the past. What belongs to nobody is kept then, until a repair
+/// has made a file of it; on one of which nothing is known it goes.
+#[test]
+fn a_suspect_volume_keeps_what_is_nobodys() {
+    let mut device = MemDevice::new(16 << 20).unwrap();
+    Ftl::format(&mut device, &ftl::FormatOptions::default()).unwrap();
+    let (volume, _) = Volume::open(device, OpenOptions::default()).unwrap();
+    let volume = Arc::new(volume);
+    Fs::format(&*volume, &contigfs::FormatOptions::default()).unwrap();
+    let nobodys = LbaRange::new(Lba(1 << 45), 1);
+    let at = ByteAddr::new(nobodys.start, 0);
+    BlockStore::write(&*volume, at, b"nobody's").unwrap();
+    volume.ftl().set_suspect(true);
+    let fs = Fs::mount(Arc::clone(&volume)).unwrap();
+    assert!(fs.is_damaged());
+    assert!(volume.next_mapped(nobodys).is_some());
+    drop(fs);
+    let repaired = repair(&*volume, Care::Full).unwrap();
+    assert!(matches!(
+        repaired.repaired[..],
+        [Problem::Strays { .. }, Problem::Unreachable { .. }]
+    ));
+    assert!(repaired.after.is_clean());
+    let another = LbaRange::new(Lba(1 << 46), 1);
+    let at = ByteAddr::new(another.start, 0);
+    BlockStore::write(&*volume, at, b"nobody's").unwrap();
+    volume.ftl().set_suspect(false);
+    let fs = Fs::mount(Arc::clone(&volume)).unwrap();
+    assert!(volume.next_mapped(nobodys).is_some());
+    assert!(volume.next_mapped(another).is_none());
+    let dir = fs.lookup(ROOT, name("lost+found")).unwrap().ino;
+    assert_eq!(names(&fs, dir).unwrap().len(), 1);
 }

@@ -121,8 +121,15 @@ fn allocate(path: &Path) {
     answer(unsafe { libc::fallocate(file.as_raw_fd(), 0, 0, 10_000) }).unwrap();
 }
 
-/// Any change of content by somebody without privileges takes setuid, and setgid where the group may execute; root
-/// takes nothing. A change of owner takes both, whoever makes it, but not from directories.
+fn punch(path: &Path) {
+    let file = OpenOptions::new().write(true).open(path).unwrap();
+    let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+    // SAFETY: no memory is involved.
+    answer(unsafe { libc::fallocate(file.as_raw_fd(), mode, 0, 4096) }).unwrap();
+}
+
+/// Any change of content by somebody without privileges takes setuid, and setgid where the group may execute, or who is not
+/// in it makes the change; root takes nothing. A change of owner takes both, whoever makes it, but not from directories.
 #[test]
 fn setuid_and_setgid_end_with_a_change() {
     let Some(mut mount) = Mount::new_as_root(GRAINS) else {
@@ -130,22 +137,28 @@ fn setuid_and_setgid_end_with_a_change() {
     };
     let path = mount.path().join("program");
     type Change = fn(&Path);
-    let changes: [(&str, Change); 4] = [
+    let changes: [(&str, Change); 5] = [
         ("write", write),
         ("truncate", truncate),
         ("open with O_TRUNC", open_truncating),
         ("fallocate", allocate),
+        ("punch", punch),
     ];
     for (what, change) in changes {
-        let after = |uid, before| {
+        let after_by = |uid, groups: &[u32], before| {
             fs::write(&path, "program").unwrap();
+            chown(&path, None, Some(GROUP)).unwrap();
             chmod(&path, before);
-            as_user(uid, uid, &[], || change(&path));
+            as_user(uid, uid, groups, || change(&path));
             mode(&path)
         };
+        let after = |uid, before| after_by(uid, &[], before);
         assert_eq!(after(SOMEBODY, 0o6777), 0o777, "{what}");
         assert_eq!(after(SOMEBODY, 0o4666), 0o666, "{what}");
+        assert_eq!(after(SOMEBODY, 0o6666), 0o666, "{what}");
+        assert_eq!(after_by(SOMEBODY, &[ELSE, GROUP], 0o6666), 0o2666, "{what}");
         assert_eq!(after(0, 0o6777), 0o6777, "{what} by root");
+        assert_eq!(after(0, 0o6666), 0o6666, "{what} by root");
     }
     let after_chown = |path: &Path, before| {
         chmod(path, before);

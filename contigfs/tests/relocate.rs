@@ -407,10 +407,10 @@ impl BlockStore for Full {
     }
 }
 
-/// There is no space for the rest of a relocation: the file is where it was and as it was, now and after a power cut, and so is
-/// one that a mount finds half way (I9). Grains lie closely where one batch ends and the next would begin.
+/// There is no space for the rest of a relocation, or damage keeps it from being moved: the file is where it was and as it was,
+/// now and after a power cut, and so is one that a mount finds half way (I7, I9). Grains lie closely where one batch ends and the next would begin.
 #[test]
-fn without_space_a_file_goes_back() {
+fn a_file_that_can_not_arrive_goes_back() {
     let source = scattered();
     let fs = Fs::mount_with(Arc::clone(&source), &tight()).unwrap();
     let ino = fs.lookup_path("/f").unwrap();
@@ -449,12 +449,14 @@ fn without_space_a_file_goes_back() {
         let fs = Fs::mount_with(Arc::clone(&whole), &tight()).unwrap();
         change(&fs, ino).unwrap();
         let after = picture(&fs, ino);
-        for batches in 1..3 {
-            let store = full(source.duplicate(), batches, StoreError::NoSpace);
+        let damaged = StoreError::Damaged { lba: range.start };
+        let refusals = [StoreError::NoSpace, damaged];
+        for (batches, refusal) in (1..3).flat_map(|n| refusals.map(|refusal| (n, refusal))) {
+            let store = full(source.duplicate(), batches, refusal);
             let fs = Fs::mount_with(Arc::clone(&store), &tight()).unwrap();
-            assert_eq!(change(&fs, ino), Err(FsError::NoSpace));
+            assert_eq!(change(&fs, ino), Err(refusal.into()));
             is_back(&store, &fs);
-            // There is space again.
+            // There is space again, or no damage.
             store.batches.store(u64::MAX, Relaxed);
             change(&fs, ino).unwrap();
             assert!(picture(&fs, ino) == after);
@@ -464,7 +466,7 @@ fn without_space_a_file_goes_back() {
             let fs = Fs::mount_with(Arc::clone(&store), &tight()).unwrap();
             assert!(change(&fs, ino).is_err());
             let cut = || store.store.after_power_cut(|_| 0);
-            let refusing = full(cut(), 0, StoreError::NoSpace);
+            let refusing = full(cut(), 0, refusal);
             let fs = Fs::mount_with(Arc::clone(&refusing), &tight()).unwrap();
             is_back(&refusing, &fs);
             fs.unlink(ROOT, name("f")).unwrap();

@@ -150,6 +150,21 @@ fn names_that_lead_nowhere_go() {
     assert!(mount(&store).lookup_path("/gone").is_err());
 }
 
+/// Somebody has made a file of the name `lost+found`: it stays, and what has no name is found beside it.
+#[test]
+fn a_file_called_lost_and_found_is_not_in_the_way() {
+    let (store, fs) = prepare();
+    file(&fs, ROOT, "lost+found");
+    let before = store.duplicate();
+    let lost = file(&fs, ROOT, "lost");
+    drop(fs);
+    put_back(&store, &before, ROOT_DIR);
+    cured(&store, Care::Safe);
+    let fs = mount(&store);
+    assert_eq!(content(&fs, "/lost+found"), "lost+found");
+    assert_eq!(content(&fs, &format!("/lost+found.1/#{lost}")), "lost");
+}
+
 /// Files and whole trees without a name are found in lost+found, with everything in them.
 #[test]
 fn the_nameless_get_a_name() {
@@ -504,7 +519,6 @@ fn overlaps_are_parted() {
     }
     let careful = twice(&store, Care::Safe);
     assert!(careful.repaired.is_empty() && !careful.after.is_clean());
-    let mapped = store.mapped().len();
     cured(&store, Care::Full);
     assert_ne!(a, b);
     let fs = mount(&store);
@@ -515,8 +529,12 @@ fn overlaps_are_parted() {
     let mut start = [9; 5];
     fs.read(a, 0, &mut start).unwrap();
     assert_eq!(&start, b"two\0\0", "what lies there now");
-    // What was left of its own by the move away from there is nobody's, and goes at the mount.
-    assert!(store.mapped().len() <= mapped + 1);
+    // What it had where it went has become a file.
+    let found = fs.lookup_path("/lost+found").unwrap();
+    let [(_, found)] = names(&fs, found).unwrap()[..] else {
+        panic!("more than one");
+    };
+    assert_eq!(support::content(&fs, found).unwrap(), [1; 2 * GRAIN]);
     // From now on each has its own.
     fs.write(a, 0, b"one", WriteOptions::default()).unwrap();
     assert_eq!(content(&fs, "/two"), "two");
@@ -866,4 +884,46 @@ fn open(device: ftl::MemDevice) -> ftl::Volume<ftl::MemDevice> {
         ..ftl::OpenOptions::default()
     };
     ftl::Volume::open(device, options).unwrap().0
+}
+
+/// What the device gives an error for may be whole: as long as it does, nothing is given up, whatever else is wrong. When it
+/// can be read again everything is there.
+#[test]
+fn errors_of_the_device_give_nothing_up() {
+    let (store, fs) = prepare();
+    let dir = fs.lookup_path("/d").unwrap();
+    let a = fs.lookup_path("/d/a").unwrap();
+    fs.set_xattr(a, name("user.a"), b"value", XattrMode::Set)
+        .unwrap();
+    let entries = fs.file_extent(dir).map_or(ROOT_DIR, |e| e.range.start);
+    let before = store.duplicate();
+    fs.link(a, ROOT, name("second")).unwrap();
+    drop(fs);
+    // A link count that is wrong.
+    put_back(&store, &before, COLD);
+    let head = XATTRS.offset(a.0);
+    for lba in [HOT, COLD, ROOT_DIR, entries, head] {
+        store.set_unreadable(lba, true);
+        let image_before = image(&readable(&store, lba));
+        let report = repair(&store, Care::Full).unwrap();
+        assert_eq!(report.repaired, [], "{lba}");
+        assert!(report.after.problems.iter().any(Problem::is_unreadable));
+        store.set_unreadable(lba, false);
+        assert!(
+            image(&store) == image_before,
+            "{lba}: something was written"
+        );
+    }
+    cured(&store, Care::Full);
+    let fs = mount(&store);
+    assert_eq!(content(&fs, "/d/a"), "a");
+    assert_eq!(fs.xattr(a, name("user.a")).unwrap(), b"value");
+    assert_eq!(fs.attr(a).unwrap().nlink, 2);
+}
+
+/// The same store, in which the grain can be read.
+fn readable(store: &MemStore, lba: Lba) -> MemStore {
+    let whole = store.duplicate();
+    whole.set_unreadable(lba, false);
+    whole
 }

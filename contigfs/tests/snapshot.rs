@@ -10,9 +10,11 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use contigfs::fuse::{MountOptions, mount};
 use contigfs::{
     BlockStore, ByteAddr, FallocMode, FileKind, FormatOptions, Fs, FsError, FsOptions, InodeNo,
-    NewNode, RenameMode, SetAttr, StoreError, SyncScope, WriteOptions, check_with_data,
+    NewNode, Problem, RenameMode, SetAttr, StoreError, SyncScope, WriteOptions, check_with_data,
     open_snapshot,
 };
+use ftl::device::MediaError;
+use ftl::device::sim::{Effect, Fault, OpKind, SimDevice};
 use ftl::snapshot::{Host, SnapshotChange, SnapshotError};
 use ftl::{AtomicBatch, Device, Ftl, Lba, LbaRange, MemDevice, OpenOptions, Space, Volume};
 use support::mounted::skip;
@@ -345,9 +347,15 @@ fn without_their_table() {
     for repairs in [false, true] {
         let copy = MemDevice::from_image(device.image()).unwrap();
         let volume = Arc::new(open(copy));
+        // Which nobody would hear of otherwise.
+        let lost = [Problem::Snapshots { error: None }];
+        assert_eq!(contigfs::check(&*volume).problems, lost);
         if repairs {
-            let report = contigfs::repair(&*volume, contigfs::Care::Full).unwrap();
+            let report = contigfs::repair(&*volume, contigfs::Care::Safe).unwrap();
             assert!(report.after.is_clean(), "{report:?}");
+            assert_eq!(report.repaired, lost);
+            let again = contigfs::repair(&*volume, contigfs::Care::Full).unwrap();
+            assert_eq!(again.repaired, []);
         }
         let fs = Arc::new(Fs::mount(Arc::clone(&volume)).unwrap());
         assert_eq!(fs.snapshots(), []);
@@ -704,4 +712,37 @@ fn what_is_shared_in_pieces_can_be_freed() {
         let left = volume.space().mapped;
         assert!(left < 30, "{end}: {left}");
     }
+}
+
+/// A device that gives errors instead of what says which snapshots there are: a repair leaves all as it is, as what is there
+/// may be whole.
+#[test]
+fn whose_table_the_device_does_not_give() {
+    let volume = Arc::new(open(formatted(16 << 20)));
+    let fs = Arc::new(Fs::mount(Arc::clone(&volume)).unwrap());
+    fs.make_snapshot(b"kept").unwrap();
+    drop(fs);
+    volume.shutdown().unwrap();
+    let device = Arc::into_inner(volume).unwrap().into_device();
+    let mut device = SimDevice::from_image(device.image().to_vec(), 1);
+    let report = ftl::check(&mut device).unwrap();
+    let Some(ftl::Checked::Data { pba, .. }) = report.map.get(&Lba(63 << 52)) else {
+        panic!("there is no table");
+    };
+    let at = pba.0 * ftl::GRAIN_BYTES as u64;
+    let range = at..at + ftl::GRAIN_BYTES as u64;
+    device.inject(Fault {
+        range: Some(range),
+        ..Fault::every(OpKind::Read, Effect::Fail(MediaError::Io))
+    });
+    let volume = open(device);
+    let report = contigfs::repair(&volume, contigfs::Care::Full).unwrap();
+    assert_eq!(report.repaired, []);
+    assert!(matches!(
+        report.after.problems[..],
+        [Problem::Snapshots { error: Some(_) }]
+    ));
+    volume.with_device(SimDevice::clear_faults);
+    let fs = Fs::mount(Arc::new(volume)).unwrap();
+    assert!(fs.find_snapshot(b"kept").is_some());
 }

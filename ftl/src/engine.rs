@@ -827,6 +827,12 @@ impl Ftl {
         });
     }
 
+    /// Whether something is wrong with what the volume holds: as [noted](Self::set_suspect), or because headers of the log are
+    /// lost, so that some of it may be as it was before.
+    pub fn is_suspect(&self) -> bool {
+        self.core(Shared::BACKGROUND, |core, _| core.is_suspect())
+    }
+
     /// Counts everything again and compares (I5). For tests.
     ///
     /// # Panics

@@ -7,11 +7,12 @@ mod life;
 mod memory;
 
 use std::ops::Range;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 use ftl::device::MediaError;
 use ftl::device::sim::{Effect, Fault, OpKind, SimDevice};
 use ftl::planted::Bug;
-use ftl::snapshot::{Slot, SnapshotChange, Snapshots};
+use ftl::snapshot::{Host, Slot, SnapshotChange, SnapshotError, Snapshots};
 use ftl::{
     AtomicBatch, Checked, Event, FormatOptions, Ftl, GRAIN_BYTES, Get, Intent, Lba, LbaRange,
     MemDevice, OpenOptions, Port, Token, Volume,
@@ -442,4 +443,81 @@ fn marks_that_can_not_be_added_to() {
     }
     let damaged = volume.ftl().stats().damaged;
     assert_eq!(damaged, 1, "the marks have left memory");
+}
+
+/// A volume on which the second sync fails, and maybe each batch after it.
+struct Unsynced {
+    volume: Volume<MemDevice>,
+    syncs: AtomicU32,
+    takes_changes: bool,
+}
+
+impl Unsynced {
+    fn has_failed(&self) -> bool {
+        self.syncs.load(Relaxed) > 1
+    }
+}
+
+impl Host for Unsynced {
+    fn engine(&self) -> &Ftl {
+        self.volume.ftl()
+    }
+
+    fn read_grains(&self, lbas: &[Lba], into: &mut [&mut [u8]]) -> Result<(), SnapshotError> {
+        self.volume.read_grains(lbas, into)
+    }
+
+    fn commit_images(
+        &self,
+        batch: AtomicBatch,
+        change: Option<SnapshotChange>,
+    ) -> Result<(), SnapshotError> {
+        match self.takes_changes || !self.has_failed() {
+            true => self.volume.commit_images(batch, change),
+            false => Err(SnapshotError::Failed),
+        }
+    }
+
+    fn admit_images(&self) -> Result<(), SnapshotError> {
+        Host::admit_images(&self.volume)
+    }
+
+    fn load_map(&self, range: LbaRange) -> Result<(), SnapshotError> {
+        self.volume.load_map(range)
+    }
+
+    fn sync_all(&self) -> Result<(), SnapshotError> {
+        self.syncs.fetch_add(1, Relaxed);
+        match self.has_failed() {
+            true => Err(SnapshotError::Failed),
+            false => self.volume.sync_all(),
+        }
+    }
+}
+
+/// Whoever makes a snapshot is told what is so, now and when the volume is opened again: an error, and there is none; or it is
+/// there, if a volume that has failed since does not let go of it.
+#[test]
+fn an_error_says_that_there_is_none() {
+    for takes_changes in [true, false] {
+        let mut device = MemDevice::new(16 << 20).expect("memory");
+        Ftl::format(&mut device, &FormatOptions::default()).expect("format");
+        let (volume, _) = Volume::open(device, OpenOptions::default()).expect("open");
+        let host = Unsynced {
+            volume,
+            syncs: AtomicU32::new(0),
+            takes_changes,
+        };
+        let snapshots = Snapshots::open(&host).expect("none");
+        let made = snapshots.make(&host, b"s", 1);
+        assert_eq!(made.is_err(), takes_changes);
+        assert_eq!(snapshots.find(b"s"), made.clone().ok());
+        host.volume.shutdown().expect("shutdown");
+        let device = host.volume.into_device();
+        let (volume, _) = Volume::open(device, OpenOptions::default()).expect("open");
+        let snapshots = Snapshots::open(&volume).expect("as before");
+        assert_eq!(snapshots.find(b"s"), made.ok());
+        while snapshots.sweep(&volume).expect("sweep") {}
+        volume.ftl().self_check();
+    }
 }

@@ -105,7 +105,7 @@ impl<S: BlockStore> Fs<S> {
         let buf = &mut buf[..n];
         match self.store.read(ByteAddr::new(range.start, offset), buf) {
             Ok(()) => Ok(n),
-            Err(StoreError::Damaged { .. }) if !options.all => {
+            Err(StoreError::Damaged { .. } | StoreError::Unreadable { .. }) if !options.all => {
                 self.read_before_damage(range, offset, buf)
             }
             Err(error) => Err(error.into()),

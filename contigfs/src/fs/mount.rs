@@ -26,6 +26,7 @@ use crate::format::{
 use crate::inode::{FileKind, InodeNo};
 use crate::planted::Bug;
 use crate::store::{BlockStore, ByteAddr};
+use crate::strays;
 use crate::table::Table;
 use crate::time::Timestamp;
 
@@ -464,7 +465,11 @@ fn scan(
         table.note(ino);
         bad.insert(ino);
     }
-    let degraded = !bad.is_empty() || !has_root || is_more_than_recorded;
+    let are_missed = || {
+        let files = settled_files(store, grains);
+        has_leftovers && strays::are_missed(store, &buddy, files)
+    };
+    let degraded = !bad.is_empty() || !has_root || is_more_than_recorded || are_missed();
     let nothing_unknown = !degraded || store.next_mapped(XATTR_SPACE.lbas()).is_none();
     let has_xattr_space = reserved_first || nothing_unknown && buddy.reserve(XATTR_SPACE);
     Ok(Scan {
@@ -477,6 +482,24 @@ fn scan(
         orphans,
         relocating,
         projects,
+    })
+}
+
+/// Places and sizes of files that are not on their way to another place, or to be freed.
+fn settled_files(store: &impl BlockStore, grains: u64) -> impl Iterator<Item = (Range, u64)> {
+    hot_grains(store, grains).flat_map(move |number| {
+        let mut bytes = [0; GRAIN_BYTES];
+        let at = ByteAddr::new(HOT_RANGE.start.offset(number), 0);
+        let is_read = store.read(at, &mut bytes).is_ok();
+        let (records, _) = bytes.as_chunks::<HOT_BYTES>();
+        let numbers = (number * HOT_PER_GRAIN..).map(InodeNo);
+        let parse = |(ino, hot)| {
+            let record = HotRecord::parse(ino, hot).ok()??;
+            let settled = !record.relocating && !record.orphan;
+            Some((record.range.filter(|_| settled)?, record.size))
+        };
+        let files = numbers.zip(records).filter(|_| is_read).filter_map(parse);
+        files.collect::<Vec<_>>()
     })
 }
 

@@ -48,6 +48,35 @@ impl<S: BlockStore> Fs<S> {
         Ok(())
     }
 
+    /// Takes setgid from a file that its group can not execute, where it gives nothing: as other Linux file systems do when
+    /// somebody changes the content who has no privileges and is not in that group. `keeps` says of a group whether the caller
+    /// is. True: it is gone.
+    pub fn end_setgid_unless(
+        &self,
+        ino: InodeNo,
+        keeps: impl FnOnce(u32) -> bool,
+    ) -> Result<bool, FsError> {
+        let inode = self.inode(ino)?;
+        let record = inode.state().record;
+        let is_mark = record.perm & (SET_GID | GROUP_EXECUTE) == SET_GID;
+        if inode.kind != FileKind::File || !is_mark || keeps(record.gid) {
+            return Ok(false);
+        }
+        let now = self.now();
+        let _change = lock(&inode.change);
+        let mut txn = Txn::default();
+        txn.edit(&inode, |record| {
+            record.perm &= !SET_GID;
+            record.ctime = now;
+        });
+        if inode.state().dead {
+            txn.apply_to_memory(&inode);
+        } else {
+            self.commit(txn)?;
+        }
+        Ok(true)
+    }
+
     /// Calls `f` with whether a file gives privileges. Until it returns, that stays so; it must not call the file system.
     pub fn with_privileges<R>(
         &self,

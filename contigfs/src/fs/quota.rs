@@ -283,6 +283,7 @@ impl<S: BlockStore> Fs<S> {
 const fn is_damage(error: FsError) -> bool {
     matches!(
         error,
-        FsError::Corrupt(_) | FsError::Store(StoreError::Damaged { .. })
+        FsError::Corrupt(_)
+            | FsError::Store(StoreError::Damaged { .. } | StoreError::Unreadable { .. })
     )
 }

@@ -9,7 +9,7 @@ use super::{Fs, Inode, Txn, lock};
 use crate::error::FsError;
 use crate::format::{Features, InodeRecord, Range, Relocation, Splice};
 use crate::planted::Bug;
-use crate::store::BlockStore;
+use crate::store::{BlockStore, StoreError};
 
 /// Most ranges that one batch remaps.
 const REMAPS_MAX: usize = 24;
@@ -81,7 +81,11 @@ impl<S: BlockStore> Fs<S> {
             number
         };
         let result = self.legs(inode, relocation, change);
-        if result == Err(FsError::NoSpace)
+        // A volume that has failed does not take it back either: the next mount carries on.
+        let is_stuck = result
+            .as_ref()
+            .is_err_and(|error| *error != FsError::Store(StoreError::Failed));
+        if is_stuck
             && inode.state().record.relocation.is_some()
             && let Err(error) = self.go_back(inode, relocation)
         {
@@ -156,8 +160,8 @@ impl<S: BlockStore> Fs<S> {
         Ok(())
     }
 
-    /// Takes a file that can not arrive back to where it was. While there is a snapshot, what is moved has to be kept for it
-    /// first, which takes space; what has been moved is kept, so this takes none.
+    /// Takes a file that can not arrive back to where it was. Part of what says where it lies may be damaged. Or there is a
+    /// snapshot: what is moved has to be kept for it first, which takes space; what has been moved is kept, so this takes none.
     fn go_back(&self, inode: &Arc<Inode>, relocation: Relocation) -> Result<(), FsError> {
         let old = inode.state().record.range.ok_or(FsError::Invalid)?;
         let ways: Vec<Remap> = relocation

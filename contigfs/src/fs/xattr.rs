@@ -332,9 +332,10 @@ impl<S: BlockStore> Fs<S> {
         }
         let xattrs = match self.xattr_set(inode) {
             // What can not be read gives nobody anything, so only a list that has to follow must be there.
-            Err(FsError::Corrupt(_) | FsError::Store(StoreError::Damaged { .. }))
-                if set.perm.is_none() =>
-            {
+            Err(
+                FsError::Corrupt(_)
+                | FsError::Store(StoreError::Damaged { .. } | StoreError::Unreadable { .. }),
+            ) if set.perm.is_none() => {
                 return Ok(());
             }
             found => found?,

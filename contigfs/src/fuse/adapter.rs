@@ -14,14 +14,16 @@ use std::sync::Arc;
 use super::appends::Appends;
 use super::attr::ShownOwner;
 use super::cache::PageCache;
+use super::caller::Caller;
 use super::message::{Malformed, Message};
 use super::passthrough::{Passthrough, can_store_by_mapping};
 use super::reply::Reply;
 use super::session::Serve;
 use super::wire::{
-    OPEN_DIRECT_IO, OPEN_NO_FLUSH, OPEN_PARALLEL_DIRECT_WRITES, OPEN_PASSTHROUGH, OpenOut, feature,
-    opcode,
+    InHeader, OPEN_DIRECT_IO, OPEN_NO_FLUSH, OPEN_PARALLEL_DIRECT_WRITES, OPEN_PASSTHROUGH,
+    OpenOut, feature, opcode,
 };
+use crate::error::FsError;
 use crate::fs::{Fs, NewNode};
 use crate::inode::{FileKind, InodeNo};
 use crate::store::BlockStore;
@@ -87,6 +89,16 @@ impl<S: BlockStore + 'static> Adapter<S> {
             target: target.map(|at| at.to_string()),
             read_only,
         }
+    }
+
+    /// Before whoever sent a request changes a file: setgid that the group of the file can not use, and the caller is not in,
+    /// ends. (What others can use is ended by the kernel's word.) True: it was there.
+    fn end_setgid(&self, header: &InHeader, ino: InodeNo) -> Result<bool, FsError> {
+        if header.uid == 0 {
+            return Ok(false);
+        }
+        let keeps = |gid| header.gid == gid || Caller::of(header.pid).keeps_setgid(gid);
+        self.fs.end_setgid_unless(ino, keeps)
     }
 
     /// What the kernel is told of a file that was opened with `flags`.

@@ -15,7 +15,7 @@ use crate::store::BlockStore;
 
 /// In the root directory.
 const NAME: &str = "lost+found";
-/// Names tried for one file; another one only if somebody has taken the first.
+/// Names tried for it, and for each file in it; another one only if somebody has taken the first.
 const NAMES_MAX: usize = 100;
 
 /// The directory, while files are added.
@@ -55,32 +55,34 @@ impl<S: BlockStore> Surgeon<'_, S> {
         Ok(done)
     }
 
-    /// Finds the directory; `None` when it had to be made.
+    /// Finds the directory; `None` when it had to be made. Who has called something else so keeps it.
     fn lost_found(&self) -> Result<Option<LostFound>, FsError> {
         let load = |ino: InodeNo, record: &InodeRecord| {
             let range = record.range.ok_or(FsError::NotDirectory)?;
             DirIndex::load(self.store, ino, range, record.size)
         };
         let root = load(InodeNo::ROOT, &self.record(InodeNo::ROOT)?)?;
-        let Some(slot) = root.get(NAME.as_bytes()) else {
-            let private = NewNode {
-                mode: 0o700,
-                ..NewNode::directory()
+        for name in numbered(NAME) {
+            let Some(slot) = root.get(name.as_bytes()) else {
+                let private = NewNode {
+                    mode: 0o700,
+                    ..NewNode::directory()
+                };
+                let fs = Fs::mount(self.store)?;
+                fs.create(InodeNo::ROOT, OsStr::new(&name), &private)?;
+                return Ok(None);
             };
-            let fs = Fs::mount(self.store)?;
-            fs.create(InodeNo::ROOT, OsStr::new(NAME), &private)?;
-            return Ok(None);
-        };
-        if slot.kind != FileKind::Directory {
-            return Err(FsError::Exists);
+            if slot.kind == FileKind::Directory {
+                let record = self.record(slot.ino)?;
+                let index = load(slot.ino, &record)?;
+                return Ok(Some(LostFound {
+                    ino: slot.ino,
+                    record,
+                    index,
+                }));
+            }
         }
-        let record = self.record(slot.ino)?;
-        let index = load(slot.ino, &record)?;
-        Ok(Some(LostFound {
-            ino: slot.ino,
-            record,
-            index,
-        }))
+        Err(FsError::Exists)
     }
 
     fn adopt(&self, dir: &mut LostFound, ino: InodeNo) -> Result<(), FsError> {
@@ -88,11 +90,8 @@ impl<S: BlockStore> Surgeon<'_, S> {
             return Err(FsError::Invalid);
         }
         let mut record = self.record(ino)?;
-        let names = (0..NAMES_MAX).map(|n| match n {
-            0 => format!("#{ino}"),
-            n => format!("#{ino}.{n}"),
-        });
-        let mut free = names.filter(|name| dir.index.get(name.as_bytes()).is_none());
+        let number = format!("#{ino}");
+        let mut free = numbered(&number).filter(|name| dir.index.get(name.as_bytes()).is_none());
         let name = free.next().ok_or(FsError::Exists)?;
         let mut plan = DirPlan::default();
         dir.index
@@ -115,4 +114,12 @@ impl<S: BlockStore> Surgeon<'_, S> {
         dir.index.apply(plan);
         Ok(())
     }
+}
+
+/// A name, and what is tried if it is taken.
+fn numbered(name: &str) -> impl Iterator<Item = String> + use<'_> {
+    (0..NAMES_MAX).map(move |n| match n {
+        0 => name.to_owned(),
+        n => format!("{name}.{n}"),
+    })
 }

@@ -10,6 +10,8 @@
 //!   data of which nobody knows whose they are, is for root alone to read.
 //! - Nothing is concluded from what can not be read: as long as a record or a directory is unreadable, nobody is given
 //!   a name or another link count.
+//! - While the device gives errors instead of metadata, which may be whole, there are no repairs but that of a root record,
+//!   of which the other one says all.
 //!
 //! # Failure
 //! A crash leaves the batches that were committed, each of which leaves the volume no worse; the next repair goes on.
@@ -21,13 +23,14 @@ mod overlaps;
 mod places;
 mod projects;
 mod records;
+mod strays;
 mod xattrs;
 
 use std::collections::{HashMap, HashSet};
 
 use ftl::{AtomicBatch, Lba, LbaRange};
 
-use crate::check::{CheckReport, Problem, Survey, survey};
+use crate::check::{CheckReport, Problem, Survey, check_snapshots, survey};
 use crate::error::FsError;
 use crate::format::{COLD_BYTES, HOT_BYTES, InodeRecord};
 use crate::fs::{cold_place, hot_place};
@@ -64,11 +67,19 @@ pub struct RepairReport {
 /// # Errors
 /// Only when the store takes no more changes; what was repaired before stays so.
 pub fn repair<S: BlockStore>(store: &S, care: Care) -> Result<RepairReport, FsError> {
+    let given_up = check_snapshots(store);
+    if given_up.is_some_and(|problem| problem.is_unreadable()) {
+        let after = survey(store).report;
+        return Ok(RepairReport {
+            repaired: Vec::new(),
+            after,
+        });
+    }
     // What is changed may have to be kept for snapshots.
     if let Some(host) = store.snapshot_host() {
         ftl::snapshot::Snapshots::open(host)?;
     }
-    let mut repaired: Vec<Problem> = Vec::new();
+    let mut repaired: Vec<Problem> = given_up.into_iter().collect();
     let mut tried: HashMap<String, u32> = HashMap::new();
     // What could not be ended, and whether something else has been since: then it is worth another try.
     let mut failed: HashSet<String> = HashSet::new();
@@ -177,6 +188,7 @@ impl<S: BlockStore> Surgeon<'_, S> {
             Self::announce,
             Self::records,
             Self::places,
+            Self::strays,
             Self::overlaps,
             Self::directories,
             Self::entries,
@@ -188,7 +200,8 @@ impl<S: BlockStore> Surgeon<'_, S> {
             Self::nameless,
             Self::link_counts,
         ];
-        for step in steps {
+        let is_unreadable = self.all.iter().any(Problem::is_unreadable);
+        for step in &steps[..if is_unreadable { 1 } else { steps.len() }] {
             let done = step(self)?;
             if !done.is_nothing() {
                 return Ok(done);

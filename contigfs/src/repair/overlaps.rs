@@ -11,9 +11,10 @@ use super::{Done, Surgeon, put_record};
 use crate::buddy::{Buddy, Order};
 use crate::check::Problem;
 use crate::error::FsError;
-use crate::format::{GRAIN, InodeRecord, METADATA_ORDER, ROOT_LBA, Range, XATTR_SPACE};
+use crate::format::{GRAIN, InodeRecord, Range};
 use crate::inode::{FileKind, InodeNo};
 use crate::store::{BlockStore, StoreError};
+use crate::strays;
 
 /// Ranges that one batch clones.
 const CLONES_MAX: usize = 16;
@@ -104,23 +105,11 @@ impl<S: BlockStore> Surgeon<'_, S> {
 
     /// What no file claims.
     pub(super) fn free_space(&self) -> Buddy {
-        let metadata = Range {
-            start: ROOT_LBA,
-            order: METADATA_ORDER,
-        };
         let claims = |record: &InodeRecord| {
             let target = record.relocation.map(|on_its_way| on_its_way.to);
             record.range.into_iter().chain(target)
         };
-        let claimed = self.survey.inodes.values().flat_map(claims);
-        let mut all: Vec<Range> = claimed.chain([metadata, XATTR_SPACE]).collect();
-        // The largest first: what lies inside another one is taken with it.
-        all.sort_by_key(|range| (std::cmp::Reverse(range.order), range.start));
-        let mut buddy = Buddy::new();
-        for range in all {
-            buddy.reserve(range);
-        }
-        buddy
+        strays::free_space(self.survey.inodes.values().flat_map(claims))
     }
 
     /// Gives all that is mapped in a range a second name.

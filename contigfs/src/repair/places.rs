@@ -34,16 +34,16 @@ const LOST: u8 = 0xff;
 
 /// Grains outside of all ranges, close together.
 #[derive(Clone, Copy, Debug)]
-struct Find {
+pub(super) struct Find {
     /// The part of a free block that they lie in.
-    block: Range,
+    pub(super) block: Range,
     first: Lba,
     last: Lba,
 }
 
 impl Find {
     /// Grains from the beginning of the block to the last.
-    fn grains(&self) -> u64 {
+    pub(super) fn grains(&self) -> u64 {
         self.last.0 - self.block.start.0 + 1
     }
 }
@@ -148,7 +148,7 @@ impl<S: BlockStore> Surgeon<'_, S> {
     }
 
     /// What lies outside of all ranges.
-    fn finds(&self) -> Vec<Find> {
+    pub(super) fn finds(&self) -> Vec<Find> {
         let free: Vec<Range> = self.free_space().free_blocks().collect();
         let mut finds: Vec<Find> = Vec::new();
         for block in free {
@@ -174,7 +174,7 @@ impl<S: BlockStore> Surgeon<'_, S> {
     }
 
     /// The places of missing directories: all grains there hold entries of one of them.
-    fn find_directories(
+    pub(super) fn find_directories(
         &self,
         lost: &[InodeNo],
         finds: &[Find],
@@ -267,7 +267,7 @@ impl<S: BlockStore> Surgeon<'_, S> {
         InodeRecord::parse(ino, &hot.emit_hot(ino), &cold).ok()?
     }
 
-    fn made_up_file(&self, kind: FileKind, range: Range, size: u64) -> InodeRecord {
+    pub(super) fn made_up_file(&self, kind: FileKind, range: Range, size: u64) -> InodeRecord {
         InodeRecord {
             kind,
             perm: if kind == FileKind::Symlink {
@@ -294,14 +294,14 @@ impl<S: BlockStore> Surgeon<'_, S> {
         }
     }
 
-    fn put_found(&self, ino: InodeNo, record: &InodeRecord) -> Result<(), FsError> {
+    pub(super) fn put_found(&self, ino: InodeNo, record: &InodeRecord) -> Result<(), FsError> {
         let mut batch = AtomicBatch::new();
         put_record(ino, record, &mut batch);
         self.commit(batch)
     }
 
     /// An inode that does not exist, and that nothing speaks of.
-    fn free_number(&self) -> Result<InodeNo, FsError> {
+    pub(super) fn free_number(&self) -> Result<InodeNo, FsError> {
         let mut table = [0; HOT_BYTES];
         let at = ByteAddr::new(HOT_RANGE.start, 0);
         self.store.read(at, &mut table)?;

@@ -83,6 +83,10 @@ impl Core {
         self.superblock.suspect = suspect;
     }
 
+    pub(crate) const fn is_suspect(&self) -> bool {
+        self.superblock.suspect
+    }
+
     /// Goes on with the shutdown, at the end of each pump.
     pub(super) fn run_shutdown(&mut self, cx: Cx<'_>) {
         if let Some(error) = self.failed {

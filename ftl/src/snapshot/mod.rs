@@ -60,9 +60,22 @@ pub enum SnapshotError {
         /// The grain.
         lba: Lba,
     },
+    /// The device gives an error instead of a grain, which may be whole.
+    #[error("{lba} can not be read: error of the device")]
+    Unreadable {
+        /// The grain.
+        lba: Lba,
+    },
     /// The volume has failed, or is being closed.
     #[error("the volume has failed, or is being closed")]
     Failed,
+}
+
+impl SnapshotError {
+    /// Whether something can not be read, and the volume can be used.
+    const fn is_loss(self) -> bool {
+        matches!(self, Self::Damaged { .. } | Self::Unreadable { .. })
+    }
 }
 
 /// A volume on which there are snapshots, and whoever can wait for it.
@@ -105,8 +118,8 @@ impl Snapshots {
             return Ok(Self::default());
         }
         let (mut table, mut is_less) = match read_surely(|| read(host, slot::TABLE)) {
-            Ok(bytes) => (Table::parse(&bytes), false),
-            Err(error @ SnapshotError::Damaged { .. }) => {
+            Ok(bytes) => (Table::parse(&bytes), Table::is_damaged(&bytes)),
+            Err(error) if error.is_loss() => {
                 tracing::error!(%error, "the table of snapshots can not be read: they are lost");
                 (Table::lost(slots_in_use(host)?), true)
             }
@@ -116,7 +129,7 @@ impl Snapshots {
         let slots: Vec<Slot> = table.by_age().iter().map(|e| e.slot).collect();
         for slot in slots {
             let (marks, used) = match read_surely(|| read_marks(host, slot)) {
-                Err(error @ SnapshotError::Damaged { .. }) => {
+                Err(error) if error.is_loss() => {
                     tracing::error!(%error, "marks of a snapshot can not be read: it is lost, and so are older ones");
                     is_less |= table.give_up(slot);
                     Default::default()
@@ -142,6 +155,32 @@ impl Snapshots {
         }
         let table = Mutex::new(table);
         Ok(Self { table })
+    }
+
+    /// Whether something of snapshots is damaged, so that [`open`](Self::open) will give some up. Changes nothing.
+    ///
+    /// # Errors
+    /// [`SnapshotError::Unreadable`], when opening would give up what may be whole; else if the volume can not be used.
+    pub fn are_damaged(host: &dyn Host) -> Result<bool, SnapshotError> {
+        if !host.engine().admits_images() {
+            return Ok(false);
+        }
+        let table = match read_surely(|| read(host, slot::TABLE)) {
+            Ok(bytes) if Table::is_damaged(&bytes) => return Ok(true),
+            Ok(bytes) => Table::parse(&bytes),
+            Err(SnapshotError::Damaged { .. }) => return Ok(true),
+            Err(error) => return Err(error),
+        };
+        for entry in table.by_age() {
+            match read_surely(|| read_marks(host, entry.slot)) {
+                Err(SnapshotError::Damaged { .. }) if entry.state == State::There => {
+                    return Ok(true);
+                }
+                Ok(_) | Err(SnapshotError::Damaged { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(false)
     }
 
     fn table(&self) -> MutexGuard<'_, Table> {
@@ -205,9 +244,21 @@ impl Snapshots {
         let mut batch = AtomicBatch::new();
         batch.patch(slot::TABLE, 0, next.emit().to_vec());
         host.commit_images(batch, Some(SnapshotChange::Make(slot)))?;
-        *table = next;
         // What was put between the sync and that moment is in it, and from now on also after a crash. Nobody sees it before.
-        host.sync_all()?;
+        if let Err(error) = host.sync_all() {
+            let mut without = next.clone();
+            match delete_entry(host, &mut without, slot) {
+                Ok(()) => {
+                    *table = without;
+                    return Err(error);
+                }
+                // The volume takes no changes any more, and when it is opened again the snapshot is there.
+                Err(_) => {
+                    tracing::warn!(%error, "what was written while a snapshot was made may be missing in it")
+                }
+            }
+        }
+        *table = next;
         Ok(shown)
     }
 
@@ -218,14 +269,10 @@ impl Snapshots {
     pub fn delete(&self, host: &dyn Host, name: &[u8]) -> Result<(), SnapshotError> {
         let mut table = self.table();
         let mut next = table.clone();
-        let there = |e: &&mut Entry| e.state == State::There && e.name == name;
-        let entry = next.entries.iter_mut().flatten().find(there);
-        let entry = entry.ok_or(SnapshotError::NotFound)?;
-        entry.state = State::Dying;
-        let slot = entry.slot;
-        let mut batch = AtomicBatch::new();
-        batch.patch(slot::TABLE, 0, next.emit().to_vec());
-        host.commit_images(batch, Some(SnapshotChange::Delete(slot)))?;
+        let there = |e: &&Entry| e.state == State::There && e.name == name;
+        let entry = next.entries.iter().flatten().find(there);
+        let slot = entry.ok_or(SnapshotError::NotFound)?.slot;
+        delete_entry(host, &mut next, slot)?;
         *table = next;
         Ok(())
     }
@@ -300,6 +347,16 @@ impl Snapshots {
     }
 }
 
+/// Says in the table, and on the media, that a snapshot is being deleted.
+fn delete_entry(host: &dyn Host, table: &mut Table, slot: Slot) -> Result<(), SnapshotError> {
+    if let Some(entry) = &mut table.entries[slot.index()] {
+        entry.state = State::Dying;
+    }
+    let mut batch = AtomicBatch::new();
+    batch.patch(slot::TABLE, 0, table.emit().to_vec());
+    host.commit_images(batch, Some(SnapshotChange::Delete(slot)))
+}
+
 /// Times that something is read before it counts as lost.
 const TRIES: usize = 3;
 
@@ -308,7 +365,7 @@ fn read_surely<T>(mut read: impl FnMut() -> Result<T, SnapshotError>) -> Result<
     let mut result = read();
     for _ in 1..TRIES {
         match result {
-            Err(SnapshotError::Damaged { .. }) => result = read(),
+            Err(error) if error.is_loss() => result = read(),
             _ => break,
         }
     }

@@ -131,6 +131,11 @@ impl Table {
         table
     }
 
+    /// Whether an entry makes no sense, and nobody has noticed before.
+    pub(super) fn is_damaged(bytes: &GrainBytes) -> bool {
+        *bytes != *Self::parse(bytes).emit()
+    }
+
     /// What is left when the grain can not be read: these slots hold something, of whatever. All of it goes.
     pub(super) fn lost(used: impl IntoIterator<Item = Slot>) -> Self {
         let mut table = Self::default();
@@ -236,11 +241,14 @@ mod tests {
         }
         let mut bytes = table.emit();
         assert_eq!(Table::parse(&bytes), table);
+        assert!(!Table::is_damaged(&bytes));
         assert_eq!((table.next_number(), table.free_slot()), (10, Slot::new(1)));
         let ages: Vec<u64> = table.by_age().iter().map(|e| e.number).collect();
         assert_eq!(ages, [2, 7, 9]);
         bytes[31 * ENTRY_BYTES + 30] ^= 1;
         let found = Table::parse(&bytes);
+        assert!(Table::is_damaged(&bytes));
+        assert!(!Table::is_damaged(&found.emit()));
         assert_eq!(found.entries[..31], table.entries[..31]);
         let damaged = found.entries[31].as_ref().expect("an entry");
         assert_eq!((damaged.number, damaged.state), (0, State::Dying));

@@ -12,7 +12,8 @@ impl From<VolumeError> for SnapshotError {
     fn from(error: VolumeError) -> Self {
         match error {
             VolumeError::NoSpace | VolumeError::Quota => Self::NoSpace,
-            VolumeError::Damaged { lba } | VolumeError::Media { lba, .. } => Self::Damaged { lba },
+            VolumeError::Damaged { lba } => Self::Damaged { lba },
+            VolumeError::Media { lba, .. } => Self::Unreadable { lba },
             _ => Self::Failed,
         }
     }

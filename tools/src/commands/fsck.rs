@@ -68,7 +68,12 @@ pub(super) fn run(options: &cli::Fsck, json: bool) -> Result<Done> {
         false => findings.print(&names, options),
     }
     if !findings.problems.is_empty() {
+        let is_unreadable = contigfs::Problem::is_unreadable;
         let way_out = match options.yes {
+            _ if findings.files.problems.iter().any(is_unreadable) => {
+                "; while the device gives errors nothing is given up: try again, or copy it to another device and \
+                 repair the copy"
+            }
             // The rest needs somebody who knows what the files should be.
             true => "",
             false => "; fsck -y repairs what can be repaired",

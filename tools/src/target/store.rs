@@ -225,6 +225,7 @@ fn snapshot_error(error: StoreError) -> SnapshotError {
     match error {
         StoreError::NoSpace | StoreError::Quota => SnapshotError::NoSpace,
         StoreError::Damaged { lba } => SnapshotError::Damaged { lba },
+        StoreError::Unreadable { lba } => SnapshotError::Unreadable { lba },
         StoreError::Failed | StoreError::BatchTooLarge | StoreError::ManyAlong => {
             SnapshotError::Failed
         }

@@ -39,8 +39,17 @@ impl<S: BlockStore + 'static> Adapter<S> {
 
     pub(super) fn setattr(&self, mut message: Message<'_>, reply: Reply) -> Served {
         let wanted: SetattrIn = message.take()?;
-        let set = set_attr(&wanted);
-        let attr = self.fs.set_attr(message.ino(), &set);
+        let mut set = set_attr(&wanted);
+        let ino = message.ino();
+        let ended = match set.size {
+            Some(_) => self.end_setgid(&message.header, ino),
+            None => Ok(false),
+        };
+        if let (Ok(true), Some(perm)) = (&ended, &mut set.perm) {
+            // The kernel says which permissions are left, and goes by what it knows.
+            *perm &= !(libc::S_ISGID as u16);
+        }
+        let attr = ended.and_then(|_| self.fs.set_attr(ino, &set));
         if let (Ok(attr), Some(_)) = (&attr, set.size) {
             self.appends.resized(attr.ino, attr.size);
         }

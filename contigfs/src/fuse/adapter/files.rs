@@ -109,6 +109,12 @@ impl<S: BlockStore + 'static> Adapter<S> {
             clear_privileges: what.write_flags & WRITE_KILL_SUIDGID != 0,
         };
         let (ino, offset) = (message.ino(), what.offset);
+        if options.clear_privileges
+            && let Err(error) = self.end_setgid(&message.header, ino)
+        {
+            reply.error(error);
+            return Ok(());
+        }
         let result = if what.write_flags & WRITE_CACHE != 0 {
             self.write_back(ino, offset, data, options)
         } else {
@@ -225,6 +231,10 @@ impl<S: BlockStore + 'static> Adapter<S> {
             }
         };
         let (ino, offset, length) = (message.ino(), what.offset, what.length);
+        if let Err(error) = self.end_setgid(&message.header, ino) {
+            reply.error(error);
+            return Ok(());
+        }
         if let FallocMode::Allocate { .. } = mode {
             reply.done(self.fs.fallocate(ino, offset, length, mode));
             return Ok(());
@@ -291,6 +301,10 @@ impl<S: BlockStore + 'static> Adapter<S> {
         // mappings have stored meanwhile beside the range. It copies such ranges by reading and writing.
         if !self.is_of_whole_pages(&copy) {
             reply.errno(libc::EXDEV);
+            return Ok(());
+        }
+        if let Err(error) = self.end_setgid(&message.header, copy.to) {
+            reply.error(error);
             return Ok(());
         }
         let fs = Arc::clone(&self.fs);
