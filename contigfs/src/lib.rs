@@ -35,6 +35,7 @@ pub mod fuse;
 pub mod fuzz;
 mod inode;
 mod mem_store;
+mod owner;
 pub mod planted;
 mod repair;
 mod room;
@@ -57,6 +58,7 @@ pub use fs::{
 pub use ftl::snapshot::Snapshot;
 pub use inode::{Attr, FileKind, InodeNo, Limits, ProjectId, SetAttr, SetTime};
 pub use mem_store::MemStore;
+pub use owner::{Owner, owners};
 pub use repair::{Care, RepairReport, repair};
 pub use snapshot::{SNAPSHOTS, SnapshotView};
 pub use store::{BlockStore, ByteAddr, GrowError, Grown, ShareError, StoreError, share_on};

@@ -14,6 +14,7 @@ use ftl::{
 
 use crate::check::{CheckReport, Progress, check_telling};
 use crate::error::FsError;
+use crate::owner::owners;
 use crate::repair::{Care, RepairReport, repair};
 
 /// Rounds of writing anew; what is written in one may be damaged in the next only by the media.
@@ -111,8 +112,11 @@ pub fn check_volume<D: Device>(
     let superblock = (log.superblocks < 2).then(|| {
         "one of the two superblocks is damaged; using the volume writes it anew".to_owned()
     });
-    let damaged = log.damaged.iter();
-    let damaged = damaged.map(|lba| format!("{lba} does not fit its checksum or can not be read"));
+    let damaged = log.damaged.iter().zip(owners(&volume, &log.damaged));
+    let damaged = damaged.map(|(lba, owner)| {
+        let whose = owner.map_or(String::new(), |owner| format!(": {owner}"));
+        format!("{lba} does not fit its checksum or can not be read{whose}")
+    });
     let lost = lost_headers(&recovery);
     let log_problems = superblock.into_iter().chain(lost).chain(damaged);
     let log_problems = log_problems.chain(log.faults);

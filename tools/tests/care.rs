@@ -5,9 +5,11 @@
 mod common;
 
 use std::os::unix::fs::FileExt;
+use std::sync::Arc;
 use std::time::Instant;
 
 use common::{Image, bad, flashnet, good};
+use contigfs::{Fs, InodeNo, NewNode, WriteOptions};
 use ftl::{FileDevice, GRAIN_BYTES, LbaRange, OpenOptions, Volume};
 use serde_json::Value;
 
@@ -106,6 +108,59 @@ fn scrub_names_what_rotted() {
     assert_eq!(damaged[0]["segment"], victim["segment"]);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(said.contains("checksum") && said.contains(path), "{said}");
+}
+
+/// Who finds damaged data says which file they belong to and where, so that it can be had again; names do nothing to terminals.
+#[test]
+fn damaged_data_are_named_by_file() {
+    let image = Image::new("64MiB");
+    let path = image.path();
+    let path = path.to_str().unwrap();
+    let (volume, _) =
+        Volume::open(FileDevice::open(path).unwrap(), OpenOptions::default()).unwrap();
+    let volume = Arc::new(volume);
+    let fs = Fs::mount(Arc::clone(&volume)).unwrap();
+    let directory = NewNode::directory();
+    let dir = fs.create(InodeNo::ROOT, "d\u{fc}r".as_ref(), &directory);
+    let dir = dir.unwrap().ino;
+    let name = "a\u{1b}[31m";
+    let file = fs.create(dir, name.as_ref(), &NewNode::file()).unwrap().ino;
+    let grains = |n: u8| [n; GRAIN_BYTES];
+    for n in 1..=5 {
+        let at = u64::from(n - 1) * GRAIN_BYTES as u64;
+        let options = WriteOptions::default();
+        fs.write(file, at, &grains(0xa0 + n), options).unwrap();
+    }
+    fs.sync_all().unwrap();
+    drop(fs);
+    volume.shutdown().unwrap();
+    drop(volume);
+
+    let bytes = std::fs::read(path).unwrap();
+    let mut all = bytes.chunks_exact(GRAIN_BYTES);
+    let place = all.position(|grain| grain == grains(0xa4)).unwrap();
+    let raw = std::fs::OpenOptions::new().write(true).open(path).unwrap();
+    let at = (place * GRAIN_BYTES + 9) as u64;
+    raw.write_all_at(&[1], at).unwrap();
+    drop(raw);
+    let offset = 3 * GRAIN_BYTES;
+    let shown = format!(
+        "/d\u{fc}r/a\\u{{1b}}[31m, inode {}, from byte {offset} on",
+        file.0
+    );
+    for command in ["scrub", "fsck"] {
+        let output = flashnet(&[command, path]);
+        assert_eq!(output.status.code(), Some(1));
+        let said = String::from_utf8(output.stdout).unwrap();
+        assert!(said.contains(&shown), "{command}: {said}");
+    }
+    let output = flashnet(&["--json", "scrub", path]);
+    let found: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let damaged = found["damaged"].as_array().unwrap();
+    assert_eq!(damaged.len(), 1);
+    assert_eq!(damaged[0]["inode"], file.0);
+    assert_eq!(damaged[0]["offset"], offset);
+    assert_eq!(damaged[0]["path"], format!("/d\u{fc}r/{name}"));
 }
 
 /// A scrub that may read 1 MiB per second takes its time: a lower bound, so a slow machine can not fail it.

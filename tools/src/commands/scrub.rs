@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use contigfs::Owner;
 use ftl::inspect::Inspector;
 use ftl::{
     Device, GRAIN_BYTES, Intent, Lba, LbaRange, MediaFault, OpenOptions, OverlayDevice,
@@ -66,6 +67,8 @@ struct Scrubbed {
     /// Grains.
     read: u64,
     faults: Vec<MediaFault>,
+    /// Whose each of them is.
+    owners: Vec<Option<Owner>>,
     /// What recovery has found. Nothing of it is seen afterwards.
     recovery: RecoveryReport,
     places: MediaPlaces,
@@ -85,11 +88,14 @@ fn scrub<D: Device + Send + 'static>(
         Volume::open(device, open).with_context(|| format!("cannot open the volume on {names}"))?;
     let (read, faults) =
         read_all(&volume, rate).with_context(|| format!("cannot scrub {names}"))?;
+    let damaged: Vec<Lba> = faults.iter().map(|fault| fault.lba).collect();
+    let owners = contigfs::owners(&volume, &damaged);
     volume.shutdown()?;
     let places = MediaPlaces::of(volume.ftl(), &options.devices);
     Ok(Scrubbed {
         read,
         faults,
+        owners,
         recovery,
         places,
     })
@@ -204,19 +210,25 @@ fn print(json: bool, scrubbed: &Scrubbed, took: Duration, superblocks_damaged: u
     let Scrubbed {
         read,
         faults,
+        owners,
         recovery,
         places,
     } = scrubbed;
     let bytes = read * GRAIN_BYTES as u64;
     if json {
-        let faults = faults.iter().map(|fault| {
+        let faults = faults.iter().zip(owners).map(|(fault, owner)| {
             let (device, grain) = places.find(fault.place);
+            let owner = owner.as_ref();
+            let path = owner.and_then(|owner| owner.path.as_ref());
             json!({
                 "device": device,
                 "lba": fault.lba.0,
                 "grain": grain,
                 "segment": fault.segment.0,
                 "error": fault.error.map(|error| error.to_string()),
+                "inode": owner.map(|owner| owner.ino.0),
+                "offset": owner.map(|owner| owner.offset),
+                "path": path.map(|path| path.to_string_lossy()),
             })
         });
         println!(
@@ -235,6 +247,11 @@ fn print(json: bool, scrubbed: &Scrubbed, took: Duration, superblocks_damaged: u
     }
     if superblocks_damaged > 0 {
         println!("one of the two superblocks was damaged; opening the volume restored it");
+    }
+    for (fault, owner) in faults.iter().zip(owners) {
+        if let Some(owner) = owner {
+            println!("{}: {owner}", fault.lba);
+        }
     }
     println!(
         "{}: {} read, {}, {} grains damaged",
