@@ -3,6 +3,8 @@
 mod common;
 
 use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::thread;
@@ -387,6 +389,20 @@ fn tokens_by_command() {
     assert!(target.stop().success());
 }
 
+/// A connection that has been refused, and that nobody closes on this side.
+fn refused(target: &Target, private_data: &[u8]) -> TcpStream {
+    let mut stream = TcpStream::connect(target.address).unwrap();
+    let length = private_data.len() as u16;
+    let mut frame = b"MPA ID Req Frame\x40\x01".to_vec();
+    frame.extend(length.to_be_bytes());
+    frame.extend(private_data);
+    stream.write_all(&frame).unwrap();
+    let mut reply = [0; 20];
+    stream.read_exact(&mut reply).unwrap();
+    assert_eq!(reply[16] & 0x20, 0x20, "rejected");
+    stream
+}
+
 /// However many connections a tenant keeps, and asks nothing on them, another has its share (I16); who has lost one comes back,
 /// and a place that is free is there for the next.
 #[test]
@@ -413,6 +429,8 @@ fn a_tenant_does_not_lock_others_out() {
         .map(|_| connect(&target, &alpha).unwrap())
         .collect();
     assert_eq!(denied(&target, &alpha), Denial::Crowded);
+    // Who is refused and does not go takes nobody's place, nor more than some places of its own.
+    let stay: Vec<TcpStream> = (0..300).map(|_| refused(&target, &alpha)).collect();
     let others: Vec<Session> = (0..SHARE - 1)
         .map(|_| connect(&target, &beta).unwrap())
         .collect();
@@ -421,7 +439,7 @@ fn a_tenant_does_not_lock_others_out() {
     assert_eq!(denied(&target, &alpha), Denial::Crowded);
     idle.pop().unwrap().close();
     idle.push(connect(&target, &alpha).unwrap());
-    drop((lost, again, idle, others));
+    drop((lost, again, idle, others, stay));
     assert!(target.stop().success());
 }
 

@@ -337,6 +337,18 @@ impl<S: PageStore> Connection<S> {
         matches!(self.phase, Phase::AwaitRequest { .. })
     }
 
+    /// Has it been refused, and is it only left to its peer to close?
+    #[must_use]
+    pub fn is_refused(&self) -> bool {
+        matches!(
+            self.phase,
+            Phase::Finishing {
+                reason: CloseReason::RejectedByUs,
+                ..
+            }
+        )
+    }
+
     /// Does an orderly end that was asked for wait for work that goes out first? Until that is over it has no deadline of its own.
     #[must_use]
     pub fn is_draining(&self) -> bool {

@@ -37,6 +37,8 @@ const MEDIA_IN_FLIGHT_MAX: usize = 512;
 const STOP_LOOK: Duration = Duration::from_millis(10);
 /// Connections that were busy so recently may be again.
 const HEARD: Duration = Duration::from_millis(1);
+/// Connections of a reactor that were refused and may wait for their peers to close them.
+const REFUSED_MAX: usize = 128;
 /// How long a peer may be silent, once connected, while others wait for its place.
 const GRACE: Duration = Duration::from_secs(1);
 /// Wait after an accept that failed.
@@ -187,6 +189,8 @@ pub(super) struct Core {
     next: usize,
     /// Connections in the order in which they came, with the time; the first of them has not said what it wants.
     silent: VecDeque<(LinkTag, Time)>,
+    /// Connections that were refused and that their peers have not closed yet. They take nobody's place.
+    refused: VecDeque<LinkTag>,
     /// The last accept failed.
     accept_trouble: bool,
     /// When to accept again, if that is not under way.
@@ -213,6 +217,7 @@ impl Core {
             ending: false,
             next: 0,
             silent: VecDeque::new(),
+            refused: VecDeque::new(),
             accept_trouble: false,
             accept_at: None,
             spin,
@@ -285,17 +290,34 @@ impl Core {
     fn pump_links(&mut self, now: Time) {
         let reception = &self.parts.reception;
         let connections = &self.parts.connections;
-        let mut refused = None;
+        let mut told = None;
+        let refused = &mut self.refused;
+        let mut sent_away = Vec::new();
         self.net
             .pump(now, &mut self.parts.pages, |tag, connection, notice| {
+                let asks = matches!(&notice, Notice::Event(Event::ConnectRequest(_)));
                 if let Notice::Event(Event::Closed(_)) = &notice {
-                    connections.fetch_sub(1, Ordering::Relaxed);
+                    match refused.iter().position(|&other| other == tag) {
+                        Some(at) => drop(refused.remove(at)),
+                        None => drop(connections.fetch_sub(1, Ordering::Relaxed)),
+                    }
                 }
                 if let Some(denial) = reception.hear(tag, connection, notice) {
-                    refused = Some((tag, denial));
+                    told = Some((tag, denial));
+                }
+                if asks && connection.is_refused() {
+                    connections.fetch_sub(1, Ordering::Relaxed);
+                    refused.push_back(tag);
+                    let over = refused.len().checked_sub(REFUSED_MAX + 1);
+                    sent_away.extend(over.map(|at| refused[at]));
                 }
             });
-        if let Some((tag, denial)) = refused {
+        for tag in sent_away {
+            if let Some(connection) = self.net.connection(tag) {
+                connection.abort();
+            }
+        }
+        if let Some((tag, denial)) = told {
             let peer = self.net.peer(tag);
             let connection = self.net.connection(tag);
             let tenant = connection.and_then(|connection| self.parts.reception.tenant(connection));
