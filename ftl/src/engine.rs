@@ -661,11 +661,6 @@ impl Ftl {
         self.shared.pool.arena.region()
     }
 
-    /// The memory file of the pages: the front of [`Ftl::memory`].
-    pub fn memory_file(&self) -> &File {
-        self.shared.pool.arena.file()
-    }
-
     /// Frames of the page pool.
     pub fn pool_frames(&self) -> usize {
         self.shared.pool.frames()

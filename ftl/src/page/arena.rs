@@ -1,8 +1,8 @@
 //! The memory of the pool: one range of addresses, handed out by the grain. The one place that touches raw page memory.
 //!
-//! Its front, the pages, is a memory file that others may map. Behind that lies memory of the engine's own, in huge pages
-//! where the system has them: the kernel has fewer pages to pin and to name to the device for a write of 512 KiB. Behind
-//! that comes room for memory files of others ([`Arena::lay`]): a slot there has the page of such a file.
+//! It lies in huge pages where the system has them: slots beside each other are then beside each other for the device, too, so
+//! that a read or write of many of them names few pieces, and the processor needs few entries to find them. Behind it comes room
+//! for memory files of others ([`Arena::lay`]): a slot there has the page of such a file.
 //!
 //! Rules of the memory: a slot belongs to whoever the engine says (a page's pin holders, a write-out being
 //! assembled, a media operation). Holders of one page may copy in and out at the same time, as remote peers do; they
@@ -16,7 +16,7 @@ use crate::device::IoBuf;
 use memmap2::{Advice, MmapOptions, MmapRaw};
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::AsRawFd;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -31,7 +31,7 @@ impl Slot {
     }
 }
 
-/// Smallest private part for which huge pages are asked; less would rather waste them.
+/// Smallest arena for which huge pages are asked; less would rather waste them.
 const HUGE_FROM_BYTES: usize = 8 << 20;
 
 /// A fixed number of grains of zeroed memory.
@@ -41,51 +41,19 @@ pub(crate) struct Arena {
     slots: usize,
     /// Slots in front of those that memory files of others can be laid under.
     own: usize,
-    fd: File,
 }
 
 impl Arena {
-    /// `shared` slots in a memory file, `private` ones behind them, and `room` for memory files of others.
-    pub(crate) fn new(shared: usize, private: usize, room: usize) -> io::Result<Self> {
-        // SAFETY: the name is a NUL-terminated literal; the call has no other memory argument.
-        let raw = unsafe { libc::memfd_create(c"flashnet-pool".as_ptr(), libc::MFD_CLOEXEC) };
-        if raw < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        // SAFETY: a fresh descriptor that nobody else owns.
-        let fd = File::from(unsafe { OwnedFd::from_raw_fd(raw) });
-        let (front, back) = (shared * GRAIN_BYTES, private * GRAIN_BYTES);
-        fd.set_len(front as u64)?;
-        let bytes = front + back + room * GRAIN_BYTES;
-        let map = MmapOptions::new().len(bytes).map_anon()?;
+    /// `own` slots, and `room` for memory files of others.
+    pub(crate) fn new(own: usize, room: usize) -> io::Result<Self> {
+        let slots = own + room;
+        let map = MmapOptions::new().len(slots * GRAIN_BYTES).map_anon()?;
         let map = MmapRaw::from(map);
-        if front > 0 {
-            // SAFETY: replaces pages of a mapping that is ours alone and that nobody has used yet; it ends with it.
-            let placed = unsafe {
-                libc::mmap(
-                    map.as_mut_ptr().cast(),
-                    front,
-                    libc::PROT_READ | libc::PROT_WRITE,
-                    libc::MAP_SHARED | libc::MAP_FIXED,
-                    fd.as_raw_fd(),
-                    0,
-                )
-            };
-            if placed == libc::MAP_FAILED {
-                return Err(io::Error::last_os_error());
-            }
-        }
-        if back >= HUGE_FROM_BYTES {
+        if own * GRAIN_BYTES >= HUGE_FROM_BYTES {
             // Without huge pages it works as well.
-            let _ = map.advise_range(Advice::HugePage, front, back);
+            let _ = map.advise_range(Advice::HugePage, 0, own * GRAIN_BYTES);
         }
-        let own = shared + private;
-        Ok(Self {
-            map,
-            slots: own + room,
-            own,
-            fd,
-        })
+        Ok(Self { map, slots, own })
     }
 
     /// Lays the `count` pages of a memory file from page `at` on under slots of the room. From now on these pages are the
@@ -127,11 +95,6 @@ impl Arena {
     /// Start and length of the whole mapping.
     pub(crate) fn region(&self) -> (*mut u8, usize) {
         (self.map.as_mut_ptr(), self.slots * GRAIN_BYTES)
-    }
-
-    /// The memory file of the shared slots.
-    pub(crate) fn file(&self) -> &File {
-        &self.fd
     }
 
     /// Address of `len` bytes at `offset` of `slot`, checked.

@@ -54,7 +54,7 @@ impl Pool {
         let stages = PROMPT_STAGES + forming_stages(streams);
         let private = 2 + stages * stage_grains + scan_grains + SAVE_GRAINS + LOAD_GRAINS;
         Ok(Self {
-            arena: Arena::new(frames, private, shared)?,
+            arena: Arena::new(frames + private, shared)?,
             frames,
             room: frames + private,
             zero_digest: digest(&[0; GRAIN_BYTES]),

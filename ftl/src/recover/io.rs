@@ -40,7 +40,7 @@ impl<'d> MediaIo<'d> {
     pub(crate) fn new(device: &'d mut dyn Device) -> std::io::Result<Self> {
         Ok(Self {
             device,
-            arena: Arena::new(0, DEPTH * RUN_MAX + 1, 0)?,
+            arena: Arena::new(DEPTH * RUN_MAX + 1, 0)?,
             free: (0..DEPTH).collect(),
             reads: vec![None; DEPTH],
             waiting: VecDeque::new(),
