@@ -223,6 +223,7 @@ impl Ftl {
             let missing = (0..lbas.len()).filter(|&n| got[n].is_none());
             let missing: Vec<usize> = missing.collect();
             self.core(port, |core, cx| {
+                core.expect_gets(missing.len());
                 for n in missing {
                     let answer = match lbas[n] < Self::end(intent) {
                         true => core.get(cx, lbas[n], intent, token(n)),
@@ -234,6 +235,7 @@ impl Ftl {
                         break;
                     }
                 }
+                core.expect_gets(0);
             });
         }
         got.into_iter().flatten().collect()

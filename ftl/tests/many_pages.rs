@@ -268,3 +268,56 @@ fn pages_put_together() {
     assert_eq!(rig.read(21), grain(Lba(21), 1));
     assert_eq!(rig.read(22), grain(Lba(22), 1));
 }
+
+/// Pieces of memory that reads go to, where those beside each other are one.
+fn pieces(reads: &[Action]) -> usize {
+    let memory = |action: &Action| match &action.op {
+        MediaOp::Read { buf, .. } => (buf.as_ptr() as usize, buf.len()),
+        op => panic!("{op:?}"),
+    };
+    let places: Vec<_> = reads.iter().map(memory).collect();
+    let breaks = places
+        .windows(2)
+        .filter(|pair| pair[0].0 + pair[0].1 != pair[1].0);
+    1 + breaks.count()
+}
+
+/// Pages that are asked for together come to lie side by side in memory, even where random requests have mixed everything up.
+#[test]
+fn many_pages_lie_side_by_side() {
+    let mut rig = Rig::new(false);
+    for at in (0..12_000).step_by(200) {
+        rig.overwrite(at..at + 200, 1);
+        rig.settle();
+    }
+    let mut random: u64 = 1;
+    for _ in 0..8 * FRAMES {
+        random = random
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        let lba = (random >> 33) % 12_000;
+        match random >> 62 {
+            0 => {
+                rig.overwrite(lba..lba + 1, 1);
+                rig.settle();
+            }
+            _ => drop(rig.read(lba)),
+        }
+    }
+    rig.ftl.sync(OURS, LbaRange::ALL, Token(0));
+    rig.settle();
+    for start in (0..4096).step_by(256) {
+        let got = rig.get_all(start..start + 256, Intent::Read);
+        let missing = got.iter().filter(|got| matches!(got, Get::Pending));
+        let missing = missing.count();
+        let reads = rig.actions(OURS);
+        assert_eq!(reads.len(), missing);
+        assert!(missing > 200, "{missing}");
+        drop(got);
+        // Once the pool has gone round, all are in blocks of 16.
+        let most = if start < 2048 { missing / 5 } else { 20 };
+        assert!(pieces(&reads) <= most, "{} of {missing}", pieces(&reads));
+        rig.carry_out(OURS, reads);
+        rig.ftl.self_check();
+    }
+}

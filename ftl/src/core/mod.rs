@@ -117,6 +117,8 @@ pub(crate) struct Core {
     keeper: Keeper,
     raise: Raise,
     frames_free: Vec<FrameId>,
+    /// Frames are wanted that lie side by side.
+    many_wanted: bool,
     candidates: Candidates,
     frame_waiters: VecDeque<Waiter>,
 
@@ -222,6 +224,7 @@ impl Core {
             keeper: Keeper::default(),
             raise: Raise::default(),
             frames_free: (0..frames as u32).rev().map(FrameId).collect(),
+            many_wanted: false,
             candidates: Candidates::new(frames),
             frame_waiters: VecDeque::new(),
             dirty: Dirty::default(),

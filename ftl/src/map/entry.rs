@@ -147,7 +147,8 @@ impl State {
             frame,
             pins,
             dirty,
-            used: true,
+            // What nobody asks for again is gone after one round: reading much once does not push out what is used.
+            used: false,
         })
     }
 }
