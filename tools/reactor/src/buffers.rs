@@ -1,13 +1,23 @@
 //! Receive buffers that the kernel picks from when bytes arrive (a provided-buffer ring).
 //!
 //! One ring serves all connections of a reactor, so memory is bounded by the reactor and not by the number of peers.
+//!
+//! As few buffers as do are in circulation, the same ones again and again, which stay in the processor's caches. When the
+//! kernel runs out of them, as it does when many peers send at once, there are twice as many; after a quiet time half.
 
 use std::io;
 use std::sync::atomic::{AtomicU16, Ordering};
 
 use io_uring::IoUring;
 use io_uring::types::BufRingEntry;
-use memmap2::MmapMut;
+use memmap2::{Advice, MmapMut};
+
+/// Buffers in circulation at first.
+const FEW: u16 = 32;
+/// For less than such a page huge ones would be a waste.
+const HUGE_PAGE_BYTES: usize = 2 << 20;
+/// Buffers that come back without the kernel having run out, before there are fewer.
+const QUIET: u32 = 1 << 16;
 
 /// Provided buffers of one reactor.
 #[derive(Debug)]
@@ -17,6 +27,62 @@ pub struct RecvBuffers {
     entries: u16,
     bytes: usize,
     tail: u16,
+    circulation: Circulation,
+}
+
+/// Which buffers the kernel may have.
+#[derive(Debug)]
+struct Circulation {
+    /// Those that it may not.
+    spare: Vec<u16>,
+    /// How many it has, or has filled.
+    count: u16,
+    wanted: u16,
+    /// How many have come back since it ran out.
+    quiet: u32,
+}
+
+impl Circulation {
+    fn new(entries: u16) -> Self {
+        Self {
+            spare: (0..entries).rev().collect(),
+            count: 0,
+            wanted: entries.min(FEW),
+            quiet: 0,
+        }
+    }
+
+    /// The kernel has run out.
+    fn ran_out(&mut self) {
+        self.quiet = 0;
+        let all = self.count + self.spare.len() as u16;
+        self.wanted = self.wanted.saturating_mul(2).min(all);
+    }
+
+    /// One more that the kernel should have.
+    fn next(&mut self) -> Option<u16> {
+        if self.count >= self.wanted {
+            return None;
+        }
+        let buffer = self.spare.pop()?;
+        self.count += 1;
+        Some(buffer)
+    }
+
+    /// One has come back; whether it goes to the kernel again.
+    fn came_back(&mut self, buffer: u16) -> bool {
+        self.quiet += 1;
+        if self.quiet >= QUIET {
+            self.quiet = 0;
+            self.wanted = (self.wanted / 2).max(self.wanted.min(FEW));
+        }
+        let goes = self.count <= self.wanted;
+        if !goes {
+            self.count -= 1;
+            self.spare.push(buffer);
+        }
+        goes
+    }
 }
 
 impl RecvBuffers {
@@ -29,6 +95,10 @@ impl RecvBuffers {
         let mut ring =
             MmapMut::map_anon(usize::from(entries) * std::mem::size_of::<BufRingEntry>())?;
         let data = MmapMut::map_anon(usize::from(entries) * bytes)?;
+        if bytes * usize::from(entries.min(FEW)) >= HUGE_PAGE_BYTES {
+            // Without huge pages it works as well.
+            let _ = data.advise(Advice::HugePage);
+        }
         // SAFETY: both mappings are kept in the value returned, which the ring's owner drops after the ring itself.
         unsafe {
             uring.submitter().register_buf_ring_with_flags(
@@ -44,11 +114,22 @@ impl RecvBuffers {
             entries,
             bytes,
             tail: 0,
+            circulation: Circulation::new(entries),
         };
-        for buffer in 0..entries {
-            this.recycle(buffer);
-        }
+        this.provide_more();
         Ok(this)
+    }
+
+    /// A receive ended because the kernel had no buffer left.
+    pub fn ran_out(&mut self) {
+        self.circulation.ran_out();
+        self.provide_more();
+    }
+
+    fn provide_more(&mut self) {
+        while let Some(buffer) = self.circulation.next() {
+            self.provide(buffer);
+        }
     }
 
     /// The first `len` bytes of a buffer that a completion named.
@@ -57,8 +138,15 @@ impl RecvBuffers {
         &self.data[usize::from(buffer) * self.bytes..][..len]
     }
 
-    /// Gives a buffer to the kernel.
+    /// Takes back a buffer that a completion named.
     pub fn recycle(&mut self, buffer: u16) {
+        if self.circulation.came_back(buffer) {
+            self.provide(buffer);
+        }
+    }
+
+    /// Gives a buffer to the kernel.
+    fn provide(&mut self, buffer: u16) {
         let address = self.data.as_ptr() as u64 + u64::from(buffer) * self.bytes as u64;
         let slot = usize::from(self.tail & (self.entries - 1));
         let base = self.ring.as_mut_ptr().cast::<BufRingEntry>();
@@ -73,5 +161,49 @@ impl RecvBuffers {
         let tail = unsafe { &*BufRingEntry::tail(base).cast::<AtomicU16>() };
         // Release: the kernel must see the entry before it sees the new tail.
         tail.store(self.tail, Ordering::Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn provided(circulation: &mut Circulation) -> Vec<u16> {
+        std::iter::from_fn(|| circulation.next()).collect()
+    }
+
+    /// A few go round; more when the kernel ran out of them, all at most; and fewer after a quiet time.
+    #[test]
+    fn as_few_as_do() {
+        let mut circulation = Circulation::new(128);
+        assert_eq!(provided(&mut circulation), Vec::from_iter(0..32));
+        for _ in 0..QUIET {
+            assert!(circulation.came_back(7));
+        }
+        assert_eq!(provided(&mut circulation), []);
+        circulation.ran_out();
+        assert_eq!(provided(&mut circulation), Vec::from_iter(32..64));
+        circulation.ran_out();
+        circulation.ran_out();
+        assert_eq!(provided(&mut circulation), Vec::from_iter(64..128));
+        circulation.ran_out();
+        assert_eq!(provided(&mut circulation), []);
+        let stay = (0..QUIET).filter(|n| circulation.came_back((n % 128) as u16));
+        assert_eq!(stay.count(), QUIET as usize - 1);
+        let leave = (0..63).filter(|&n| !circulation.came_back(n));
+        assert_eq!(leave.count(), 63);
+        assert_eq!((circulation.count, circulation.spare.len()), (64, 64));
+        assert!(circulation.came_back(100));
+    }
+
+    /// Where there are few, all of them go round.
+    #[test]
+    fn all_of_a_few() {
+        let mut circulation = Circulation::new(8);
+        assert_eq!(provided(&mut circulation).len(), 8);
+        circulation.ran_out();
+        for n in 0..2 * QUIET {
+            assert!(circulation.came_back((n % 8) as u16));
+        }
     }
 }

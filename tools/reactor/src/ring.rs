@@ -280,8 +280,12 @@ impl Ring {
     /// Next completion, if there is one.
     pub fn next_done(&mut self) -> Option<Done> {
         let entry = self.uring.completion().next()?;
+        let tag = Tag::unpack(entry.user_data());
+        if matches!(tag, Tag::Recv(_)) && entry.result() == -libc::ENOBUFS {
+            self.buffers.ran_out();
+        }
         Some(Done {
-            tag: Tag::unpack(entry.user_data()),
+            tag,
             result: entry.result(),
             buffer: cqueue::buffer_select(entry.flags()),
             more: cqueue::more(entry.flags()),
