@@ -68,7 +68,7 @@ impl Run {
     /// Carries the reads out; the result of each as a completion would have it.
     pub(super) fn carry_out(self, fd: RawFd) -> Vec<(Action, i32)> {
         let mut scratch = Scratch([0; GRAIN_BYTES]);
-        let mut pieces = Vec::with_capacity(self.pieces);
+        let mut pieces: Vec<libc::iovec> = Vec::with_capacity(self.pieces);
         let mut at = self.start;
         for action in &self.reads {
             let MediaOp::Read { offset, buf } = &action.op else {
@@ -81,10 +81,15 @@ impl Run {
                 });
                 at += GRAIN;
             }
-            pieces.push(libc::iovec {
-                iov_base: buf.as_ptr().cast(),
-                iov_len: buf.len(),
-            });
+            let start = buf.as_ptr().cast::<libc::c_void>();
+            match pieces.last_mut() {
+                // Pages that were asked for together lie side by side, as a rule.
+                Some(last) if end_of(last) == start => last.iov_len += buf.len(),
+                _ => pieces.push(libc::iovec {
+                    iov_base: start,
+                    iov_len: buf.len(),
+                }),
+            }
             at += buf.len() as u64;
         }
         let result = retry(|| {
@@ -119,6 +124,10 @@ impl Run {
         };
         self.reads.into_iter().map(alone).collect()
     }
+}
+
+fn end_of(piece: &libc::iovec) -> *mut libc::c_void {
+    piece.iov_base.wrapping_byte_add(piece.iov_len)
 }
 
 /// Carries out one action; the result as a completion would have it.
