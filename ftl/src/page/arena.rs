@@ -49,6 +49,10 @@ impl Arena {
         let slots = own + room;
         let map = MmapOptions::new().len(slots * GRAIN_BYTES).map_anon()?;
         let map = MmapRaw::from(map);
+        // A process that is forked while a device reads into a page would share that page, and whoever writes to it then
+        // gets a copy that lacks what comes later: kernels before 6.5 do not know of such reads. A child starts a program
+        // and needs none of this.
+        map.advise(Advice::DontFork)?;
         if own * GRAIN_BYTES >= HUGE_FROM_BYTES {
             // Without huge pages it works as well.
             let _ = map.advise_range(Advice::HugePage, 0, own * GRAIN_BYTES);
@@ -196,5 +200,31 @@ impl Arena {
         let start = NonNull::new(start).expect("a mapping does not start at 0");
         // SAFETY: the slots are valid and the engine uses them for this operation alone until its completion.
         unsafe { IoBuf::new(start, count * GRAIN_BYTES) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Children do not get the memory of the pool (`dc` in the flags of smaps): a page that a device reads into stays ours.
+    #[test]
+    fn children_do_not_share_it() {
+        let arena = Arena::new(4, 4).unwrap();
+        let start = arena.region().0 as u64;
+        let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+        let mut here = false;
+        for line in smaps.lines() {
+            let range = line.split(' ').next().and_then(|word| word.split_once('-'));
+            let range = range
+                .map(|(from, to)| [from, to].map(|number| u64::from_str_radix(number, 16).ok()));
+            if let Some([Some(from), Some(to)]) = range {
+                here = (from..to).contains(&start);
+            } else if here && let Some(flags) = line.strip_prefix("VmFlags:") {
+                assert!(flags.split_whitespace().any(|flag| flag == "dc"), "{line}");
+                return;
+            }
+        }
+        panic!("{start:x} is in no mapping");
     }
 }
