@@ -474,7 +474,7 @@ impl Core {
     }
 
     /// Second chance: frees one clean page that nobody holds. Two rounds see every page unused. If many are wanted, those
-    /// beside it in memory go along that could go in their own turn.
+    /// beside it in memory go along that nobody has used.
     pub(super) fn evict_one(&mut self, cx: Cx<'_>) -> bool {
         for _ in 0..2 * self.candidates.len() {
             let Some(frame) = self.candidates.pop() else {
@@ -487,25 +487,32 @@ impl Core {
                 return true;
             }
             if self.is_candidate(frame) {
-                self.candidates.push(frame);
+                self.candidates.spare(frame);
             }
         }
         false
     }
 
-    /// Frees what can be evicted of the block of a frame that has just been freed, so that what takes the frames one after the
-    /// other has them side by side: one piece of memory for the device instead of many.
+    /// Frees what is in the block of a frame that has just been freed and would go when its turn came, so that what takes the
+    /// frames one after the other has them side by side: one piece of memory for the device instead of many. Pages that were
+    /// used, or have been spared for it, stay.
     fn evict_beside(&mut self, cx: Cx<'_>, frame: FrameId) {
         let start = frame.0 / BLOCK_FRAMES * BLOCK_FRAMES;
         let end = (start + BLOCK_FRAMES).min(self.pool_frames as u32);
-        let before = self.frames_free.len() - 1;
         for beside in (start..end).map(FrameId) {
-            if self.candidates.holds(beside) {
+            if self.candidates.is_due(beside) && !self.is_used(beside) {
                 self.evict(cx, beside, false);
             }
         }
-        // The last is taken first.
-        self.frames_free[before..].sort_unstable_by_key(|frame| Reverse(frame.0));
+        // The last is taken first. Before there was none: a frame is evicted when none is free.
+        self.frames_free
+            .sort_unstable_by_key(|frame| Reverse(frame.0));
+    }
+
+    fn is_used(&self, frame: FrameId) -> bool {
+        let known = &self.frames[frame.0 as usize];
+        known.usage == FrameUse::Resident
+            && matches!(known.leaf().entry(known.lba).state(), State::Resident(r) if r.used)
     }
 
     /// Whether a frame holds a page that could be evicted if nobody held it. What is dirty comes back by itself.

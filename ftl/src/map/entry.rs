@@ -66,7 +66,7 @@ pub struct Resident {
     pub pins: u32,
     /// Changed since the last write-out was assembled.
     pub dirty: bool,
-    /// Pinned since the clock hand last passed.
+    /// Pinned since it was brought in, or since the clock hand last passed.
     pub used: bool,
 }
 
@@ -147,7 +147,7 @@ impl State {
             frame,
             pins,
             dirty,
-            // What nobody asks for again is gone after one round: reading much once does not push out what is used.
+            // What nobody asks for again is gone when its turn comes: reading much once does not push out what is used.
             used: false,
         })
     }

@@ -14,6 +14,8 @@ pub(crate) struct Candidates {
     queue: VecDeque<(FrameId, u32)>,
     /// The place of each frame; 0 if it has none.
     places: Vec<u32>,
+    /// Frames whose turn has come and that were given another.
+    spared: Vec<bool>,
     last: u32,
     len: usize,
 }
@@ -24,6 +26,7 @@ impl Candidates {
         Self {
             queue: VecDeque::with_capacity(frames),
             places: vec![0; frames],
+            spared: vec![false; frames],
             last: 0,
             len: 0,
         }
@@ -38,7 +41,18 @@ impl Candidates {
         self.places[frame.0 as usize] != 0
     }
 
-    /// A page has become clean, or deserves another round.
+    /// Whether a frame is in it and waits for its first turn.
+    pub(crate) fn is_due(&self, frame: FrameId) -> bool {
+        self.holds(frame) && !self.spared[frame.0 as usize]
+    }
+
+    /// Its turn has come, and it deserves another.
+    pub(crate) fn spare(&mut self, frame: FrameId) {
+        self.push(frame);
+        self.spared[frame.0 as usize] = true;
+    }
+
+    /// A page has become clean.
     pub(crate) fn push(&mut self, frame: FrameId) {
         if self.holds(frame) {
             return;
@@ -68,6 +82,7 @@ impl Candidates {
     /// Takes a frame out of its turn.
     pub(crate) fn remove(&mut self, frame: FrameId) {
         let place = std::mem::take(&mut self.places[frame.0 as usize]);
+        self.spared[frame.0 as usize] = false;
         self.len -= usize::from(place != 0);
     }
 }
@@ -95,6 +110,22 @@ mod tests {
         assert_eq!(candidates.len(), 3);
         assert_eq!(all(&mut candidates), [0, 3, 2]);
         assert_eq!(candidates.len(), 0);
+    }
+
+    /// Who has been spared is not due before its next turn has come.
+    #[test]
+    fn spared() {
+        let mut candidates = Candidates::new(4);
+        candidates.push(FrameId(1));
+        assert!(candidates.is_due(FrameId(1)) && !candidates.is_due(FrameId(2)));
+        assert_eq!(candidates.pop(), Some(FrameId(1)));
+        candidates.spare(FrameId(1));
+        assert!(candidates.holds(FrameId(1)) && !candidates.is_due(FrameId(1)));
+        candidates.push(FrameId(1));
+        assert!(!candidates.is_due(FrameId(1)));
+        assert_eq!(candidates.pop(), Some(FrameId(1)));
+        candidates.push(FrameId(1));
+        assert!(candidates.is_due(FrameId(1)));
     }
 
     /// Empty places do not pile up.

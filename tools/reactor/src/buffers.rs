@@ -3,7 +3,7 @@
 //! One ring serves all connections of a reactor, so memory is bounded by the reactor and not by the number of peers.
 //!
 //! As few buffers as do are in circulation, the same ones again and again, which stay in the processor's caches. When the
-//! kernel runs out of them, as it does when many peers send at once, there are twice as many; after a quiet time half.
+//! kernel runs out of them, as it does when many peers send at once, there are twice as many; after a while without that half.
 
 use std::io;
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -14,6 +14,8 @@ use memmap2::{Advice, MmapMut};
 
 /// Buffers in circulation at first.
 const FEW: u16 = 32;
+/// Buffers of a ring that serves many connections.
+const MANY: u16 = 256;
 /// For less than such a page huge ones would be a waste.
 const HUGE_PAGE_BYTES: usize = 2 << 20;
 /// Buffers that come back without the kernel having run out, before there are fewer.
@@ -52,8 +54,11 @@ impl Circulation {
         }
     }
 
-    /// The kernel has run out.
+    /// The kernel has run out. All receives that wait end then: what it gets is for them all, until they have gone round.
     fn ran_out(&mut self) {
+        if self.wanted > self.count || self.quiet < u32::from(self.count) {
+            return;
+        }
         self.quiet = 0;
         let all = self.count + self.spare.len() as u16;
         self.wanted = self.wanted.saturating_mul(2).min(all);
@@ -95,7 +100,8 @@ impl RecvBuffers {
         let mut ring =
             MmapMut::map_anon(usize::from(entries) * std::mem::size_of::<BufRingEntry>())?;
         let data = MmapMut::map_anon(usize::from(entries) * bytes)?;
-        if bytes * usize::from(entries.min(FEW)) >= HUGE_PAGE_BYTES {
+        // A ring for a few connections rarely fills a buffer, and need not have all of them in memory.
+        if entries >= MANY && bytes * usize::from(FEW) >= HUGE_PAGE_BYTES {
             // Without huge pages it works as well.
             let _ = data.advise(Advice::HugePage);
         }
@@ -177,15 +183,19 @@ mod tests {
     fn as_few_as_do() {
         let mut circulation = Circulation::new(128);
         assert_eq!(provided(&mut circulation), Vec::from_iter(0..32));
-        for _ in 0..QUIET {
-            assert!(circulation.came_back(7));
+        circulation.ran_out();
+        assert_eq!(provided(&mut circulation), [], "these have yet to go round");
+        for count in [32, 64] {
+            assert!((0..count).all(|n| circulation.came_back(n)));
+            // All receives that waited tell of it.
+            circulation.ran_out();
+            circulation.ran_out();
+            let more = Vec::from_iter(count..2 * count);
+            assert_eq!(provided(&mut circulation), more);
+            circulation.ran_out();
+            assert_eq!(provided(&mut circulation), []);
         }
-        assert_eq!(provided(&mut circulation), []);
-        circulation.ran_out();
-        assert_eq!(provided(&mut circulation), Vec::from_iter(32..64));
-        circulation.ran_out();
-        circulation.ran_out();
-        assert_eq!(provided(&mut circulation), Vec::from_iter(64..128));
+        assert!((0..128).all(|n| circulation.came_back(n)));
         circulation.ran_out();
         assert_eq!(provided(&mut circulation), []);
         let stay = (0..QUIET).filter(|n| circulation.came_back((n % 128) as u16));
