@@ -18,8 +18,7 @@ use std::cmp::Reverse;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Frames side by side that are set free together for who wants many (64 KiB: with half of that, a device reads a MiB
-/// almost as fast as into one piece of memory).
+/// Frames side by side that are set free together for who wants many: a MiB is read into 16 pieces of memory then.
 const BLOCK_FRAMES: u32 = 16;
 
 /// What came of asking for a page.
