@@ -267,8 +267,8 @@ fn copies_behind_younger_page(other_stays: bool) -> u64 {
         trim_many();
     }
     assert_eq!(live.ftl().stats().victims, 0);
-    // Of many dirty pages some join a write-out and wait there until it is full.
-    for n in 0..17 {
+    // When more than half of the pool is dirty, some of them join a write-out and wait there until it is full.
+    for n in 0..33 {
         write(name.offset(n), 2);
     }
     trim_many();

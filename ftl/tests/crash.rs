@@ -181,7 +181,7 @@ fn names_in_rounds() {
             names_max: Some(names),
             ..Options::tiny()
         };
-        let tally = enumerate(&options, Effort::USUAL, 11, 4, 60);
+        let tally = enumerate(&options, Effort::USUAL, 11, 4, 66);
         at_least(tally.states, 3_000);
         at_least(tally.names_left, left);
     }

@@ -630,7 +630,7 @@ impl Core {
     /// Whether what is due because there is much of it is left to the driver of the background's port. If that does not keep
     /// up, everybody helps.
     fn writes_out_apart(&self, cx: Cx<'_>) -> bool {
-        cx.sh.write_out_apart && self.dirty.len() <= self.pool_frames / 2
+        cx.sh.write_out_apart && self.dirty.len() <= self.pool_frames / 4 * 3
     }
 
     /// Tells that driver, if there is a write-out to be had.
@@ -661,12 +661,12 @@ impl Core {
 
     /// Dirty pages that go out when there are many.
     fn excess(&self) -> usize {
-        self.dirty.len().saturating_sub(self.pool_frames / 8)
+        self.dirty.len().saturating_sub(self.pool_frames / 8 * 3)
     }
 
     /// Whether dirty pages are so many that some must go out.
     fn has_many_dirty(&self) -> bool {
-        self.dirty.len() > self.pool_frames / 4
+        self.dirty.len() > self.pool_frames / 2
     }
 
     /// What a completed read may have set going. Reads complete often, so nothing else is looked at.

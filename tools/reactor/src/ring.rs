@@ -245,6 +245,15 @@ impl Ring {
         }
     }
 
+    /// Submits what is queued, and does not wait for what is to come of it. What can not be submitted now leaves with the next
+    /// [`enter`](Self::enter).
+    pub fn submit(&mut self) {
+        if !self.uring.submission().is_empty() {
+            self.entered += 1;
+            let _ = self.uring.submit();
+        }
+    }
+
     /// Submits what is queued and lets the kernel post what has happened, without waiting. Enters the kernel only if there is
     /// either.
     pub fn turn(&mut self) -> io::Result<()> {

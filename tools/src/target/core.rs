@@ -33,6 +33,9 @@ use crate::reactor::{Done, Inbox, LinkTag, Net, Notice, Ring, Tag};
 
 /// Media operations in the ring at once; the rest waits in the engine.
 const MEDIA_IN_FLIGHT_MAX: usize = 512;
+/// Media operations that are answered in one go. The device hands over what it has done all at once, and has nothing to do while
+/// all of it is being answered; when it is answered in such lots, who got the first answers asks for more meanwhile.
+const LOT: usize = 8;
 /// How often a reactor that is to stop looks whether everything has ended.
 const STOP_LOOK: Duration = Duration::from_millis(10);
 /// Connections that were busy so recently may be again.
@@ -179,6 +182,8 @@ pub(super) struct Core {
     /// Media operations that the kernel holds, and the ports they belong to; keeps their buffers alive. Of an array they
     /// are parts of actions.
     media: Slab<(Port, Action)>,
+    /// Those that are over and have not been answered yet, with what came of them.
+    finished: VecDeque<(u32, i32)>,
     /// Takes actions apart, and puts their answers together, if there are several devices.
     splitter: Option<Splitter>,
     jobs: VecDeque<Job>,
@@ -212,6 +217,7 @@ impl Core {
             splitter: parts.media.splitter(),
             parts,
             media: Slab::new(),
+            finished: VecDeque::new(),
             jobs: VecDeque::new(),
             hanging_up: None,
             ending: false,
@@ -234,7 +240,7 @@ impl Core {
             if self.ending && self.media.is_empty() {
                 return Ok(());
             }
-            match self.parts.poll {
+            match self.parts.poll || !self.finished.is_empty() {
                 true => self.net.ring.turn()?,
                 false => {
                     let wait = self.sleep_time();
@@ -249,6 +255,9 @@ impl Core {
             let now = self.now();
             while let Some(done) = self.net.ring.next_done() {
                 self.completed(now, done)?;
+            }
+            for _ in 0..LOT.min(self.finished.len()) {
+                self.answer_media(now);
             }
         }
     }
@@ -276,6 +285,9 @@ impl Core {
         }
         self.take_jobs(now);
         self.accept_again(now);
+        // The device gets to work before answers are sent, which takes some microseconds each.
+        self.submit_media(now);
+        self.net.ring.submit();
         self.pump_links(now);
         loop {
             // What is over without having been asked of any device has answers too.
@@ -571,15 +583,7 @@ impl Core {
             }
             Tag::Device(id) => {
                 self.news(now);
-                let (port, action) = self.media.remove(id as usize);
-                let result = media_result(&action, done.result);
-                match &mut self.splitter {
-                    None => self.media_done(now, port, action.id, result),
-                    Some(splitter) => {
-                        splitter.part_done(PartId(action.id.0), result);
-                        self.turn_splitter(now);
-                    }
-                }
+                self.finished.push_back((id, done.result));
             }
             Tag::Wake => {
                 self.parts.inbox.waker().acknowledge();
@@ -591,6 +595,22 @@ impl Core {
             Tag::Cancel => {}
         }
         Ok(())
+    }
+
+    /// Answers the media operation that was over first.
+    fn answer_media(&mut self, now: Time) {
+        let Some((id, result)) = self.finished.pop_front() else {
+            return;
+        };
+        let (port, action) = self.media.remove(id as usize);
+        let result = media_result(&action, result);
+        match &mut self.splitter {
+            None => self.media_done(now, port, action.id, result),
+            Some(splitter) => {
+                splitter.part_done(PartId(action.id.0), result);
+                self.turn_splitter(now);
+            }
+        }
     }
 
     fn media_done(&mut self, now: Time, port: Port, id: ActionId, result: Result<(), MediaError>) {
