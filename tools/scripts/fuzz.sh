@@ -43,7 +43,7 @@ for crate in softrdma tools/client ftl contigfs; do
         # New inputs go to the first directory named, the corpus is only read.
         mkdir -p "$scratch/$target"
         log=$scratch/$target.log
-        if cargo fuzz run "$target" "$scratch/$target" "fuzz/corpus/$target" -- \
+        if cargo fuzz run --target-dir "$repository/target/fuzz" "$target" "$scratch/$target" "fuzz/corpus/$target" -- \
             -max_total_time="$seconds" -rss_limit_mb=4096 -timeout=20 >"$log" 2>&1; then
             runs=$(sed -n 's/^Done \([0-9]*\) runs.*/\1/p' "$log" | tail -1)
             printf '%-28s %12s runs\n' "$crate $target" "${runs:-?}"

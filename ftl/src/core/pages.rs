@@ -664,7 +664,8 @@ impl Core {
         self.dirty.len().saturating_sub(self.pool_frames / 8 * 3)
     }
 
-    /// Whether dirty pages are so many that some must go out.
+    /// Whether dirty pages are so many that some must go out. Until then they wait for their age: what is written again
+    /// meanwhile goes out once. The other half is for what is read, and for what is written while they go out.
     fn has_many_dirty(&self) -> bool {
         self.dirty.len() > self.pool_frames / 2
     }

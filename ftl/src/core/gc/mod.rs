@@ -29,7 +29,7 @@ const COMING_MIN: usize = 3;
 /// users are refused a segment relocation falls back on one stream for all, and a volume that has begun to mix what it had
 /// sorted takes long to find out of it.
 const SPARE_PER_COMING: u64 = 20;
-const COMING_MORE_MAX: u64 = 8;
+const COMING_MORE_MAX: u64 = 6;
 /// Free segments that the devices of an array are to have left when one of them fails.
 const AFTER_LOSS_MIN: u64 = RESERVED_SEGMENTS as u64 + 2;
 /// But not more than so many for that: a device that holds nearly all can not be done without.
