@@ -297,7 +297,11 @@ fn many_pages_lie_side_by_side() {
         rig.settle();
     }
     let mut random: u64 = 1;
-    for _ in 0..8 * FRAMES {
+    for n in 0..8 * FRAMES {
+        // Nobody's clock goes on here: what would be written out because of its age.
+        if n % (FRAMES / 2) == 0 {
+            rig.sync();
+        }
         random = random
             .wrapping_mul(6_364_136_223_846_793_005)
             .wrapping_add(1);
@@ -311,7 +315,7 @@ fn many_pages_lie_side_by_side() {
         }
     }
     rig.sync();
-    for start in (0..5120).step_by(256) {
+    for start in (0..4096).step_by(256) {
         let got = rig.get_all(start..start + 256, Intent::Read);
         let missing = got.iter().filter(|got| matches!(got, Get::Pending));
         let missing = missing.count();
@@ -321,7 +325,7 @@ fn many_pages_lie_side_by_side() {
         drop(got);
         // In the end all are in blocks of 16. What was used more than once is in the way until the pool has gone round some
         // times, because it stays when those beside it go.
-        let most = if start < 4096 { missing / 3 } else { 24 };
+        let most = if start < 3072 { missing / 3 } else { 24 };
         assert!(pieces(&reads) <= most, "{} of {missing}", pieces(&reads));
         rig.carry_out(OURS, reads);
         rig.ftl.self_check();

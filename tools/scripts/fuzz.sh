@@ -13,6 +13,7 @@ repository=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 seconds=${1:-60}
 case $seconds in
 '' | *[!0-9]*)
+    echo "fuzz.sh: '$seconds' is no number of seconds" >&2
     sed -n '2,/^$/s/^# \{0,1\}//p' "$0" >&2
     exit 2
     ;;

@@ -256,8 +256,11 @@ impl Core {
             while let Some(done) = self.net.ring.next_done() {
                 self.completed(now, done)?;
             }
-            for _ in 0..LOT.min(self.finished.len()) {
-                self.answer_media(now);
+            for _ in 0..LOT {
+                let Some((id, result)) = self.finished.pop_front() else {
+                    break;
+                };
+                self.answer_media(now, id, result);
             }
         }
     }
@@ -597,11 +600,8 @@ impl Core {
         Ok(())
     }
 
-    /// Answers the media operation that was over first.
-    fn answer_media(&mut self, now: Time) {
-        let Some((id, result)) = self.finished.pop_front() else {
-            return;
-        };
+    /// Answers a media operation that is over.
+    fn answer_media(&mut self, now: Time, id: u32, result: i32) {
         let (port, action) = self.media.remove(id as usize);
         let result = media_result(&action, result);
         match &mut self.splitter {
