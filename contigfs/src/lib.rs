@@ -61,7 +61,9 @@ pub use mem_store::MemStore;
 pub use owner::{Owner, owners};
 pub use repair::{Care, RepairReport, repair};
 pub use snapshot::{SNAPSHOTS, SnapshotView};
-pub use store::{BlockStore, ByteAddr, GrowError, Grown, ShareError, StoreError, share_on};
+pub use store::{
+    BlockStore, ByteAddr, GrowError, Grown, ShareError, StoreError, SyncDone, share_on,
+};
 pub use time::Timestamp;
 pub use volume_check::{
     Stage, VolumeCheckError, VolumeRepair, VolumeReport, check_volume, lost_headers, repair_volume,

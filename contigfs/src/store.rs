@@ -72,6 +72,9 @@ pub enum StoreError {
     ManyAlong,
 }
 
+/// What is to be done when a sync is over.
+pub type SyncDone = Box<dyn FnOnce(Result<(), StoreError>) + Send>;
+
 /// Why grains can not be shared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ShareError {
@@ -189,6 +192,12 @@ pub trait BlockStore: Send + Sync {
     /// Makes every write of the range that has returned durable.
     fn sync(&self, range: LbaRange) -> Result<(), StoreError>;
 
+    /// As [`sync`](Self::sync), without waiting where the store can do that: `done` is told, once, by whichever thread hears
+    /// of it first, perhaps before this returns. It must not wait for the store.
+    fn sync_then(&self, range: LbaRange, done: SyncDone) {
+        done(self.sync(range));
+    }
+
     /// First mapped grain of the range: data, or reserved as zeros.
     fn next_mapped(&self, range: LbaRange) -> Option<Lba>;
 
@@ -304,6 +313,10 @@ macro_rules! forward {
 
             fn sync(&self, range: LbaRange) -> Result<(), StoreError> {
                 (**self).sync(range)
+            }
+
+            fn sync_then(&self, range: LbaRange, done: SyncDone) {
+                (**self).sync_then(range, done);
             }
 
             fn next_mapped(&self, range: LbaRange) -> Option<Lba> {

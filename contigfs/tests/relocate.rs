@@ -2,12 +2,13 @@
 //! or as it was to become.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Mutex};
 
 use contigfs::{
     BlockStore, ByteAddr, FallocMode, FormatOptions, Fs, FsError, FsOptions, InodeNo, MemStore,
-    NewNode, SeekTo, SetAttr, StoreError, SyncScope, WriteOptions,
+    NewNode, SeekTo, SetAttr, StoreError, SyncDone, SyncScope, WriteOptions,
 };
 use ftl::{AtomicBatch, Lba, LbaRange, MemDevice, OpenOptions, Space, Volume};
 use support::{assert_clean, fresh_with, name, tight};
@@ -477,4 +478,102 @@ fn a_file_that_can_not_arrive_goes_back() {
             assert!([&before, &after].contains(&&picture(&fs, ino)));
         }
     }
+}
+
+/// A store whose syncs that nobody waits for are over when they are said to be.
+struct Slow {
+    store: Arc<MemStore>,
+    under_way: Mutex<Vec<(LbaRange, SyncDone)>>,
+}
+
+impl Slow {
+    /// They are over: what had been written by then is durable.
+    fn end(&self) {
+        for (range, done) in std::mem::take(&mut *self.under_way.lock().unwrap()) {
+            done(self.store.sync(range));
+        }
+    }
+}
+
+impl BlockStore for Slow {
+    fn read(&self, at: ByteAddr, buf: &mut [u8]) -> Result<(), StoreError> {
+        self.store.read(at, buf)
+    }
+
+    fn write(&self, at: ByteAddr, data: &[u8]) -> Result<(), StoreError> {
+        self.store.write(at, data)
+    }
+
+    fn commit(&self, batch: AtomicBatch) -> Result<(), StoreError> {
+        self.store.commit(batch)
+    }
+
+    fn sync(&self, range: LbaRange) -> Result<(), StoreError> {
+        self.store.sync(range)
+    }
+
+    fn sync_then(&self, range: LbaRange, done: SyncDone) {
+        self.under_way.lock().unwrap().push((range, done));
+    }
+
+    fn next_mapped(&self, range: LbaRange) -> Option<Lba> {
+        self.store.next_mapped(range)
+    }
+
+    fn space(&self) -> Space {
+        self.store.space()
+    }
+}
+
+/// I1: a sync that nobody waits for is answered when the data are durable where the file is by then, though it went to another
+/// range while the sync was under way; and not before it is over. What cannot be said without waiting is said at once.
+#[test]
+fn a_sync_that_nobody_waits_for_follows_the_file() {
+    let store = Arc::new(Slow {
+        store: scattered(),
+        under_way: Mutex::default(),
+    });
+    let fs = Arc::new(Fs::mount_with(Arc::clone(&store), &tight()).unwrap());
+    let ino = fs.lookup_path("/f").unwrap();
+    let (answer, answers) = channel();
+    let sync = |what: &'static str| {
+        let answer = answer.clone();
+        let done = move |result| answer.send((what, result)).unwrap();
+        fs.fsync_then(ino, SyncScope::Data, done);
+    };
+    let write = |bytes: &[u8]| fs.write(ino, 0, bytes, WriteOptions::default()).unwrap();
+    let survives = |bytes: &[u8]| {
+        let cut = Fs::mount(Arc::new(store.store.after_power_cut(|_| 0))).unwrap();
+        let mut found = vec![0; bytes.len()];
+        cut.read(ino, 0, &mut found).unwrap();
+        assert_eq!(found, bytes);
+    };
+    write(b"at its place");
+    sync("settled");
+    assert!(answers.try_recv().is_err(), "not over yet");
+    store.end();
+    assert_eq!(answers.try_recv(), Ok(("settled", Ok(()))));
+    survives(b"at its place");
+
+    let before = fs.file_extent(ino).unwrap().range;
+    sync("relocated");
+    resize(&fs, ino, 1 << 33).unwrap();
+    assert_ne!(fs.file_extent(ino).unwrap().range, before);
+    write(b"at another one");
+    store.end();
+    assert_eq!(answers.recv(), Ok(("relocated", Ok(()))));
+    survives(b"at another one");
+
+    // The record has to be written, too.
+    fs.write(ino, 1 << 33, b"longer", WriteOptions::default())
+        .unwrap();
+    sync("longer");
+    assert_eq!(answers.try_recv(), Ok(("longer", Ok(()))));
+    let cut = Fs::mount(Arc::new(store.store.after_power_cut(|_| 0))).unwrap();
+    assert_eq!(cut.attr(ino).unwrap().size, (1 << 33) + 6);
+    let missing = InodeNo(4711);
+    fs.fsync_then(missing, SyncScope::Data, move |result| {
+        answer.send(("missing", result)).unwrap();
+    });
+    assert_eq!(answers.try_recv(), Ok(("missing", Err(FsError::NotFound))));
 }

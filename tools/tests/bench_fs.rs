@@ -33,7 +33,7 @@ fn every_row_is_measured() {
     let result: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert!(result["ext4"].as_str().unwrap().starts_with("ext4"));
     let rows = result["rows"].as_array().unwrap();
-    assert_eq!(rows.len(), 10);
+    assert_eq!(rows.len(), 12);
     for row in rows {
         for side in ["ours", "theirs"] {
             let rounds = row[side].as_array().unwrap();

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::thread::Builder;
 
 use ftl::{GRAIN_BYTES, LbaRange};
 
@@ -296,16 +297,79 @@ impl<S: BlockStore> Fs<S> {
 
     /// Makes everything written to a file durable.
     pub fn fsync(&self, ino: InodeNo, scope: SyncScope) -> Result<(), FsError> {
+        match self.with_stores_found(ino)? {
+            Some(inode) => self.sync_content(&inode, scope),
+            None => self.sync_metadata(),
+        }
+    }
+
+    /// As [`fsync`](Self::fsync); `done` is told, perhaps by another thread and after this returned: where there are only data
+    /// to be made durable, nobody need wait for it.
+    pub fn fsync_then(
+        self: &Arc<Self>,
+        ino: InodeNo,
+        scope: SyncScope,
+        done: impl FnOnce(Result<(), FsError>) + Send + 'static,
+    ) where
+        S: 'static,
+    {
+        let inode = match self.with_stores_found(ino) {
+            Ok(Some(inode)) => inode,
+            Ok(None) => return done(self.sync_metadata()),
+            Err(error) => return done(Err(error)),
+        };
+        let (journey, content) = match self.only_data(&inode, scope) {
+            Ok(Some(found)) => found,
+            Ok(None) => return done(self.sync_content(&inode, scope)),
+            Err(error) => return done(Err(error)),
+        };
+        let fs = Arc::clone(self);
+        let then = move |result: Result<(), StoreError>| match result {
+            // What was made durable may not be what lies at its place now. That takes waiting, which is not for this thread;
+            // if there can be no other, whoever waits is told so by the end of `done`.
+            Ok(()) if inode.state().journey != journey => {
+                let again = move || done(fs.fsync(ino, scope));
+                if let Err(error) = Builder::new().spawn(again) {
+                    tracing::error!(%error, "no thread to sync a file that was relocated");
+                }
+            }
+            result => done(result.map_err(FsError::from)),
+        };
+        self.store.sync_then(content, Box::new(then));
+    }
+
+    /// An inode that has content, with what mappings stored to it known to be there.
+    fn with_stores_found(&self, ino: InodeNo) -> Result<Option<Arc<Inode>>, FsError> {
         let inode = self.inode(ino)?;
         if inode.state().record.range.is_none() {
-            return self.sync_metadata();
+            return Ok(None);
         }
         self.find_stores_in(&inode)?;
-        if self.sync_together(&inode, scope)? {
+        Ok(Some(inode))
+    }
+
+    /// What of a file is to be made durable, and where on its journey it is, if the record need not be written and it is not
+    /// being relocated.
+    fn only_data(
+        &self,
+        inode: &Inode,
+        scope: SyncScope,
+    ) -> Result<Option<(Journey, LbaRange)>, FsError> {
+        let state = *inode.state();
+        let is_settled = matches!(state.journey, Journey::Settled(_));
+        if !is_settled || is_record_due(&state, scope) || self.has_bug(Bug::DataUnsynced) {
+            return Ok(None);
+        }
+        let (range, size) = state.place()?;
+        Ok(Some((state.journey, content_of(range, size))))
+    }
+
+    fn sync_content(&self, inode: &Arc<Inode>, scope: SyncScope) -> Result<(), FsError> {
+        if self.sync_together(inode, scope)? {
             return Ok(());
         }
-        let size = self.sync_at_its_place(&inode, content_of)?;
-        self.write_record(&inode, size, scope)
+        let size = self.sync_at_its_place(inode, content_of)?;
+        self.write_record(inode, size, scope)
     }
 
     /// Makes a file durable whose record has to be written, too: a few data go along with the record, in one device write.

@@ -579,7 +579,7 @@ fn open_volume(
             SharePages::Never => 0,
             _ => (settings.share_bytes / GRAIN_BYTES as u64) as usize,
         },
-        ports: (settings.reactors + lanes) as u16,
+        ports: (settings.reactors + Lanes::ports(lanes)) as u16,
         gc_policy: settings.gc_policy,
         discard: settings.discard,
         write_out_apart: true,

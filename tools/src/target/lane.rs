@@ -16,15 +16,17 @@
 //!   waker asks which, after the action was queued; the thread looks once more after it has said that it ends
 //!   ([`Handshake`]).
 //! - L3. A driver leaves when every event it asked for has come, so the port of a free lane has no events to come.
+//!
+//! Who syncs need not even wait: [`Lanes::sync_then`], on a port that all threads share ([`Together`]).
 
 use std::os::fd::RawFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-use contigfs::StoreError;
+use contigfs::{StoreError, SyncDone};
 use ftl::{
-    Action, CommitError, Event, Ftl, Get, GetError, Intent, Lba, MediaOp, PageRef, Port, Time,
-    Token,
+    Action, CommitError, Event, Ftl, Get, GetError, Intent, Lba, LbaRange, MediaOp, PageRef, Port,
+    Time, Token,
 };
 
 use super::core::media_result;
@@ -32,6 +34,7 @@ use super::direct::{self, runs};
 use super::handshake::Handshake;
 use super::job::Job;
 use super::store::{commit_error, durable_error};
+use super::together::Together;
 use crate::reactor::Inbox;
 
 /// Runs of reads that a thread carries out one after the other; more are quicker side by side, in the ring.
@@ -47,6 +50,7 @@ pub(super) struct Lanes {
     epoch: Instant,
     lanes: Vec<Arc<Lane>>,
     free: Mutex<Vec<usize>>,
+    together: Arc<Together>,
 }
 
 /// One lane.
@@ -61,7 +65,12 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Lanes {
-    /// Lanes on the `count` ports behind the `reactors` of the volume; `inbox` is that of the reactor that helps.
+    /// Ports that so many lanes take.
+    pub(super) const fn ports(count: usize) -> usize {
+        count + 1
+    }
+
+    /// So many lanes on the ports behind the `reactors` of the volume; `inbox` is that of the reactor that helps.
     pub(super) fn new(
         ftl: &Arc<Ftl>,
         fd: RawFd,
@@ -69,9 +78,10 @@ impl Lanes {
         epoch: Instant,
         (reactors, count): (usize, usize),
     ) -> Arc<Self> {
+        let port = |index| Port((reactors + index) as u16);
         let lane = |index| {
             let lane = Arc::new(Lane {
-                port: Port((reactors + index) as u16),
+                port: port(index),
                 handshake: Handshake::new(),
             });
             let (woken, waker) = (Arc::clone(&lane), inbox.waker().clone());
@@ -83,6 +93,14 @@ impl Lanes {
             ftl.set_waker(lane.port, Box::new(wake));
             lane
         };
+        let together = Arc::new(Together::new(port(count)));
+        let (woken, waker) = (Arc::clone(&together), inbox.waker().clone());
+        let wake = move || {
+            if woken.handshake.appeared() {
+                waker.wake();
+            }
+        };
+        ftl.set_waker(together.port, Box::new(wake));
         Arc::new(Self {
             ftl: Arc::clone(ftl),
             fd,
@@ -90,7 +108,42 @@ impl Lanes {
             epoch,
             lanes: (0..count).map(lane).collect(),
             free: Mutex::new((0..count).collect()),
+            together,
         })
+    }
+
+    /// Makes a range durable; `done` is told by whichever thread hears of it.
+    pub(super) fn sync_then(&self, range: LbaRange, done: SyncDone) {
+        let Together {
+            port, handshake, ..
+        } = &*self.together;
+        let token = self.together.expect(done);
+        handshake.enter();
+        self.ftl.sync(*port, range, token);
+        loop {
+            while self.work_together() {}
+            handshake.leave();
+            if !self.work_together() {
+                return;
+            }
+            handshake.enter();
+        }
+    }
+
+    /// Carries out the next thing to be done on the port of syncs that nobody waits for, and gives the answers that have come.
+    /// False if there was nothing.
+    fn work_together(&self) -> bool {
+        let port = self.together.port;
+        let answered = self.together.answer(&self.ftl);
+        let Some(action) = self.ftl.poll_action(port) else {
+            // Asking may bring forth answers.
+            return self.together.answer(&self.ftl) || answered;
+        };
+        match is_for_durability(&action) {
+            true => self.carry_out(port, action),
+            false => self.hand_over(port, action),
+        }
+        true
     }
 
     /// A lane for the calling thread, if one is free.
@@ -105,15 +158,28 @@ impl Lanes {
         })
     }
 
-    /// The next action that appeared on the port of a lane while nobody drove it; for the reactor.
+    /// The next action that appeared on a port of ours while nobody drove it; for the reactor. Answers that nobody waits for
+    /// are given on the way.
     pub(super) fn left_action(&self) -> Option<(Port, Action)> {
-        self.lanes.iter().find_map(|lane| {
-            if !lane.handshake.take_left() {
-                return None;
+        let left = |port, handshake: &Handshake| {
+            let action = self.ftl.poll_action(port)?;
+            handshake.found();
+            Some((port, action))
+        };
+        let Together {
+            port, handshake, ..
+        } = &*self.together;
+        if handshake.take_left() {
+            let found = left(*port, handshake);
+            self.together.answer(&self.ftl);
+            if found.is_some() {
+                return found;
             }
-            let action = self.ftl.poll_action(lane.port)?;
-            lane.handshake.found();
-            Some((lane.port, action))
+        }
+        let mut lanes = self.lanes.iter();
+        lanes.find_map(|lane| match lane.handshake.take_left() {
+            true => left(lane.port, &lane.handshake),
+            false => None,
         })
     }
 
@@ -122,21 +188,32 @@ impl Lanes {
         let mut quiet = false;
         while !quiet {
             quiet = true;
-            for lane in &self.lanes {
-                while let Some(action) = self.ftl.poll_action(lane.port) {
-                    self.carry_out(lane, action);
+            let of_lanes = self.lanes.iter().map(|lane| lane.port);
+            for port in of_lanes.chain([self.together.port]) {
+                while let Some(action) = self.ftl.poll_action(port) {
+                    self.carry_out(port, action);
                     quiet = false;
                 }
             }
+            self.together.answer(&self.ftl);
         }
     }
 
-    fn carry_out(&self, lane: &Lane, action: Action) {
+    fn carry_out(&self, port: Port, action: Action) {
         let result = direct::carry_out(&action, self.fd);
-        self.all_done(lane, vec![(action, result)]);
+        self.all_done(port, vec![(action, result)]);
     }
 
-    fn all_done(&self, lane: &Lane, done: Vec<(Action, i32)>) {
+    /// Gives an action to the reactor.
+    fn hand_over(&self, port: Port, action: Action) {
+        let refused = self.inbox.send(Job::Media(port, action));
+        // A reactor that has ended leaves everything to those who are still here.
+        if let Err(Job::Media(_, action)) = refused {
+            self.carry_out(port, action);
+        }
+    }
+
+    fn all_done(&self, port: Port, done: Vec<(Action, i32)>) {
         let now = Time(self.epoch.elapsed().as_nanos() as u64);
         let ended = done.iter().map(|(action, result)| {
             let result = media_result(action, *result);
@@ -145,15 +222,25 @@ impl Lanes {
             }
             (action.id, result)
         });
-        self.ftl.handle_done_all(lane.port, now, ended);
+        self.ftl.handle_done_all(port, now, ended);
     }
 
     /// The reactor has reported something done on the port of a lane.
     pub(super) fn stirred(&self, port: Port) {
-        if let Some(lane) = self.lanes.iter().find(|lane| lane.port == port) {
+        if port == self.together.port {
+            self.together.handshake.stirred();
+        } else if let Some(lane) = self.lanes.iter().find(|lane| lane.port == port) {
             lane.handshake.stirred();
         }
     }
+}
+
+/// Whether an action is one that somebody who wants to have something durable waits for, most likely.
+fn is_for_durability(action: &Action) -> bool {
+    matches!(
+        action.op,
+        MediaOp::Write { durable: true, .. } | MediaOp::Flush
+    )
 }
 
 /// A thread on its lane.
@@ -219,10 +306,7 @@ impl Driver<'_> {
                 match &action.op {
                     _ if pending == 0 => self.hand_over(action),
                     MediaOp::Read { .. } => reads.push(action),
-                    // What is to be durable is what this thread waits for, most likely.
-                    MediaOp::Write { durable: true, .. } | MediaOp::Flush if own.is_none() => {
-                        own = Some(action);
-                    }
+                    _ if own.is_none() && is_for_durability(&action) => own = Some(action),
                     _ => self.hand_over(action),
                 }
             }
@@ -247,21 +331,16 @@ impl Driver<'_> {
                 }
             }
             for run in reads {
-                self.lanes.all_done(self.lane, run.carry_out(*fd));
+                self.lanes.all_done(port, run.carry_out(*fd));
             }
             if let Some(action) = own {
-                self.lanes.carry_out(self.lane, action);
+                self.lanes.carry_out(port, action);
             }
         }
     }
 
-    /// Gives an action to the reactor.
     fn hand_over(&self, action: Action) {
-        let refused = self.lanes.inbox.send(Job::Media(self.lane.port, action));
-        // A reactor that has ended leaves everything to those who are still here.
-        if let Err(Job::Media(_, action)) = refused {
-            self.lanes.carry_out(self.lane, action);
-        }
+        self.lanes.hand_over(self.lane.port, action);
     }
 }
 

@@ -41,6 +41,7 @@ mod streams;
 mod tenancy;
 mod tls_door;
 mod tls_settings;
+mod together;
 
 pub use daemon::{Target, detach, take_down};
 pub use exports::{Export, ExportError, Exports};

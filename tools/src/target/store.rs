@@ -7,7 +7,9 @@ use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::Duration;
 
-use contigfs::{BlockStore, ByteAddr, GrowError, Grown, ShareError, StoreError, share_on};
+use contigfs::{
+    BlockStore, ByteAddr, GrowError, Grown, ShareError, StoreError, SyncDone, share_on,
+};
 use ftl::device::file::{EnlargeError, enlarge};
 use ftl::snapshot::{Host, SnapshotChange, SnapshotError};
 use ftl::{
@@ -361,6 +363,13 @@ impl BlockStore for TargetStore {
         let (done, answer) = waiter();
         self.send(Job::Sync(range, done))?;
         answer.recv().map_err(|_| StoreError::Failed)?
+    }
+
+    fn sync_then(&self, range: LbaRange, done: SyncDone) {
+        match &self.lanes {
+            Some(lanes) => lanes.sync_then(range, done),
+            None => done(self.sync(range)),
+        }
     }
 
     fn next_mapped(&self, range: LbaRange) -> Option<Lba> {

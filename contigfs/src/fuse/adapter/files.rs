@@ -212,7 +212,8 @@ impl<S: BlockStore + 'static> Adapter<S> {
             0 => SyncScope::All,
             _ => SyncScope::Data,
         };
-        reply.done(self.fs.fsync(message.ino(), scope));
+        let done = move |result| reply.done(result);
+        self.fs.fsync_then(message.ino(), scope, done);
         Ok(())
     }
 

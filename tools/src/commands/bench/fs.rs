@@ -44,7 +44,7 @@ const fn row(name: &'static str, access: Access, bar: f64) -> Row {
     }
 }
 
-const ROWS: [Row; 10] = [
+const ROWS: [Row; 12] = [
     row(
         "random read 4 KiB, 1 thread",
         Access::Read { threads: 1 },
@@ -70,6 +70,16 @@ const ROWS: [Row; 10] = [
     row(
         "random write 4 KiB + fdatasync, 8 threads",
         Access::WriteDurably { threads: 8 },
+        1.5,
+    ),
+    row(
+        "random write 4 KiB + fdatasync, 1 new file",
+        Access::WriteNewDurably { threads: 1 },
+        1.5,
+    ),
+    row(
+        "random write 4 KiB + fdatasync, 8 new files",
+        Access::WriteNewDurably { threads: 8 },
         1.5,
     ),
     row("create + fsync + unlink", Access::Names { files: 0 }, 1.0),
@@ -226,8 +236,8 @@ impl Sides {
         let ext4 = Ext4::start(directory, plan.bytes)?;
         let ours = Ours::start(directory, plan.bytes, plan.pool)?;
         interrupt.check()?;
-        let names = |row: &Row| matches!(row.access, Access::Names { .. });
-        if rows.iter().any(|r| r.rival == Rival::Ext4 && !names(r)) {
+        let on_file = |row: &Row| row.rival == Rival::Ext4 && !row.access.makes_files();
+        if rows.iter().any(on_file) {
             for root in [&ours.root, &ext4.root] {
                 let progress = show::progress(plan.bytes, "fill");
                 files::fill(&root.join(FILE), plan.bytes, |bytes| progress.inc(bytes))
@@ -255,9 +265,7 @@ impl Sides {
     fn places(&self, row: Row) -> (PathBuf, PathBuf) {
         match (row.rival, &self.null) {
             (Rival::Null, Some(null)) => (self.ours.root.join(RESIDENT), null.file.clone()),
-            _ if matches!(row.access, Access::Names { .. }) => {
-                (self.ours.root.clone(), self.ext4.root.clone())
-            }
+            _ if row.access.makes_files() => (self.ours.root.clone(), self.ext4.root.clone()),
             _ => (self.ours.root.join(FILE), self.ext4.root.join(FILE)),
         }
     }

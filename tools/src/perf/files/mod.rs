@@ -42,6 +42,12 @@ pub enum Access {
         /// Threads.
         threads: usize,
     },
+    /// Random writes of blocks by so many threads, each durable before the next (`fdatasync`), to a new file each, whose space is
+    /// reserved (`fallocate`) and not written: what fio does if nothing else is said. A quarter of [`Run::bytes`] together.
+    WriteNewDurably {
+        /// Threads.
+        threads: usize,
+    },
     /// So many new files, each durable (`fsync`) before the next, then all removed, durably at the end.
     Names {
         /// Files.
@@ -73,6 +79,13 @@ pub struct Run {
     pub seed: u64,
 }
 
+impl Access {
+    /// Whether it makes files of its own, in a directory.
+    pub fn makes_files(self) -> bool {
+        matches!(self, Self::WriteNewDurably { .. } | Self::Names { .. })
+    }
+}
+
 /// Carries out a run on the file at `path`, or in the directory that it is.
 pub fn run(path: &Path, run: &Run) -> io::Result<Figures> {
     match run.access {
@@ -81,6 +94,7 @@ pub fn run(path: &Path, run: &Run) -> io::Result<Figures> {
         Access::ReadChunks => serial::read_chunks(path, run),
         Access::WriteChunks => serial::write_chunks(path, run),
         Access::WriteDurably { threads } => serial::write_durably(path, run, threads),
+        Access::WriteNewDurably { threads } => serial::write_new_durably(path, run, threads),
         Access::Names { files } => names::create_and_remove(path, files),
     }
 }

@@ -1,5 +1,6 @@
 //! Threads that do one thing at a time.
 
+use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -99,13 +100,46 @@ pub(super) fn write_chunks(path: &Path, run: &Run) -> io::Result<Figures> {
 pub(super) fn write_durably(path: &Path, run: &Run, threads: usize) -> io::Result<Figures> {
     in_threads(threads, |thread| {
         let file = open(path, true)?;
-        let mut block = buffer(BLOCK)?;
-        let mut offsets = offsets(run, thread);
-        repeat(run, || {
-            let offset = offsets.draw();
-            stamp(&mut block, offset);
-            file.write_all_at(&block, offset)?;
-            file.sync_data()
-        })
+        write_blocks(&file, run, offsets(run, thread))
+    })
+}
+
+/// Random writes to new files whose space is reserved, each durable.
+pub(super) fn write_new_durably(
+    directory: &Path,
+    run: &Run,
+    threads: usize,
+) -> io::Result<Figures> {
+    let bytes = run.bytes / 4 / threads as u64 / BLOCK as u64 * BLOCK as u64;
+    let path = |thread| directory.join(format!("new-{thread}"));
+    let files: Vec<File> = (0..threads)
+        .map(|thread| reserve(&path(thread), bytes))
+        .collect::<io::Result<_>>()?;
+    let run = Run { bytes, ..*run };
+    let figures = in_threads(threads, |thread| {
+        write_blocks(&files[thread], &run, offsets(&run, thread))
+    })?;
+    drop(files);
+    for thread in 0..threads {
+        std::fs::remove_file(path(thread))?;
+    }
+    Ok(figures)
+}
+
+/// A new file with room for `bytes`, durably.
+fn reserve(path: &Path, bytes: u64) -> io::Result<File> {
+    let file = open(path, true)?;
+    nix::fcntl::fallocate(&file, nix::fcntl::FallocateFlags::empty(), 0, bytes as i64)?;
+    file.sync_all()?;
+    Ok(file)
+}
+
+fn write_blocks(file: &File, run: &Run, mut offsets: Offsets) -> io::Result<Latencies> {
+    let mut block = buffer(BLOCK)?;
+    repeat(run, || {
+        let offset = offsets.draw();
+        stamp(&mut block, offset);
+        file.write_all_at(&block, offset)?;
+        file.sync_data()
     })
 }
