@@ -5,6 +5,8 @@ pub mod arena;
 pub mod atomic;
 pub(crate) mod cache;
 mod gate;
+#[cfg(test)]
+mod modelled;
 pub mod region;
 pub mod window;
 
