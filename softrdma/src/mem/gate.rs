@@ -260,6 +260,46 @@ mod tests {
         }
     }
 
+    /// W1: when a window of type 1 has been bound again, or deallocated, no peer is left under any of its earlier STags,
+    /// though another bind of it be in the middle of ending one.
+    #[test]
+    fn nobody_writes_where_a_window_was_bound_before() {
+        for is_deallocated in [false, true] {
+            let model = move || {
+                let world = World::new();
+                let MemoryRegion {
+                    stag, base, len, ..
+                } = world.region;
+                let mut window = world.table.allocate_domain_window(WHO.domain).unwrap();
+                let binds = [(); 2].map(|()| window.bind(stag, base, len, Rights::REMOTE_WRITE));
+                let last = window.unbind();
+                assert!(world.table.bind_domain_window(WHO, &binds[0]));
+                let peers = binds.map(|bind| {
+                    let world = Arc::clone(&world);
+                    thread::spawn(move || world.write_through(bind.stag(), 1, 3))
+                });
+                let binder = {
+                    let world = Arc::clone(&world);
+                    thread::spawn(move || world.table.bind_domain_window(WHO, &binds[1]))
+                };
+                match is_deallocated {
+                    true => assert!(world.table.deallocate_domain_window(&window)),
+                    false => assert!(world.table.bind_domain_window(WHO, &last)),
+                }
+                world.memory.write(0, &[0xee; LEN]);
+                thread::yield_now();
+                for peer in peers {
+                    let refused = peer.join().unwrap();
+                    assert!(matches!(refused, None | Some(AccessError::InvalidStag)));
+                }
+                binder.join().unwrap();
+                assert_eq!(world.memory.to_vec(0, LEN), [0xee; LEN]);
+            };
+            shuttle::check_random(model, SCHEDULES);
+            shuttle::check_pct(model, SCHEDULES, 3);
+        }
+    }
+
     /// A region reaches no further than it was registered, whatever its owner says, and never again when it has ended.
     #[test]
     fn reach_is_bounded_by_the_registration() {

@@ -14,4 +14,4 @@ pub use access::{AccessError, AccessKind};
 pub use arena::Buffer;
 pub use atomic::{ATOMIC_BYTES, Atomic};
 pub use region::{Backing, MemoryRegion, RegionSpec, RegionTable, RegisterError, Rights};
-pub use window::{MemoryWindow, WindowBind};
+pub use window::{DomainBind, DomainWindow, MemoryWindow, WindowBind};

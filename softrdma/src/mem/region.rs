@@ -214,6 +214,11 @@ impl Region {
         self.parent.as_deref()
     }
 
+    /// A window of type 1: it is bound to no stream.
+    pub(super) fn is_domain_window(&self) -> bool {
+        self.parent.is_some() && self.spec.stream.is_none()
+    }
+
     pub(crate) fn answers_to(&self, stag: Stag) -> bool {
         self.stag == stag || self.sync_stag == Some(stag)
     }
@@ -248,6 +253,8 @@ impl Slot {
 /// All regions of a target or client.
 pub struct RegionTable {
     pub(super) slots: RwLock<HashMap<u32, Slot>>,
+    /// Held by who binds or ends a window of type 1 until its earlier STags are dead.
+    pub(super) rebinding: RwLock<()>,
     /// Indices that are not drawn (R4).
     set_apart: RwLock<HashSet<u32>>,
     pub(super) random: Mutex<StdRng>,
@@ -270,6 +277,7 @@ impl RegionTable {
     pub fn new(seed: [u8; 32]) -> Arc<Self> {
         Arc::new(Self {
             slots: RwLock::new(HashMap::new()),
+            rebinding: RwLock::new(()),
             set_apart: RwLock::new(HashSet::new()),
             random: Mutex::new(StdRng::from_seed(seed)),
             streams: AtomicU64::new(1),
