@@ -26,7 +26,7 @@ pub enum CompletionOpcode {
     Verify,
     /// `LOCAL_INV`: no access through the STag happens any more.
     LocalInv,
-    /// `BIND_MW`: the window may be used.
+    /// `BIND_MW`: the window may be used. Of type 1: its earlier STag may not any more.
     BindMw,
     /// `RECV`: a message arrived.
     Recv,
@@ -52,7 +52,7 @@ pub enum Status {
     /// `IBV_WC_LOC_QP_OP_ERR`: this connection cannot do that (a READ with ORD 0, a FLUSH to a peer
     /// that does not speak the private profile).
     LocalQpOperation,
-    /// `IBV_WC_LOC_PROT_ERR`: no such STag to invalidate.
+    /// `IBV_WC_LOC_PROT_ERR`: no such STag to invalidate, or one that no invalidation ends.
     LocalProtection,
     /// `IBV_WC_MW_BIND_ERR`: the window or its region does not allow it.
     WindowBind,

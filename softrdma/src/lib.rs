@@ -99,9 +99,10 @@
 //! | immediate data alone | [`Operation::Immediate`] | Immediate Data | `Send`; peer: `RecvRdmaWithImm` |
 //! | `ATOMIC_FETCH_AND_ADD`, `ATOMIC_CMP_AND_SWP`, masked too | [`Operation::Atomic`] | Atomic Request, Atomic Response | `FetchAdd`, `CompSwap`: the old value |
 //! | `LOCAL_INV`, `BIND_MW` (type 2) | [`Operation::LocalInvalidate`], [`Operation::BindWindow`] | nothing | `LocalInv`, `BindMw` |
+//! | `ibv_bind_mw` (type 1) | [`Operation::BindDomainWindow`], made by [`DomainWindow::bind`] | nothing | `BindMw` |
 //! | `FLUSH`, `ATOMIC_WRITE`, VERIFY | [`Operation::Flush`], [`Operation::AtomicWrite`], [`Operation::Verify`] | [private profile](wire::profile) | `Flush`, `AtomicWrite`, `Verify` |
 //! | `ibv_post_recv`, `ibv_post_srq_recv` | [`post_recv`](Connection::post_recv), [`SharedReceives::post`] | | `Recv`, `RecvRdmaWithImm` |
-//! | `ibv_reg_mr`, `ibv_rereg_mr`, `ibv_alloc_mw` | [`RegionTable::register`], [`RegionTable::reregister`], [`RegionTable::allocate_window`] | | |
+//! | `ibv_reg_mr`, `ibv_rereg_mr`, `ibv_alloc_mw` | [`RegionTable::register`], [`RegionTable::reregister`], [`RegionTable::allocate_window`], [`RegionTable::allocate_domain_window`] | | |
 //!
 //! Flags: `IBV_SEND_SIGNALED`, `IBV_SEND_FENCE` are fields of [`WorkRequest`], `IBV_SEND_SOLICITED` of the operations;
 //! `IBV_SEND_INLINE` is [`Source::inline`]. `SEND_WITH_IMM` has no form in iWARP. The private profile is spoken only when
@@ -134,7 +135,7 @@
 //! **IRD, ORD**: requests of the peer held until they are answered, our own outstanding at the peer: READs, atomic
 //! operations and those of the private profile together. **RTR**: ready-to-receive, first frame of the
 //! initiator. **Park**: stop the inbound side until a page or durability comes. **Window**: an STag for a part of a region,
-//! for one stream. **Fence**: hold a request until everything outstanding is answered.
+//! for one stream (type 2) or for a domain (type 1). **Fence**: hold a request until everything outstanding is answered.
 //!
 //! # Modules
 //!
@@ -173,8 +174,8 @@ pub use connection::{AtomicOutcomes, Connection, SocketState};
 pub use cq::{Completion, CompletionOpcode, Status};
 pub use event::{CloseReason, ConnectRequest, Established, Event, SetupError};
 pub use mem::{
-    Atomic, Backing, Buffer, MemoryRegion, MemoryWindow, RegionSpec, RegionTable, RegisterError,
-    Rights, WindowBind,
+    Atomic, Backing, Buffer, DomainBind, DomainWindow, MemoryRegion, MemoryWindow, RegionSpec,
+    RegionTable, RegisterError, Rights, WindowBind,
 };
 pub use page::{
     GetPage, Intent, NoPages, PAGE_BYTES, Page, PageError, PageRange, PageStore, PutPage,

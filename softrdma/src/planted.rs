@@ -14,6 +14,8 @@ pub enum Bug {
     LivenessUnchecked,
     /// A window stays when its region goes.
     WindowOutlivesRegion,
+    /// A window of type 1 that is bound again stays where it was for who has found it.
+    RebindKeepsOld,
     /// One of several users of a region may invalidate it.
     SharedInvalidated,
     /// Nobody waits for what was written through a sync STag.
@@ -54,12 +56,13 @@ pub enum Bug {
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 23] = [
+    pub const ALL: [Self; 24] = [
         Self::BoundsByOne,
         Self::RightsUnchecked,
         Self::StreamUnchecked,
         Self::LivenessUnchecked,
         Self::WindowOutlivesRegion,
+        Self::RebindKeepsOld,
         Self::SharedInvalidated,
         Self::DurabilityUnawaited,
         Self::PagesHalfAwaited,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::addr::{Immediate, RemoteAddr, Stag, WrId};
-use crate::mem::{Atomic, Buffer, WindowBind};
+use crate::mem::{Atomic, Buffer, DomainBind, WindowBind};
 use crate::wire::profile::{Placement, Selectivity};
 
 /// Bytes of a local buffer.
@@ -188,11 +188,14 @@ pub enum Operation {
     },
     /// Ends the remote access through a local STag, when everything before it in this queue has been sent.
     LocalInvalidate {
-        /// Of a region or a bound window.
+        /// Of a region or a bound window of type 2.
         stag: Stag,
     },
-    /// Binds a memory window for this connection's peer, when everything before it in this queue has been sent.
+    /// Binds a memory window of type 2 for this connection's peer, when everything before it in this queue has been sent.
     BindWindow(WindowBind),
+    /// Binds a memory window of type 1 for all peers of its domain, or to nothing, when everything before it in this queue
+    /// has been sent. Its earlier STag is dead then.
+    BindDomainWindow(DomainBind),
 }
 
 impl Operation {
@@ -257,7 +260,8 @@ impl Operation {
             | Self::AtomicWrite { .. }
             | Self::Verify { .. }
             | Self::LocalInvalidate { .. }
-            | Self::BindWindow(_) => (0, None),
+            | Self::BindWindow(_)
+            | Self::BindDomainWindow(_) => (0, None),
         }
     }
 }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use softrdma::verbs::request::{
-    AtomicWrite, BindWindow, CompareSwap, FetchAdd, Flush, LocalInvalidate, Read, SendImmediate,
-    SendMessage, Verify, Word, Write,
+    AtomicWrite, BindDomainWindow, BindWindow, CompareSwap, FetchAdd, Flush, LocalInvalidate, Read,
+    SendImmediate, SendMessage, Verify, Word, Write,
 };
 use softrdma::verbs::{
     Cable, Closing, CompletionQueue, Context, MemoryRegion, ProtectionDomain, QueuePair, Rts, Step,
@@ -124,6 +124,42 @@ fn a_window_is_narrower_than_its_region() {
     client.post_send(read(remote).wr_id(4)).unwrap();
     cable.run();
     assert_eq!(statuses(&world.completions), [(4, Status::RemoteAccess)]);
+}
+
+/// I10, I11: a window of type 1 opens a part of a region to all queue pairs of its domain, until it is bound again or
+/// dropped, whichever of them does it.
+#[test]
+fn a_domain_window_is_for_all_queue_pairs() {
+    let world = World::new();
+    let mut ends = [(); 2].map(|()| world.connect(Config::default()));
+    let region = world.shared(4096, rights() | Rights::WINDOW_BIND);
+    let mut window = world.theirs.allocate_domain_window().unwrap();
+    let mut bind = |from: usize| {
+        let bytes = 64..128;
+        let bind = BindDomainWindow::new(&mut window, &region, bytes, Rights::REMOTE_READ);
+        let (_, server, cable) = &mut ends[from];
+        let to = region.remote(64).to;
+        let remote = RemoteAddr {
+            stag: bind.stag(),
+            to,
+        };
+        server.post_send(bind.wr_id(1)).unwrap();
+        cable.run();
+        assert_eq!(statuses(&world.their_completions), [(1, Status::Success)]);
+        for (client, _, cable) in &mut ends {
+            client.post_send(read(remote).wr_id(2)).unwrap();
+            cable.run();
+            assert_eq!(statuses(&world.completions), [(2, Status::Success)]);
+        }
+        remote
+    };
+    let remotes = [0, 1].map(&mut bind);
+    drop(window);
+    for ((client, _, cable), remote) in ends.iter_mut().zip(remotes) {
+        client.post_send(read(remote).wr_id(3)).unwrap();
+        cable.run();
+        assert_eq!(statuses(&world.completions), [(3, Status::RemoteAccess)]);
+    }
 }
 
 /// I18: what was posted on a queue pair that is dropped completes exactly once, as flushed, although nobody has it any

@@ -6,15 +6,17 @@ use std::sync::Arc;
 
 use common::raw::{self, ATOMIC_ID, Sent, terminate_code, transmit};
 use common::{Residency, TestPages, completions, table};
+use softrdma::mem::window::KEYS;
 use softrdma::wire::rdmap::Opcode;
 use softrdma::wire::terminate::TerminateCode::*;
 use softrdma::{
-    BackingId, Buffer, CompletionOpcode, Config, Connection, MemoryRegion, MemoryWindow, Operation,
-    ProtectionDomain, RecvBuffer, RegionSpec, RegionTable, RegisterError, Rights, Stag, Status,
-    TaggedOffset, Time, WindowBind, WorkRequest, WrId,
+    BackingId, Buffer, CompletionOpcode, Config, Connection, DomainBind, DomainWindow,
+    MemoryRegion, MemoryWindow, Operation, ProtectionDomain, RecvBuffer, RegionSpec, RegionTable,
+    RegisterError, Rights, Stag, Status, TaggedOffset, Time, WindowBind, WorkRequest, WrId,
 };
 
 const DOMAIN: ProtectionDomain = ProtectionDomain(0);
+const FOREIGN: ProtectionDomain = ProtectionDomain(7);
 const FILE: BackingId = BackingId(1);
 
 struct Target {
@@ -37,9 +39,7 @@ fn target() -> Target {
     };
     let region = table.register(spec).unwrap();
     let window = table.allocate_window(DOMAIN).unwrap();
-    let mut connection = raw::responder(Config::default(), &table, &mut pages);
-    // Only behind a first frame of the peer does a responder work.
-    connection.handle_bytes(Time(0), &mut pages, &raw::write(Stag(1), 0, &[], true));
+    let connection = connect(DOMAIN, &table, &mut pages);
     Target {
         table,
         pages,
@@ -50,7 +50,49 @@ fn target() -> Target {
     }
 }
 
+fn connect(
+    domain: ProtectionDomain,
+    table: &Arc<RegionTable>,
+    pages: &mut TestPages,
+) -> Connection<TestPages> {
+    let config = Config {
+        protection_domain: domain,
+        ..Config::default()
+    };
+    let mut connection = raw::responder(config, table, pages);
+    // Only behind a first frame of the peer does a responder work.
+    connection.handle_bytes(Time(0), pages, &raw::write(Stag(1), 0, &[], true));
+    connection
+}
+
 impl Target {
+    /// From here on another stream, of this domain.
+    fn reconnect(&mut self, domain: ProtectionDomain) {
+        self.connection = connect(domain, &self.table, &mut self.pages);
+    }
+
+    fn domain_window(&self) -> DomainWindow {
+        self.table.allocate_domain_window(DOMAIN).unwrap()
+    }
+
+    /// The same bytes as `bind`.
+    fn domain_bind(&self, window: &mut DomainWindow) -> DomainBind {
+        let to = TaggedOffset(0x1_0100);
+        window.bind(self.region.stag, to, 0x100, Rights::REMOTE_WRITE)
+    }
+
+    fn post_bind(&mut self, bind: DomainBind) -> Status {
+        let (opcode, status) = self.post(Operation::BindDomainWindow(bind));
+        assert_eq!(opcode, CompletionOpcode::BindMw);
+        status
+    }
+
+    /// What a byte in the window meets, from a new stream of the domain.
+    fn write_anew(&mut self, stag: Stag) -> Result<(), Sent> {
+        self.reconnect(DOMAIN);
+        self.write(stag, 0x1_0100, 1)
+    }
+
     fn bind(&self, key: u8) -> WindowBind {
         WindowBind {
             window: self.window,
@@ -220,12 +262,12 @@ fn binds_refused() {
     let unbindable = RegionSpec::memory(DOMAIN, Rights::REMOTE_WRITE, &target.memory);
     let unbindable = target.table.register(unbindable).unwrap();
     let foreign = RegionSpec::memory(
-        ProtectionDomain(7),
+        FOREIGN,
         Rights::all() - Rights::FLUSH_PERSISTENT,
         &target.memory,
     );
     let foreign = target.table.register(foreign).unwrap();
-    let foreign_window = target.table.allocate_window(ProtectionDomain(7)).unwrap();
+    let foreign_window = target.table.allocate_window(FOREIGN).unwrap();
     let rows = [
         WindowBind { len: 0xf01, ..good },
         WindowBind {
@@ -288,7 +330,7 @@ fn binds_refused() {
 fn local_invalidation() {
     let mut target = target();
     let foreign = RegionSpec::memory(
-        ProtectionDomain(7),
+        FOREIGN,
         Rights::all() - Rights::FLUSH_PERSISTENT,
         &target.memory,
     );
@@ -381,4 +423,220 @@ fn a_sync_window() {
     assert!(
         matches!(&sent[..], [Sent::AtomicResponse(1, r)] if r.request == ATOMIC_ID && r.original == 0)
     );
+}
+
+/// Defends I10: a window of type 1 has the range, the rights and the domain of its bind, and is for each stream of it.
+#[test]
+fn a_domain_window_is_for_its_domain() {
+    let mut target = target();
+    let mut window = target.domain_window();
+    let bind = target.domain_bind(&mut window);
+    let stag = bind.stag();
+    assert_eq!(target.write(stag, 0x1_0100, 1), refused(TaggedInvalidStag));
+    target.reconnect(DOMAIN);
+    assert_eq!(target.post_bind(bind), Status::Success);
+    assert_eq!(target.write(stag, 0x1_0100, 0x100), Ok(()));
+    target.reconnect(DOMAIN);
+    assert_eq!(target.write(stag, 0x1_0100, 0x100), Ok(()), "other stream");
+    assert_eq!(target.memory.to_vec(0x100, 0x100), [7; 0x100]);
+    assert_eq!(target.memory.to_vec(0, 0x100), [0; 0x100]);
+    assert_eq!(target.memory.to_vec(0x200, 0x100), [0; 0x100]);
+    for (to, len) in [(0x1_00ff, 1), (0x1_0100, 0x101), (0x1_0200, 1)] {
+        assert_eq!(target.write(stag, to, len), refused(TaggedBounds));
+        target.reconnect(DOMAIN);
+    }
+    target.deliver(&raw::read(1, stag, 0x1_0100, 1));
+    let code = terminate_code(&mut target.connection, &mut target.pages);
+    assert_eq!(code, ProtectionRights, "no READ through it");
+    target.reconnect(FOREIGN);
+    let result = target.write(stag, 0x1_0100, 1);
+    assert_eq!(result, refused(TaggedNotOfStream));
+}
+
+/// Defends I11: each bind of a window of type 1 has an STag of its own, none of them sync, and ends that of the bind before;
+/// none comes back until all others had their turn, and then it leads to what is bound now.
+#[test]
+fn a_domain_window_bound_again() {
+    let mut target = target();
+    let mut window = target.domain_window();
+    let mut stags = Vec::new();
+    for round in 0..2 * KEYS + 10 {
+        let to = TaggedOffset(0x1_0000 + round);
+        let bind = window.bind(target.region.stag, to, 1, Rights::REMOTE_WRITE);
+        let (stag, count) = (bind.stag(), stags.len());
+        let dead = &stags[count.saturating_sub(KEYS as usize - 1)..];
+        assert!(!dead.contains(&stag) && !stag.is_sync(), "{round}");
+        assert_eq!(target.post_bind(bind), Status::Success);
+        let dead = [dead.last(), dead.first()];
+        for old in dead.into_iter().flatten() {
+            let result = target.write(*old, to.0, 1);
+            assert_eq!(result, refused(TaggedInvalidStag), "{round}");
+            target.reconnect(DOMAIN);
+        }
+        assert_eq!(target.write(stag, to.0, 1), Ok(()), "{round}");
+        stags.push(stag);
+    }
+    let (keys, last) = (KEYS as usize, *stags.last().unwrap());
+    assert_eq!(stags[..keys], stags[keys..2 * keys], "they come back");
+    let before = stags[stags.len() - 1 - keys];
+    assert_eq!(before, last);
+    let to = 0x1_0000 + (stags.len() - 1 - keys) as u64;
+    assert_eq!(target.write(before, to, 1), refused(TaggedBounds));
+    target.reconnect(DOMAIN);
+    for old in &stags[stags.len() - keys..stags.len() - 1] {
+        assert_eq!(target.write_anew(*old), refused(TaggedInvalidStag));
+    }
+}
+
+/// Defends I11: a window of type 1 ends by a bind of no bytes, by its deallocation, and with its region. After the first it
+/// can be bound again, and after the last to another region.
+#[test]
+fn what_ends_a_domain_window() {
+    for way in 0..5 {
+        let mut target = target();
+        let mut window = target.domain_window();
+        let bind = target.domain_bind(&mut window);
+        target.post_bind(bind);
+        let stag = bind.stag();
+        assert_eq!(target.write(stag, 0x1_0100, 1), Ok(()));
+        let region = target.region.stag;
+        match way {
+            0 | 1 => {
+                let (to, rights) = (TaggedOffset(0x1_0100), Rights::REMOTE_WRITE);
+                let nothing = match way {
+                    0 => window.unbind(),
+                    _ => window.bind(region, to, 0, rights),
+                };
+                assert_eq!(target.post_bind(nothing), Status::Success);
+                let result = target.write_anew(nothing.stag());
+                assert_eq!(result, refused(TaggedInvalidStag), "{way}");
+            }
+            2 => assert!(target.table.deallocate_domain_window(&window)),
+            3 => assert!(target.table.deregister(region)),
+            _ => {
+                let rights = Rights::REMOTE_WRITE | Rights::WINDOW_BIND;
+                let spec = RegionSpec {
+                    base: target.region.base,
+                    ..RegionSpec::memory(DOMAIN, rights, &target.memory)
+                };
+                target.region = target.table.reregister(region, spec).unwrap();
+            }
+        }
+        assert_eq!(target.write_anew(stag), refused(TaggedInvalidStag), "{way}");
+        target.reconnect(DOMAIN);
+        let bind = target.domain_bind(&mut window);
+        let expected = match way {
+            2 | 3 => Status::WindowBind,
+            _ => Status::Success,
+        };
+        assert_eq!(target.post_bind(bind), expected, "{way}");
+        if expected.is_success() {
+            assert_eq!(target.write(bind.stag(), 0x1_0100, 1), Ok(()), "{way}");
+        }
+    }
+    let mut target = target();
+    let mut window = target.domain_window();
+    let bind = target.domain_bind(&mut window);
+    target.post_bind(bind);
+    assert!(target.table.set_reach(target.region.stag, 0x100));
+    let result = target.write(bind.stag(), 0x1_0100, 1);
+    assert_eq!(result, refused(TaggedBounds), "cut off with its region");
+    assert!(target.table.deallocate_domain_window(&window));
+    assert!(!target.table.deallocate_domain_window(&window));
+}
+
+/// Defends I10: no invalidation ends a window of type 1 for those who share it, neither one of ours nor one of a peer.
+#[test]
+fn a_domain_window_is_not_invalidated() {
+    let mut target = target();
+    let mut window = target.domain_window();
+    let bind = target.domain_bind(&mut window);
+    target.post_bind(bind);
+    let stag = bind.stag();
+    let done = target.post(Operation::LocalInvalidate { stag });
+    assert_eq!(done, (CompletionOpcode::LocalInv, Status::LocalProtection));
+    assert_eq!(target.write(stag, 0x1_0100, 1), Ok(()));
+    let recv = RecvBuffer::Vec(10);
+    target.connection.post_recv(WrId(2), recv).unwrap();
+    let send = raw::untagged(Opcode::SendInvalidate, 1, 0, stag, b"bye", true);
+    target.deliver(&send);
+    let code = terminate_code(&mut target.connection, &mut target.pages);
+    assert_eq!(code, ProtectionCannotInvalidate);
+    assert_eq!(target.write_anew(stag), Ok(()));
+}
+
+/// Defends I10: what a window of type 1 may not be bound to, which leaves it bound as it was.
+#[test]
+fn domain_binds_refused() {
+    let mut target = target();
+    let mut window = target.domain_window();
+    let good = target.domain_bind(&mut window);
+    assert_eq!(target.post_bind(good), Status::Success);
+    let all = Rights::all() - Rights::FLUSH_PERSISTENT;
+    let memory = Arc::clone(&target.memory);
+    let register = |domain, rights, stream| {
+        let spec = RegionSpec {
+            base: target.region.base,
+            stream,
+            ..RegionSpec::memory(domain, rights, &memory)
+        };
+        target.table.register(spec).unwrap().stag
+    };
+    let open = register(DOMAIN, all, None);
+    let unbindable = register(DOMAIN, all - Rights::WINDOW_BIND, None);
+    let foreign = register(FOREIGN, all, None);
+    let own = register(DOMAIN, all, Some(target.connection.stream()));
+    let dead = register(DOMAIN, all, None);
+    assert!(target.table.invalidate(dead));
+    let region = target.region.stag;
+    let write = Rights::REMOTE_WRITE;
+    let rows = [
+        (region, 0x1_0100, 0xf01, write),
+        (region, 0xffff, 0x100, write),
+        (region, u64::MAX, 0x100, write),
+        (region, 0x1_0100, 1, Rights::REMOTE_ATOMIC),
+        (open, 0x1_0100, 1, write | Rights::REMOTE_INVALIDATE),
+        (Stag(region.0 ^ 1), 0x1_0100, 1, write),
+        (good.stag(), 0x1_0100, 1, write),
+        (unbindable, 0x1_0100, 1, write),
+        (foreign, 0x1_0100, 1, write),
+        (own, 0x1_0100, 1, write),
+        (dead, 0x1_0100, 1, write),
+    ];
+    for (region, to, len, rights) in rows {
+        let bind = window.bind(region, TaggedOffset(to), len, rights);
+        assert_eq!(target.post_bind(bind), Status::WindowBind, "{bind:?}");
+        assert_eq!(target.write(good.stag(), 0x1_0100, 1), Ok(()));
+    }
+    let mut foreign = target.table.allocate_domain_window(FOREIGN).unwrap();
+    let bind = target.domain_bind(&mut foreign);
+    assert_eq!(target.post_bind(bind), Status::WindowBind);
+    target.reconnect(FOREIGN);
+    assert_eq!(target.post_bind(window.unbind()), Status::WindowBind);
+    assert_eq!(target.write_anew(good.stag()), Ok(()));
+}
+
+/// Defends I11: a bind that others have overtaken, or that has been carried out, does not bring its STag back to life.
+#[test]
+fn domain_binds_are_carried_out_in_order() {
+    let mut target = target();
+    let mut window = target.domain_window();
+    let binds = [(); 3].map(|()| target.domain_bind(&mut window));
+    for (posted, expected, living) in [
+        (1, Status::Success, 1),
+        (1, Status::WindowBind, 1),
+        (0, Status::WindowBind, 1),
+        (2, Status::Success, 2),
+        (1, Status::WindowBind, 2),
+    ] {
+        target.reconnect(DOMAIN);
+        assert_eq!(target.post_bind(binds[posted]), expected);
+        for (which, bind) in binds.iter().enumerate() {
+            let expected = match which == living {
+                true => Ok(()),
+                false => refused(TaggedInvalidStag),
+            };
+            assert_eq!(target.write_anew(bind.stag()), expected);
+        }
+    }
 }

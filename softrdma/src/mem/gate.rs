@@ -9,9 +9,8 @@ use std::sync::PoisonError;
 #[cfg(not(test))]
 use std::sync::{RwLock, RwLockReadGuard};
 
-// The tests of this file run it under many schedules.
 #[cfg(test)]
-use modelled::{RwLock, RwLockReadGuard};
+use crate::mem::modelled::{RwLock, RwLockReadGuard};
 
 #[derive(Clone, Copy, Debug)]
 struct State {
@@ -60,114 +59,6 @@ impl Passage<'_> {
     }
 }
 
-/// The lock of the standard library, but in a model that of the scheduler.
-#[cfg(test)]
-mod modelled {
-    use std::cell::Cell;
-    use std::ops::{Deref, DerefMut};
-    use std::sync::{LockResult, PoisonError};
-
-    thread_local! {
-        /// All tasks of a model run on the thread of its test.
-        static IN_MODEL: Cell<bool> = const { Cell::new(false) };
-    }
-
-    /// Locks that are made while this lives belong to a model.
-    #[derive(Debug)]
-    pub(super) struct Model(());
-
-    impl Model {
-        pub(super) fn begin() -> Self {
-            IN_MODEL.set(true);
-            Self(())
-        }
-    }
-
-    impl Drop for Model {
-        fn drop(&mut self) {
-            IN_MODEL.set(false);
-        }
-    }
-
-    #[derive(Debug)]
-    pub(super) enum RwLock<T> {
-        Plain(std::sync::RwLock<T>),
-        Modelled(shuttle::sync::RwLock<T>),
-    }
-
-    #[derive(Debug)]
-    pub(super) enum RwLockReadGuard<'a, T> {
-        Plain(std::sync::RwLockReadGuard<'a, T>),
-        Modelled(shuttle::sync::RwLockReadGuard<'a, T>),
-    }
-
-    pub(super) enum RwLockWriteGuard<'a, T> {
-        Plain(std::sync::RwLockWriteGuard<'a, T>),
-        Modelled(shuttle::sync::RwLockWriteGuard<'a, T>),
-    }
-
-    fn map<T, U>(result: LockResult<T>, guard: impl Fn(T) -> U) -> LockResult<U> {
-        match result {
-            Ok(inner) => Ok(guard(inner)),
-            Err(poisoned) => Err(PoisonError::new(guard(poisoned.into_inner()))),
-        }
-    }
-
-    impl<T> RwLock<T> {
-        pub(super) fn new(value: T) -> Self {
-            match IN_MODEL.get() {
-                false => Self::Plain(std::sync::RwLock::new(value)),
-                true => Self::Modelled(shuttle::sync::RwLock::new(value)),
-            }
-        }
-
-        pub(super) fn read(&self) -> LockResult<RwLockReadGuard<'_, T>> {
-            match self {
-                Self::Plain(lock) => map(lock.read(), RwLockReadGuard::Plain),
-                Self::Modelled(lock) => map(lock.read(), RwLockReadGuard::Modelled),
-            }
-        }
-
-        pub(super) fn write(&self) -> LockResult<RwLockWriteGuard<'_, T>> {
-            match self {
-                Self::Plain(lock) => map(lock.write(), RwLockWriteGuard::Plain),
-                Self::Modelled(lock) => map(lock.write(), RwLockWriteGuard::Modelled),
-            }
-        }
-    }
-
-    impl<T> Deref for RwLockReadGuard<'_, T> {
-        type Target = T;
-
-        fn deref(&self) -> &T {
-            match self {
-                Self::Plain(guard) => guard,
-                Self::Modelled(guard) => guard,
-            }
-        }
-    }
-
-    impl<T> Deref for RwLockWriteGuard<'_, T> {
-        type Target = T;
-
-        fn deref(&self) -> &T {
-            match self {
-                Self::Plain(guard) => guard,
-                Self::Modelled(guard) => guard,
-            }
-        }
-    }
-
-    impl<T> DerefMut for RwLockWriteGuard<'_, T> {
-        fn deref_mut(&mut self) -> &mut T {
-            match self {
-                Self::Plain(guard) => guard,
-                Self::Modelled(guard) => guard,
-            }
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
@@ -175,12 +66,11 @@ mod tests {
     use shuttle::sync::Mutex;
     use shuttle::thread;
 
-    use super::modelled::Model;
-
     use crate::addr::{ProtectionDomain, Stag, StreamId, TaggedOffset};
     use crate::mem::Buffer;
     use crate::mem::access::{AccessError, AccessKind, Accessor, Request, check};
     use crate::mem::cache::RegionCache;
+    use crate::mem::modelled::Model;
     use crate::mem::region::{MemoryRegion, RegionSpec, RegionTable, Rights};
     use crate::mem::window::WindowBind;
 
@@ -364,6 +254,46 @@ mod tests {
                 let expected = reach.map_or(InvalidStag, |_| Bounds);
                 assert!(refused.is_none_or(|refused| refused == expected));
                 assert_eq!(world.memory.to_vec(own, LEN - own), [0xee; LEN][own..]);
+            };
+            shuttle::check_random(model, SCHEDULES);
+            shuttle::check_pct(model, SCHEDULES, 3);
+        }
+    }
+
+    /// W1: when a window of type 1 has been bound again, or deallocated, no peer is left under any of its earlier STags,
+    /// though another bind of it be in the middle of ending one.
+    #[test]
+    fn nobody_writes_where_a_window_was_bound_before() {
+        for is_deallocated in [false, true] {
+            let model = move || {
+                let world = World::new();
+                let MemoryRegion {
+                    stag, base, len, ..
+                } = world.region;
+                let mut window = world.table.allocate_domain_window(WHO.domain).unwrap();
+                let binds = [(); 2].map(|()| window.bind(stag, base, len, Rights::REMOTE_WRITE));
+                let last = window.unbind();
+                assert!(world.table.bind_domain_window(WHO, &binds[0]));
+                let peers = binds.map(|bind| {
+                    let world = Arc::clone(&world);
+                    thread::spawn(move || world.write_through(bind.stag(), 1, 3))
+                });
+                let binder = {
+                    let world = Arc::clone(&world);
+                    thread::spawn(move || world.table.bind_domain_window(WHO, &binds[1]))
+                };
+                match is_deallocated {
+                    true => assert!(world.table.deallocate_domain_window(&window)),
+                    false => assert!(world.table.bind_domain_window(WHO, &last)),
+                }
+                world.memory.write(0, &[0xee; LEN]);
+                thread::yield_now();
+                for peer in peers {
+                    let refused = peer.join().unwrap();
+                    assert!(matches!(refused, None | Some(AccessError::InvalidStag)));
+                }
+                binder.join().unwrap();
+                assert_eq!(world.memory.to_vec(0, LEN), [0xee; LEN]);
             };
             shuttle::check_random(model, SCHEDULES);
             shuttle::check_pct(model, SCHEDULES, 3);

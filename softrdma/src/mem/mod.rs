@@ -5,6 +5,8 @@ pub mod arena;
 pub mod atomic;
 pub(crate) mod cache;
 mod gate;
+#[cfg(test)]
+mod modelled;
 pub mod region;
 pub mod window;
 
@@ -12,4 +14,4 @@ pub use access::{AccessError, AccessKind};
 pub use arena::Buffer;
 pub use atomic::{ATOMIC_BYTES, Atomic};
 pub use region::{Backing, MemoryRegion, RegionSpec, RegionTable, RegisterError, Rights};
-pub use window::{MemoryWindow, WindowBind};
+pub use window::{DomainBind, DomainWindow, MemoryWindow, WindowBind};

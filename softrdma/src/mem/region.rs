@@ -16,8 +16,10 @@
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
+#[cfg(not(test))]
+use std::sync::RwLock;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -25,6 +27,8 @@ use rand::{Rng, SeedableRng};
 use crate::addr::{BackingId, ProtectionDomain, RemoteAddr, Stag, StreamId, TaggedOffset};
 use crate::mem::Buffer;
 use crate::mem::gate::{Gate, Passage};
+#[cfg(test)]
+use crate::mem::modelled::RwLock;
 use crate::mem::window::WindowSlot;
 
 /// Regions in one table. The index has 24 bits; staying at a sixteenth keeps guessing hard and drawing cheap.
@@ -210,6 +214,11 @@ impl Region {
         self.parent.as_deref()
     }
 
+    /// A window of type 1: it is bound to no stream.
+    pub(super) fn is_domain_window(&self) -> bool {
+        self.parent.is_some() && self.spec.stream.is_none()
+    }
+
     pub(crate) fn answers_to(&self, stag: Stag) -> bool {
         self.stag == stag || self.sync_stag == Some(stag)
     }
@@ -244,6 +253,8 @@ impl Slot {
 /// All regions of a target or client.
 pub struct RegionTable {
     pub(super) slots: RwLock<HashMap<u32, Slot>>,
+    /// Held by who binds or ends a window of type 1 until its earlier STags are dead.
+    pub(super) rebinding: RwLock<()>,
     /// Indices that are not drawn (R4).
     set_apart: RwLock<HashSet<u32>>,
     pub(super) random: Mutex<StdRng>,
@@ -266,7 +277,8 @@ impl RegionTable {
     pub fn new(seed: [u8; 32]) -> Arc<Self> {
         Arc::new(Self {
             slots: RwLock::new(HashMap::new()),
-            set_apart: RwLock::default(),
+            rebinding: RwLock::new(()),
+            set_apart: RwLock::new(HashSet::new()),
             random: Mutex::new(StdRng::from_seed(seed)),
             streams: AtomicU64::new(1),
             generation: AtomicU64::new(0),
@@ -298,11 +310,11 @@ impl RegionTable {
 
     /// An index that is not in use, nor set apart (R4). Never 0: some peers treat STag 0 specially.
     pub(super) fn free_index(&self, slots: &HashMap<u32, Slot>) -> u32 {
-        let mut random = self.random.lock().unwrap_or_else(PoisonError::into_inner);
         let set_apart = self
             .set_apart
             .read()
             .unwrap_or_else(PoisonError::into_inner);
+        let mut random = self.random.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
             let index = random.random_range(1..1 << 24);
             if !slots.contains_key(&index) && !set_apart.contains(&index) {
@@ -385,16 +397,23 @@ impl RegionTable {
     /// Ends a region named by either of its STags, and with it all windows over it. When this returned, no remote access
     /// happens any more (I11). False if there is no such region.
     pub fn deregister(&self, stag: Stag) -> bool {
-        let mut slots = self.slots.write().unwrap_or_else(PoisonError::into_inner);
-        let region = match slots.get(&stag.index()) {
-            Some(Slot::Region(region)) if region.answers_to(stag) => Arc::clone(region),
-            _ => return false,
+        let found = self.find(stag);
+        let Some(region) = found.filter(|region| region.parent().is_none()) else {
+            return false;
         };
-        slots.remove(&stag.index());
+        // Before it leaves the table: who does not find it there may rely on its end, too.
+        region.kill();
+        let mut slots = self.slots.write().unwrap_or_else(PoisonError::into_inner);
+        let is_there = matches!(
+            slots.get(&stag.index()),
+            Some(Slot::Region(found)) if Arc::ptr_eq(found, &region)
+        );
+        if is_there {
+            slots.remove(&stag.index());
+        }
         drop(slots);
         self.bump_generation();
-        region.kill();
-        true
+        is_there
     }
 
     /// Peers reach the first `bytes` of a region from now on, through windows over it as well, and never more than was

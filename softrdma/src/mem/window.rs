@@ -1,24 +1,39 @@
-//! Memory windows (type 2 of the verbs), local invalidation, and registering anew.
+//! Memory windows, local invalidation, and registering anew.
 //!
-//! A window is an STag that a program binds to a part of a region by a work request, for one stream and with fewer
-//! rights, and that ends by an invalidation, local or remote, without touching the region. It is a `Region` of its own
-//! with the region behind it as its parent: an access needs both gates, so that ending either ends the access (I11), and
-//! what is cut off the region is cut off its windows.
+//! A window is an STag that a program binds to a part of a region by a work request, with fewer rights, and that ends
+//! without touching the region. It is a `Region` of its own with the region behind it as its parent: an access needs both
+//! gates, so that ending either ends the access (I11), and what is cut off the region is cut off its windows.
 //!
-//! The low 8 bits of a window's STag are the program's at each bind; their high bit says sync, as everywhere.
+//! | of the verbs | [`MemoryWindow`], type 2 | [`DomainWindow`], type 1 |
+//! |---|---|---|
+//! | who may use it | the stream on which it was bound | all streams of its domain |
+//! | low 8 bits of its STag | the program's at each bind; their high bit says sync, as everywhere | ours: another one at each bind, never sync |
+//! | is ended by | an invalidation, local or remote | a bind of no bytes |
+//! | while it is bound | is not bound again | is bound again, and the STag before is dead |
+//!
+//! # Invariants
+//! - W1. When a bind of type 1 has been carried out, or its window deallocated, no access happens through any STag that
+//!   the window had before (I11).
+//! - W2. Binds of type 1 are carried out in the order in which they were made, each at most once: one that was overtaken is
+//!   refused. So an STag that is dead comes back only with the [`KEYS`]th bind that is made after it.
 
+use std::collections::HashMap;
 use std::sync::{Arc, PoisonError};
 
 use rand::Rng;
 
-use crate::addr::{ProtectionDomain, Stag, TaggedOffset};
+use crate::addr::{ProtectionDomain, Stag, StreamId, TaggedOffset};
 use crate::mem::access::Accessor;
 use crate::mem::region::{
     MemoryRegion, REGIONS_MAX, Region, RegionSpec, RegionTable, RegisterError, Rights, Slot, names,
     validate,
 };
+use crate::planted::Bug;
 
-/// An allocated window. Not a guard; deallocate it with [`RegionTable::deallocate_window`].
+/// Keys that a window of type 1 goes through: those without the sync bit.
+pub const KEYS: u64 = Stag::SYNC as u64;
+
+/// An allocated window of type 2. Not a guard; deallocate it with [`RegionTable::deallocate_window`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct MemoryWindow {
     index: u32,
@@ -49,10 +64,72 @@ pub struct WindowBind {
     pub rights: Rights,
 }
 
+/// An allocated window of type 1. Not a guard; deallocate it with [`RegionTable::deallocate_domain_window`].
+#[derive(Debug)]
+pub struct DomainWindow {
+    index: u32,
+    /// Binds made.
+    binds: u64,
+}
+
+impl DomainWindow {
+    /// A bind to `len` bytes of a region, which must have [`Rights::WINDOW_BIND`] and be of no single stream. `to` is the
+    /// first of them, as addressed in the region, and the window has the same addresses. Peers may do nothing that the
+    /// region does not grant, and not invalidate it. Of no bytes: the window is bound to nothing, whatever the others say.
+    ///
+    /// Each bind has a new STag. There are [`KEYS`]: with the bind that is made so many after this one its STag comes back,
+    /// and who still has it uses what is bound then. Allocate a window anew before that if somebody may remember it.
+    #[must_use]
+    pub const fn bind(
+        &mut self,
+        region: Stag,
+        to: TaggedOffset,
+        len: u64,
+        rights: Rights,
+    ) -> DomainBind {
+        self.binds += 1;
+        DomainBind {
+            number: self.binds,
+            bind: WindowBind {
+                window: MemoryWindow { index: self.index },
+                key: (self.binds % KEYS) as u8,
+                region,
+                to,
+                len,
+                rights,
+            },
+        }
+    }
+
+    /// A bind to nothing.
+    #[must_use]
+    pub const fn unbind(&mut self) -> DomainBind {
+        self.bind(Stag(0), TaggedOffset(0), 0, Rights::empty())
+    }
+}
+
+/// A bind of a window of type 1; made by [`DomainWindow::bind`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct DomainBind {
+    /// Of the binds of this window, from 1 on.
+    number: u64,
+    bind: WindowBind,
+}
+
+impl DomainBind {
+    /// The STag that the window has when this has been carried out.
+    #[must_use]
+    pub const fn stag(&self) -> Stag {
+        self.bind.window.stag(self.bind.key)
+    }
+}
+
 /// What one slot of the table holds for a window.
 #[derive(Debug)]
 pub(super) struct WindowSlot {
     domain: ProtectionDomain,
+    /// Type 1: number of the last bind that was carried out.
+    last_bind: Option<u64>,
     bound: Option<Arc<Region>>,
 }
 
@@ -63,11 +140,32 @@ impl WindowSlot {
 }
 
 impl RegionTable {
-    /// Allocates a window; it is not bound.
+    /// Allocates a window of type 2; it is not bound.
     ///
     /// # Errors
     /// If the table is full.
     pub fn allocate_window(&self, domain: ProtectionDomain) -> Result<MemoryWindow, RegisterError> {
+        let index = self.allocate(domain, None)?;
+        Ok(MemoryWindow { index })
+    }
+
+    /// Allocates a window of type 1; it is not bound.
+    ///
+    /// # Errors
+    /// If the table is full.
+    pub fn allocate_domain_window(
+        &self,
+        domain: ProtectionDomain,
+    ) -> Result<DomainWindow, RegisterError> {
+        let index = self.allocate(domain, Some(0))?;
+        Ok(DomainWindow { index, binds: 0 })
+    }
+
+    fn allocate(
+        &self,
+        domain: ProtectionDomain,
+        last_bind: Option<u64>,
+    ) -> Result<u32, RegisterError> {
         let mut slots = self.slots.write().unwrap_or_else(PoisonError::into_inner);
         if slots.len() >= REGIONS_MAX {
             return Err(RegisterError::Full);
@@ -75,10 +173,11 @@ impl RegionTable {
         let index = self.free_index(&slots);
         let slot = WindowSlot {
             domain,
+            last_bind,
             bound: None,
         };
         slots.insert(index, Slot::Window(slot));
-        Ok(MemoryWindow { index })
+        Ok(index)
     }
 
     /// Ends a window. When this returned, no remote access happens through it any more (I11). False if there is no such
@@ -97,26 +196,22 @@ impl RegionTable {
         true
     }
 
+    /// The same for type 1: no access happens through any STag that it had (W1).
+    pub fn deallocate_domain_window(&self, window: &DomainWindow) -> bool {
+        let _alone = self
+            .rebinding
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
+        let index = window.index;
+        self.deallocate_window(MemoryWindow { index })
+    }
+
     /// Carries out a bind for the stream that posted it. False if it may not be.
     pub(crate) fn bind_window(&self, who: Accessor, bind: &WindowBind) -> bool {
         let mut slots = self.slots.write().unwrap_or_else(PoisonError::into_inner);
-        let Some(Slot::Region(parent)) = slots.get(&bind.region.index()) else {
+        let Some(region) = bound(&slots, who, bind, Some(who.stream)) else {
             return false;
         };
-        let parent = Arc::clone(parent);
-        let spec = &parent.spec;
-        let rights = spec.rights | Rights::REMOTE_INVALIDATE;
-        let may = parent.answers_to(bind.region)
-            && parent.passage().is_live()
-            && spec.domain == who.domain
-            && spec.stream.is_none_or(|stream| stream == who.stream)
-            && spec.rights.contains(Rights::WINDOW_BIND)
-            && rights.contains(bind.rights);
-        let end = bind.to.checked_add(bind.len);
-        let inside = bind.to >= spec.base && end.is_some_and(|end| end.0 - spec.base.0 <= spec.len);
-        if !may || !inside {
-            return false;
-        }
         let Some(Slot::Window(slot)) = slots.get_mut(&bind.window.index) else {
             return false;
         };
@@ -124,27 +219,55 @@ impl RegionTable {
             .bound
             .as_ref()
             .is_some_and(|region| region.passage().is_live());
-        if slot.domain != who.domain || is_bound {
+        if slot.domain != who.domain || slot.last_bind.is_some() || is_bound {
             return false;
         }
-        let spec = RegionSpec {
-            rights: bind.rights - Rights::WINDOW_BIND,
-            offset: spec.offset + (bind.to.0 - spec.base.0),
-            len: bind.len,
-            base: bind.to,
-            stream: Some(who.stream),
-            ..spec.clone()
-        };
-        let stag = bind.window.stag(bind.key);
-        slot.bound = Some(Arc::new(Region::window(spec, stag, parent)));
+        slot.bound = Some(Arc::new(region));
         drop(slots);
         // A cache may hold the dead window of an earlier bind with the same key.
         self.bump_generation();
         true
     }
 
+    /// The same for type 1. Afterwards no access happens through the STags that the window had before (W1).
+    pub(crate) fn bind_domain_window(&self, who: Accessor, bind: &DomainBind) -> bool {
+        // Another bind of the window may still wait for the end of the one before.
+        let _alone = self
+            .rebinding
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
+        let mut slots = self.slots.write().unwrap_or_else(PoisonError::into_inner);
+        let DomainBind { number, bind } = bind;
+        let region = match bind.len {
+            0 => None,
+            _ => bound(&slots, who, bind, None),
+        };
+        if region.is_none() && bind.len > 0 {
+            return false;
+        }
+        let Some(Slot::Window(slot)) = slots.get_mut(&bind.window.index) else {
+            return false;
+        };
+        // W2.
+        let is_next = slot.last_bind.is_some_and(|last| last < *number);
+        if slot.domain != who.domain || !is_next {
+            return false;
+        }
+        slot.last_bind = Some(*number);
+        let old = std::mem::replace(&mut slot.bound, region.map(Arc::new));
+        drop(slots);
+        self.bump_generation();
+        if let Some(old) = old
+            && who.planted != Some(Bug::RebindKeepsOld)
+        {
+            old.kill();
+        }
+        true
+    }
+
     /// Carries out a local invalidation for a stream: no access happens through the STag when this returned (I11). The
-    /// slot stays taken, for the next bind or registration. False if there is no such living STag in its domain.
+    /// slot stays taken, for the next bind or registration. False if there is no such living STag in its domain, or if it is
+    /// of a window of type 1.
     pub(crate) fn invalidate_local(&self, who: Accessor, stag: Stag) -> bool {
         let Some(region) = self.find(stag) else {
             return false;
@@ -152,6 +275,7 @@ impl RegionTable {
         let spec = &region.spec;
         let may = spec.domain == who.domain
             && spec.stream.is_none_or(|stream| stream == who.stream)
+            && !region.is_domain_window()
             && region.passage().is_live();
         if may {
             region.kill();
@@ -207,5 +331,80 @@ impl RegionTable {
             Stag::new(index, other | Stag::SYNC)
         });
         (Stag::new(index, key), sync)
+    }
+}
+
+/// What a bind makes of its window, for one stream or for all of the domain. None if `who` may not.
+fn bound(
+    slots: &HashMap<u32, Slot>,
+    who: Accessor,
+    bind: &WindowBind,
+    stream: Option<StreamId>,
+) -> Option<Region> {
+    let Some(Slot::Region(parent)) = slots.get(&bind.region.index()) else {
+        return None;
+    };
+    let spec = &parent.spec;
+    let rights = match stream {
+        Some(_) => spec.rights | Rights::REMOTE_INVALIDATE,
+        // One stream would end it for the others.
+        None => spec.rights - Rights::REMOTE_INVALIDATE,
+    };
+    let may = parent.answers_to(bind.region)
+        && parent.passage().is_live()
+        && spec.domain == who.domain
+        && (spec.stream.is_none() || spec.stream == stream)
+        && spec.rights.contains(Rights::WINDOW_BIND)
+        && rights.contains(bind.rights);
+    let end = bind.to.checked_add(bind.len);
+    let inside = bind.to >= spec.base && end.is_some_and(|end| end.0 - spec.base.0 <= spec.len);
+    if !may || !inside {
+        return None;
+    }
+    let spec = RegionSpec {
+        rights: bind.rights - Rights::WINDOW_BIND,
+        offset: spec.offset + (bind.to.0 - spec.base.0),
+        len: bind.len,
+        base: bind.to,
+        stream,
+        ..spec.clone()
+    };
+    let stag = bind.window.stag(bind.key);
+    Some(Region::window(spec, stag, Arc::clone(parent)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mem::Buffer;
+
+    const WHO: Accessor = Accessor {
+        stream: StreamId(1),
+        domain: ProtectionDomain(0),
+        planted: None,
+    };
+
+    /// A window is bound by a bind of its own type only: else an invalidation could end one that others use, and an STag
+    /// could come back (W2). Handles do not mix; who has an old one may meet its index again.
+    #[test]
+    fn types_do_not_mix() {
+        let table = RegionTable::new([1; 32]);
+        let rights = Rights::REMOTE_WRITE | Rights::WINDOW_BIND;
+        let spec = RegionSpec::memory(WHO.domain, rights, &Buffer::zeroed(8));
+        let region = table.register(spec).unwrap().stag;
+        let mut of_domain = table.allocate_domain_window(WHO.domain).unwrap();
+        let of_stream = table.allocate_window(WHO.domain).unwrap();
+        let bind = of_domain.bind(region, TaggedOffset(0), 8, Rights::REMOTE_WRITE);
+        assert!(!table.bind_window(WHO, &bind.bind));
+        let mixed = DomainBind {
+            bind: WindowBind {
+                window: of_stream,
+                ..bind.bind
+            },
+            ..bind
+        };
+        assert!(!table.bind_domain_window(WHO, &mixed));
+        assert!(table.bind_domain_window(WHO, &bind));
+        assert!(table.bind_window(WHO, &mixed.bind));
     }
 }

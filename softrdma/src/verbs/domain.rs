@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::completion_queue::CompletionQueue;
 use super::queue_pair::{QueuePair, Reset};
-use super::region::{MemoryRegion, MemoryWindow};
+use super::region::{DomainWindow, MemoryRegion, MemoryWindow};
 use crate::addr::{self, TaggedOffset};
 use crate::config::Config;
 use crate::mem::{Buffer, RegionSpec, RegionTable, RegisterError, Rights};
@@ -110,6 +110,14 @@ impl ProtectionDomain {
     /// If the table is full.
     pub fn allocate_window(&self) -> Result<MemoryWindow, RegisterError> {
         MemoryWindow::allocate(self)
+    }
+
+    /// `ibv_alloc_mw`: a window of type 1, not bound.
+    ///
+    /// # Errors
+    /// If the table is full.
+    pub fn allocate_domain_window(&self) -> Result<DomainWindow, RegisterError> {
+        DomainWindow::allocate(self)
     }
 
     /// `ibv_create_qp`. The domain in `config` is set to this one.

@@ -1,10 +1,11 @@
 //! Verbs: the endpoint as RDMA programs know it, with the rules of the verbs in its types.
 //!
 //! This is a thin layer over [`Connection`](crate::Connection) and [`RegionTable`](crate::RegionTable): names, ownership
-//! and states, no protocol and no I/O. A [`ProtectionDomain`] owns [`MemoryRegion`]s and [`MemoryWindow`]s, which end
-//! when they are dropped. A [`QueuePair`] belongs to one, and reports to a [`CompletionQueue`], which several may share.
-//! Work requests are built by [`request`]'s types. A [`Transport`] is the other side of a queue pair, for who moves its
-//! bytes: the [connection manager](crate::cm) over TCP, a [`Cable`] in memory, or a loop of your own.
+//! and states, no protocol and no I/O. A [`ProtectionDomain`] owns [`MemoryRegion`]s, and [`MemoryWindow`]s and
+//! [`DomainWindow`]s over them (type 2 and type 1), which end when they are dropped. A [`QueuePair`] belongs to one, and
+//! reports to a [`CompletionQueue`], which several may share. Work requests are built by [`request`]'s types. A
+//! [`Transport`] is the other side of a queue pair, for who moves its bytes: the [connection manager](crate::cm) over TCP,
+//! a [`Cable`] in memory, or a loop of your own.
 //!
 //! For servers with page-backed regions and thousands of connections, use `Connection` itself.
 //!
@@ -111,6 +112,22 @@
 //! }
 //! ```
 //!
+//! A bind of one type for a window of the other, or choosing an STag that is not the program's:
+//!
+//! ```compile_fail,E0308
+//! # use softrdma::{Rights, verbs::{DomainWindow, MemoryRegion, request::BindWindow}};
+//! fn bind(window: &DomainWindow, region: &MemoryRegion) -> BindWindow {
+//!     BindWindow::new(window, 7, region, 0..8, Rights::REMOTE_READ) // `BindDomainWindow` it is, without a key
+//! }
+//! ```
+//!
+//! ```compile_fail,E0308
+//! # use softrdma::{Rights, verbs::{MemoryRegion, MemoryWindow, request::BindDomainWindow}};
+//! fn bind(window: &mut MemoryWindow, region: &MemoryRegion) -> BindDomainWindow {
+//!     BindDomainWindow::new(window, region, 0..8, Rights::REMOTE_READ)
+//! }
+//! ```
+//!
 //! Flags that a kind of request does not have:
 //!
 //! ```compile_fail,E0599
@@ -159,5 +176,5 @@ pub use domain::{Context, ProtectionDomain};
 pub use queue_pair::{
     Closing, Connecting, Listening, Profile, QueuePair, Requested, Reset, Rts, Step,
 };
-pub use region::{MemoryRegion, MemoryWindow};
+pub use region::{DomainWindow, MemoryRegion, MemoryWindow};
 pub use transport::Transport;

@@ -84,7 +84,7 @@ impl Drop for MemoryRegion {
     }
 }
 
-/// A window of type 2; `ibv_dealloc_mw` when dropped (V1).
+/// A window of type 2, for the queue pair on which it is bound; `ibv_dealloc_mw` when dropped (V1).
 #[derive(Debug)]
 pub struct MemoryWindow {
     domain: ProtectionDomain,
@@ -113,5 +113,32 @@ impl MemoryWindow {
 impl Drop for MemoryWindow {
     fn drop(&mut self) {
         self.domain.table().deallocate_window(self.window);
+    }
+}
+
+/// A window of type 1, for all queue pairs of its domain; `ibv_dealloc_mw` when dropped (V1). A
+/// [`BindDomainWindow`](super::request::BindDomainWindow) binds it.
+#[derive(Debug)]
+pub struct DomainWindow {
+    domain: ProtectionDomain,
+    window: mem::DomainWindow,
+}
+
+impl DomainWindow {
+    pub(super) fn allocate(domain: &ProtectionDomain) -> Result<Self, RegisterError> {
+        Ok(Self {
+            domain: domain.clone(),
+            window: domain.table().allocate_domain_window(domain.number())?,
+        })
+    }
+
+    pub(super) fn inner(&mut self) -> &mut mem::DomainWindow {
+        &mut self.window
+    }
+}
+
+impl Drop for DomainWindow {
+    fn drop(&mut self) {
+        self.domain.table().deallocate_domain_window(&self.window);
     }
 }

@@ -5,9 +5,9 @@
 
 use std::ops::Range;
 
-use super::region::{MemoryRegion, MemoryWindow};
+use super::region::{DomainWindow, MemoryRegion, MemoryWindow};
 use crate::addr::{Immediate, RemoteAddr, Stag, WrId};
-use crate::mem::{ATOMIC_BYTES, Atomic, Rights, WindowBind};
+use crate::mem::{ATOMIC_BYTES, Atomic, DomainBind, Rights, WindowBind};
 use crate::wire::profile::{Placement, Selectivity};
 use crate::wqe::{INLINE_BYTES_MAX, LocalSlice, Operation, Source, WorkRequest};
 
@@ -103,7 +103,7 @@ macro_rules! kinds {
     )+};
 }
 
-kinds!(SendRequest: Write WriteImmediate Read SendMessage SendImmediate FetchAdd CompareSwap LocalInvalidate BindWindow);
+kinds!(SendRequest: Write WriteImmediate Read SendMessage SendImmediate FetchAdd CompareSwap LocalInvalidate BindWindow BindDomainWindow);
 kinds!(PrivateRequest: Flush AtomicWrite Verify);
 
 /// `RDMA_WRITE`.
@@ -391,7 +391,8 @@ pub struct LocalInvalidate {
 }
 
 impl LocalInvalidate {
-    /// Ends the remote access through an STag of a region or window of ours, when everything before it has been sent.
+    /// Ends the remote access through an STag of a region or window of ours, when everything before it has been sent. Not
+    /// through one of a window of type 1: [`BindDomainWindow::unbind`].
     #[must_use]
     pub fn new(stag: Stag) -> Self {
         let common = Common::default();
@@ -441,6 +442,99 @@ impl BindWindow {
 impl From<BindWindow> for WorkRequest {
     fn from(request: BindWindow) -> Self {
         request.common.request(Operation::BindWindow(request.bind))
+    }
+}
+
+/// `ibv_bind_mw`: `BIND_MW`, type 1.
+///
+/// ```
+/// # use softrdma::verbs::request::{BindDomainWindow, Read};
+/// # use softrdma::verbs::{Cable, CompletionQueue, Context, Step};
+/// # use softrdma::{Buffer, Config, LocalSlice, RemoteAddr, Rights, Status};
+/// # let (ours, theirs) = (Context::new([1; 32]).allocate_domain(), Context::new([2; 32]).allocate_domain());
+/// # let (completions, their_completions) = (CompletionQueue::new(), CompletionQueue::new());
+/// # let client = ours.queue_pair(Config::default(), &completions).connect(b"")?;
+/// # let server = theirs.queue_pair(Config::default(), &their_completions).listen();
+/// # let mut cable = Cable::new(client.transport(), server.transport());
+/// # cable.run();
+/// # let Step::Ready(request) = server.poll() else { panic!() };
+/// # let server = request.accept(b"")?;
+/// # cable.run();
+/// # let (Step::Ready(mut client), Step::Ready(mut server)) = (client.poll(), server.poll()) else { panic!() };
+/// let memory = Buffer::from_bytes(b"nothing here is for everybody but this");
+/// let region = theirs.register(&memory, Rights::REMOTE_READ | Rights::WINDOW_BIND)?;
+/// let mut window = theirs.allocate_domain_window()?;
+/// let bind = BindDomainWindow::new(&mut window, &region, 34..38, Rights::REMOTE_READ);
+/// // For any peer of the domain, once the bind has completed. Behind it on this queue pair a SEND may tell the peer.
+/// let remote = RemoteAddr { stag: bind.stag(), to: region.remote(34).to };
+/// server.post_send(bind)?;
+/// # cable.run();
+/// # assert_eq!(their_completions.poll().unwrap().result.status, Status::Success);
+///
+/// let sink = Buffer::zeroed(4);
+/// client.post_send(Read::new(LocalSlice::whole(&sink), remote))?;
+/// # cable.run();
+/// assert_eq!(sink.to_vec(0, 4), b"this");
+///
+/// // When this has completed, nobody comes in through the old STag any more.
+/// server.post_send(BindDomainWindow::unbind(&mut window))?;
+/// # cable.run();
+/// # assert_eq!(their_completions.poll().unwrap().result.status, Status::Success);
+/// # while completions.poll().is_some() {}
+/// # client.post_send(Read::new(LocalSlice::whole(&sink), remote))?;
+/// # cable.run();
+/// # assert_eq!(completions.poll().unwrap().result.status, Status::RemoteAccess);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct BindDomainWindow {
+    common: Common,
+    bind: DomainBind,
+}
+
+impl BindDomainWindow {
+    /// Lets all peers of the domain use `bytes` of the region, from its first byte on, through [`stag`](Self::stag), and
+    /// through no earlier STag of the window any more. The region needs [`Rights::WINDOW_BIND`];
+    /// [`Rights::REMOTE_INVALIDATE`] cannot be granted. Of no bytes: as [`unbind`](Self::unbind).
+    ///
+    /// Binds are carried out in the order in which they were made: one that is overtaken on another queue pair is refused.
+    /// STags come back after [`KEYS`](crate::mem::window::KEYS) binds.
+    #[must_use]
+    pub fn new(
+        window: &mut DomainWindow,
+        region: &MemoryRegion,
+        bytes: Range<u64>,
+        rights: Rights,
+    ) -> Self {
+        let len = bytes.end.saturating_sub(bytes.start);
+        let to = region.remote(bytes.start).to;
+        Self {
+            common: Common::default(),
+            bind: window.inner().bind(region.stag(), to, len, rights),
+        }
+    }
+
+    /// Lets nobody use the window any more.
+    #[must_use]
+    pub fn unbind(window: &mut DomainWindow) -> Self {
+        Self {
+            common: Common::default(),
+            bind: window.inner().unbind(),
+        }
+    }
+
+    /// The STag of the window when this has been carried out.
+    #[must_use]
+    pub const fn stag(&self) -> Stag {
+        self.bind.stag()
+    }
+}
+
+impl From<BindDomainWindow> for WorkRequest {
+    fn from(request: BindDomainWindow) -> Self {
+        request
+            .common
+            .request(Operation::BindDomainWindow(request.bind))
     }
 }
 

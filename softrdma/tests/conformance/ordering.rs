@@ -2,10 +2,13 @@
 //! any order; what sync STags add to it; the ready prefix; and the bound on what is held.
 
 use softrdma::wire::atomic::AtomicResponse;
-use softrdma::wire::terminate::TerminateCode::*;
-use softrdma::{Atomic, CloseReason, CompletionOpcode, Config, Event, Status, Time};
+use softrdma::wire::terminate::TerminateCode::{self, *};
+use softrdma::{
+    Atomic, CloseReason, CompletionOpcode, Config, Event, Operation, RegionSpec, Rights, Stag,
+    Status, TaggedOffset, Time, WorkRequest, WrId,
+};
 
-use super::harness::{Ctx, PAGE, Responder, Rule, SINK};
+use super::harness::{Ctx, FILE, OURS, PAGE, Responder, Rule, SINK};
 use crate::common::Residency;
 use crate::common::pattern;
 use crate::common::raw::{self, ATOMIC_ID, Sent};
@@ -26,6 +29,7 @@ pub const RULES: &[Rule] = &[
     ("a sync atomic holds up everything", sync_atomic),
     ("as many requests as agreed", ird),
     ("a revoked region is not touched", revoked),
+    ("what a window was bound to before is not touched", rebound),
     ("FIN inside a message", fin),
 ];
 
@@ -332,29 +336,55 @@ fn ird(ctx: &mut Ctx) {
     }
 }
 
+/// Bytes of an access through this STag.
+type Access = fn(Stag) -> Vec<u8>;
+
+/// Accesses to the first page, and what they are told if it comes when their STag is dead.
+const EARLY: [(Access, TerminateCode); 3] = [
+    (|stag| raw::write(stag, 0, &[1; 8], true), TaggedInvalidStag),
+    (|stag| raw::read(1, stag, 0, 8), ProtectionInvalidStag),
+    (|stag| raw::atomic(1, stag, 0, ADD), ProtectionInvalidStag),
+];
+
+fn is_too_late(responder: &mut Responder, code: TerminateCode) {
+    responder.page(0);
+    let sent = responder.sent();
+    assert!(
+        matches!(&sent[..], [Sent::Terminate(c, _)] if *c == code),
+        "{sent:?}"
+    );
+    assert_eq!(responder.file_bytes(0, 8), [0; 8]);
+    assert_eq!(responder.pages.pins.get(), 0);
+}
+
 fn revoked(ctx: &mut Ctx) {
-    for (what, code) in [
-        (0, TaggedInvalidStag),
-        (1, ProtectionInvalidStag),
-        (2, ProtectionInvalidStag),
-    ] {
+    for (access, code) in EARLY {
         let mut responder = ctx.responder(Residency::Never);
         let stag = responder.file.stag;
-        let bytes = match what {
-            0 => raw::write(stag, 0, &[1; 8], true),
-            1 => raw::read(1, stag, 0, 8),
-            _ => raw::atomic(1, stag, 0, ADD),
-        };
-        responder.deliver(ctx, &bytes);
+        responder.deliver(ctx, &access(stag));
         assert!(responder.table.deregister(stag));
-        responder.page(0);
-        let sent = responder.sent();
-        assert!(
-            matches!(&sent[..], [Sent::Terminate(c, _)] if *c == code),
-            "{sent:?}"
-        );
-        assert_eq!(responder.file_bytes(0, 8), [0; 8]);
-        assert_eq!(responder.pages.pins.get(), 0);
+        is_too_late(&mut responder, code);
+    }
+}
+
+fn rebound(ctx: &mut Ctx) {
+    for (access, code) in EARLY {
+        let mut responder = ctx.responder(Residency::Never);
+        let spec = RegionSpec::pages(OURS, Rights::all(), FILE, 0, 2 * PAGE);
+        let region = responder.table.register(spec).unwrap().stag;
+        let mut window = responder.table.allocate_domain_window(OURS).unwrap();
+        let rights = Rights::REMOTE_READ | Rights::REMOTE_WRITE | Rights::REMOTE_ATOMIC;
+        let binds = [0, PAGE].map(|to| window.bind(region, TaggedOffset(to), PAGE, rights));
+        let bind = |responder: &mut Responder, bind| {
+            let request = WorkRequest::new(WrId(1), Operation::BindDomainWindow(bind));
+            responder.connection.post_send(request).unwrap();
+            assert_eq!(responder.sent(), []);
+            assert!(responder.completions()[0].status.is_success());
+        };
+        bind(&mut responder, binds[0]);
+        responder.deliver(ctx, &access(binds[0].stag()));
+        bind(&mut responder, binds[1]);
+        is_too_late(&mut responder, code);
     }
 }
 

@@ -135,6 +135,11 @@ impl Requests {
                     status = Status::WindowBind;
                 }
             }
+            Operation::BindDomainWindow(bind) => {
+                if !limits.table.bind_domain_window(limits.who, bind) {
+                    status = Status::WindowBind;
+                }
+            }
             Operation::Read { .. }
             | Operation::Atomic { .. }
             | Operation::Flush { .. }

@@ -65,7 +65,7 @@ impl Wqe {
             Operation::AtomicWrite { .. } => CompletionOpcode::AtomicWrite,
             Operation::Verify { .. } => CompletionOpcode::Verify,
             Operation::LocalInvalidate { .. } => CompletionOpcode::LocalInv,
-            Operation::BindWindow(_) => CompletionOpcode::BindMw,
+            Operation::BindWindow(_) | Operation::BindDomainWindow(_) => CompletionOpcode::BindMw,
         };
         Completion {
             wr_id: self.wr_id,
