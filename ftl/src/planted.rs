@@ -66,11 +66,13 @@ pub enum Bug {
     SnapshotMarksForgotten,
     /// Nobody asks who holds pages for writing when a snapshot comes into being.
     SnapshotHoldersIgnored,
+    /// A page is copied for a write-out while others change it.
+    CopiedAmidChange,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 31] = [
+    pub const ALL: [Self; 32] = [
         Self::MappingBeforeData,
         Self::AckBeforeFlush,
         Self::BatchNotAtomic,
@@ -102,5 +104,6 @@ impl Bug {
         Self::SnapshotTrimUnkept,
         Self::SnapshotMarksForgotten,
         Self::SnapshotHoldersIgnored,
+        Self::CopiedAmidChange,
     ];
 }

@@ -269,7 +269,11 @@ impl Core {
             return 0;
         }
         let arena = &cx.sh.pool.arena;
-        arena.copy_slot(cx.sh.pool.frame(frame), slot);
+        let copy = || arena.copy_slot(cx.sh.pool.frame(frame), slot);
+        match cx.sh.has_bug(Bug::CopiedAmidChange) {
+            true => copy(),
+            false => cx.sh.pool.gate(frame).copy(copy),
+        }
         if cx.sh.pool.is_shared(frame) {
             // Of the copy: what is stored later shows.
             let digest = arena.digest(slot);

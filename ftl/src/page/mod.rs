@@ -5,6 +5,7 @@ pub(crate) mod arena;
 mod candidates;
 mod digest;
 mod frame;
+mod gate;
 mod page_ref;
 mod pool;
 

@@ -23,8 +23,9 @@ pub(crate) enum Hold {
 /// A grain held in memory.
 ///
 /// While it lives, the frame stays. Several holders may look at and change the same page at the same time; bytes
-/// they change at the same time come out in any mixture, as with any shared memory. Dropping it is the *put*: what
-/// was written becomes eligible for write-out, and visible to a later `sync`.
+/// they change at the same time come out in any mixture, as with any shared memory. What goes to the media has each
+/// [`copy_in`](Self::copy_in) wholly or not at all. Dropping it is the *put*: what was written becomes eligible for write-out, and
+/// visible to a later `sync`.
 pub struct PageRef {
     shared: Arc<Shared>,
     hold: Hold,
@@ -75,6 +76,14 @@ impl PageRef {
         }
     }
 
+    /// Changes bytes of the page. Of a frame that nobody else knows yet nothing is copied.
+    fn change<T>(&self, work: impl FnOnce() -> T) -> T {
+        match self.hold {
+            Hold::Shared { .. } => self.shared.pool.gate(self.frame).change(work),
+            Hold::Zeros | Hold::Exclusive => work(),
+        }
+    }
+
     fn slot(&self) -> Slot {
         match self.hold {
             Hold::Zeros => self.shared.pool.zero_page(),
@@ -110,7 +119,8 @@ impl PageRef {
     pub fn copy_in(&self, offset: usize, from: &[u8]) {
         assert!(self.is_writable(), "page held for reading");
         assert!(offset + from.len() <= GRAIN_BYTES, "write beyond the page");
-        self.shared.pool.arena.copy_in(self.slot(), offset, from);
+        let arena = &self.shared.pool.arena;
+        self.change(|| arena.copy_in(self.slot(), offset, from));
         self.wrote.set(true);
         if offset <= self.filled.get() {
             self.filled.set(self.filled.get().max(offset + from.len()));
@@ -128,17 +138,14 @@ impl PageRef {
             offset + size_of::<u64>() <= GRAIN_BYTES,
             "write beyond the page"
         );
-        let old = self
-            .shared
-            .pool
-            .arena
-            .fetch_update(self.slot(), offset, change);
+        let arena = &self.shared.pool.arena;
+        let old = self.change(|| arena.fetch_update(self.slot(), offset, change));
         self.wrote.set(true);
         old
     }
 
     /// Address of the page's 4096 bytes, valid while this guard lives. Who writes through it (writable pages only)
-    /// says so with [`PageRef::set_written`].
+    /// says so with [`PageRef::set_written`], and may find half of a change on the media after a crash.
     pub fn as_ptr(&self) -> *mut u8 {
         self.shared.pool.arena.ptr(self.slot())
     }

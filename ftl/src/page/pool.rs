@@ -5,6 +5,7 @@
 
 use super::arena::{Arena, Slot};
 use super::digest::digest;
+use super::gate::Gate;
 use crate::addr::GRAIN_BYTES;
 use crate::device::IoBuf;
 use crate::format::RECORDS_MAX;
@@ -31,6 +32,8 @@ pub(crate) const fn forming_stages(streams: usize) -> usize {
 pub(crate) struct Pool {
     pub(crate) arena: Arena,
     frames: usize,
+    /// One for each frame, those in memory of files behind the others.
+    gates: Vec<Gate>,
     /// First slot of the frames that lie in memory of files.
     room: usize,
     /// What is known of the content of each of these: see [`Pool::seen`].
@@ -56,6 +59,7 @@ impl Pool {
         Ok(Self {
             arena: Arena::new(frames + private, shared)?,
             frames,
+            gates: (0..frames + shared).map(|_| Gate::new()).collect(),
             room: frames + private,
             zero_digest: digest(&[0; GRAIN_BYTES]),
             digests: (0..shared).map(|_| AtomicU64::new(0)).collect(),
@@ -88,6 +92,11 @@ impl Pool {
                 Slot((self.room + shared) as u32)
             }
         }
+    }
+
+    /// What who changes a frame that others know, and who copies it for the media, passes.
+    pub(crate) fn gate(&self, frame: FrameId) -> &Gate {
+        &self.gates[frame.0 as usize]
     }
 
     /// Digest of what a frame in memory of a file held when that was last read from the media or copied for a write-out:
