@@ -1,5 +1,6 @@
 //! Load generators and the programs they are compared with.
 
+mod clients;
 pub mod cpu;
 pub mod disk;
 pub mod figures;
