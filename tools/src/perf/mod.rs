@@ -8,6 +8,7 @@ pub mod files;
 pub mod flash;
 pub mod hyperloop;
 pub mod lat;
+pub mod nbd;
 pub mod null;
 pub mod raw;
 pub mod rdma;
