@@ -37,7 +37,7 @@ impl Phase {
 /// One of the clients.
 pub(super) trait Client: Send + Sync + 'static {
     /// A connection that is ready to work.
-    type Link;
+    type Link: Send + 'static;
 
     /// Makes the connection; that is no part of what is measured.
     fn connect(&self) -> io::Result<Self::Link>;
@@ -71,18 +71,19 @@ pub(super) fn measure<C: Client>(
     phase: &Arc<Phase>,
     mut wait: impl FnMut(&Receiver<io::Error>, Duration) -> io::Result<()>,
 ) -> io::Result<Figures> {
+    // One after the other: a server whose queue of those who connect is full lets some of them wait for seconds.
+    let links = (0..load.clients).map(|_| client.connect());
+    let links = links.collect::<io::Result<Vec<_>>>()?;
     let client = Arc::new(client);
     let barrier = Arc::new(Barrier::new(load.clients + 1));
     let (failed, failures) = channel();
     let mut threads = Vec::new();
-    for n in 0..load.clients {
+    for (n, link) in links.into_iter().enumerate() {
         let (barrier, phase, failed) = (Arc::clone(&barrier), Arc::clone(phase), failed.clone());
         let client = Arc::clone(&client);
         let work = move || {
-            let link = client.connect();
             barrier.wait();
-            let result = link.and_then(|link| client.run(link, n as u64, &phase));
-            result.map_err(|error| {
+            client.run(link, n as u64, &phase).map_err(|error| {
                 // Nobody listens any more when another has failed before.
                 let _ = failed.send(error);
             })
