@@ -4,12 +4,14 @@ mod common;
 
 use std::fs;
 use std::net::TcpListener;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::os::unix::thread::JoinHandleExt;
-use std::process::{Command, Stdio};
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::{bad, can_serve, good};
+use common::{bad, can_serve, good, tool};
 use serde_json::Value;
 use tools::perf::rdma::{self, Victim};
 use tools::perf::shape::{Direction, Pattern, Shape};
@@ -79,6 +81,105 @@ fn rivals_read_from_where_the_target_does() {
     assert_eq!(report["baseline"]["cache"], "direct");
 }
 
+/// More connections than a few, and a few.
+#[test]
+fn a_few_connections() {
+    if !can_serve() {
+        return;
+    }
+    let crowd = ["read", "--connections", "40", "--depth", "2"];
+    let report = measure(&[&crowd[..], &["--rounds", "1", "--baseline", "few"]].concat());
+    check(&report);
+    check(&report["baseline"]);
+    assert_eq!(report["shape"]["connections"], 40);
+    assert_eq!(report["baseline"]["name"], "few");
+    assert_eq!(report["baseline"]["connections"], 16);
+}
+
+/// Each of the network block servers alone, and the faster of both: from memory, from the page cache, and from the disk.
+#[test]
+fn network_block_servers() {
+    if !can_serve() {
+        return;
+    }
+    let [Some(qemu), Some(nbdkit)] = ["qemu-nbd", "nbdkit"].map(tool) else {
+        return;
+    };
+    let rounds = ["--rounds", "1", "--baseline", "nbd", "--depth", "4"];
+    let ask = |servers: &[&Path], what: &[&str]| {
+        let report = only(servers, &[&["--json", "perf"], what, &rounds[..]].concat());
+        assert!(report.status.success(), "{what:?}: {report:?}");
+        let report: Value = serde_json::from_slice(&report.stdout).unwrap();
+        check(&report["baseline"]);
+        report["baseline"].clone()
+    };
+    let dram = "read --connections 2 --device dram --file-size 1MiB --seconds 0.2";
+    let resident = "write --resident --file-size 1MiB --seconds 0.2";
+    let durable = "write --sync --resident --file-size 1MiB --seconds 0.2";
+    let latency = "lat --resident --file-size 1MiB --seconds 0.2";
+    let cold = "read --file-size 16MiB --pool 4MiB --seconds 0.2";
+    let cases = [
+        (dram, "buffered", "memory"),
+        (resident, "buffered", "memory"),
+        (durable, "buffered", "buffered"),
+        (latency, "buffered", "memory"),
+        (cold, "direct", "direct"),
+    ];
+    for (what, of_qemu, of_nbdkit) in cases {
+        let what: Vec<&str> = what.split(' ').collect();
+        for (server, name, cache) in [(&qemu, "qemu-nbd", of_qemu), (&nbdkit, "nbdkit", of_nbdkit)]
+        {
+            let report = ask(&[server], &what);
+            assert_eq!(report["name"], name);
+            assert_eq!(report["cache"], cache, "{what:?}");
+            assert_eq!(report["trial"], serde_json::json!({}));
+        }
+    }
+    let what: Vec<&str> = dram.split(' ').collect();
+    let report = ask(&[&qemu, &nbdkit], &what);
+    let rate = |name: &str| report["trial"][name].as_f64().unwrap();
+    let faster = match rate("qemu-nbd") > rate("nbdkit") {
+        true => "qemu-nbd",
+        false => "nbdkit",
+    };
+    assert_eq!(report["name"], faster, "{report}");
+}
+
+/// Without network block servers there is nothing to compare with, and one that does not start says why.
+#[test]
+fn no_network_block_server() {
+    let load = "perf read --resident --file-size 1MiB --seconds 0.2 --baseline nbd";
+    let load: Vec<&str> = load.split(' ').collect();
+    let said = only(&[], &load);
+    let said = String::from_utf8_lossy(&said.stderr);
+    assert!(said.contains("qemu-utils, nbdkit"), "{said}");
+    if !can_serve() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let broken = dir.path().join("nbdkit");
+    fs::write(&broken, "#!/bin/sh\necho no plugin >&2\nexit 1\n").unwrap();
+    fs::set_permissions(&broken, fs::Permissions::from_mode(0o755)).unwrap();
+    let said = only(&[&broken], &load);
+    assert_eq!(said.status.code(), Some(1));
+    let said = String::from_utf8_lossy(&said.stderr);
+    assert!(said.contains("does not serve: no plugin"), "{said}");
+}
+
+/// Runs the program where there are only these others.
+fn only(programs: &[&Path], arguments: &[&str]) -> Output {
+    let dir = tempfile::tempdir().unwrap();
+    for program in programs {
+        symlink(program, dir.path().join(program.file_name().unwrap())).unwrap();
+    }
+    Command::new(common::FLASHNET)
+        .args(arguments)
+        .env("PATH", dir.path())
+        .stdin(Stdio::null())
+        .output()
+        .unwrap()
+}
+
 /// What can not be measured as asked is said, not something else measured, and not after a while.
 #[test]
 fn mistakes() {
@@ -115,6 +216,26 @@ fn mistakes() {
         // What the other side, or the side that was chosen, does not do.
         ("perf read --baseline alone", "--idle"),
         ("perf read --baseline socket --idle 10", "--idle"),
+        ("perf read --baseline nbd --idle 10", "--idle"),
+        (
+            "perf read --file-size 64MiB --baseline nbd",
+            "4 times as large",
+        ),
+        ("perf read --size 1000 --baseline nbd", "multiples of 512"),
+        ("perf read --baseline few", "--connections N"),
+        (
+            "perf read --connections 16 --baseline few",
+            "--connections N",
+        ),
+        ("perf lat --baseline few", "`read` and `write`"),
+        (
+            "perf raw --connections 32 --baseline few",
+            "`read` and `write`",
+        ),
+        (
+            "perf read --connections 32 --idle 10 --baseline few",
+            "--idle",
+        ),
         ("perf lat --idle 10", "idle connections"),
         ("perf raw --direction write --sync", "stores nothing"),
         ("perf reg --baseline socket", "--baseline"),

@@ -446,8 +446,12 @@ pub enum Baseline {
     Raw,
     /// Direct I/O on a local file with as much in flight.
     Disk,
+    /// The faster of the network block servers that are installed, qemu-nbd (Debian: qemu-utils) and nbdkit.
+    Nbd,
     /// The same without the idle connections.
     Alone,
+    /// The same with 16 connections.
+    Few,
 }
 
 /// Options of `perf`.
@@ -497,7 +501,7 @@ pub struct Perf {
     /// Directory for the temporary image, on the disk to be measured [default: the system's].
     #[arg(long, value_name = "DIR")]
     pub directory: Option<PathBuf>,
-    /// Let the socket baseline use the page cache instead of direct I/O, as it does where the target has the file in memory.
+    /// Let the socket and nbd baselines use the page cache instead of direct I/O, as they do where the target has the file in memory.
     #[arg(long)]
     pub baseline_buffered: bool,
     /// Which bytes each operation is about.
@@ -519,7 +523,7 @@ pub struct Perf {
     #[arg(long)]
     pub poll: bool,
     /// How long the clients, and the started target, look for work before they sleep, while it comes as soon as that; the bare
-    /// program and the socket server always sleep.
+    /// program, the socket server and network block servers, and the clients of these, always sleep.
     #[arg(long, value_name = "TIME", default_value_t = Spin::MOST.into())]
     pub spin: humantime::Duration,
 }

@@ -1,6 +1,7 @@
 //! `perf`: measures this stack, and its rivals in the same run.
 
 mod asked;
+mod nbd;
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -39,6 +40,9 @@ pub(super) fn run(options: &cli::Perf, json: bool) -> Result<()> {
     }
     let shape = asked::shape(options)?;
     let pool = asked::pool_bytes(options, &shape)?;
+    if options.baseline == Some(Baseline::Nbd) {
+        nbd::installed()?;
+    }
     descriptors::raise_limit();
     let directory = match &options.directory {
         Some(dir) => tempfile::tempdir_in(dir),
@@ -57,7 +61,9 @@ pub(super) fn run(options: &cli::Perf, json: bool) -> Result<()> {
         None => None,
         Some(Baseline::Raw) => Some(Subject::raw(&shape)?),
         Some(Baseline::Disk) => Some(Subject::disk(dir, &shape)?),
-        Some(Baseline::Alone) => Some(subject.alone()?),
+        Some(Baseline::Alone) => Some(subject.again(Less::Idle)?),
+        Some(Baseline::Few) => Some(subject.again(Less::Connections)?),
+        Some(Baseline::Nbd) => Some(Subject::nbd(dir, options, &shape)?),
         Some(Baseline::Socket) => Some(Subject::socket(dir, asked::cache(options), &shape)?),
     };
     let (figures, other) = compare(&subject, rival.as_ref(), options, &shape)?;
@@ -95,15 +101,10 @@ fn compare(
         ..*shape
     };
     let (mut ours, mut theirs) = (Vec::new(), Vec::new());
-    let alone = Shape { idle: 0, ..slice };
-    let theirs_slice = match options.baseline {
-        Some(Baseline::Alone) => &alone,
-        _ => &slice,
-    };
     for _ in 0..rounds {
         ours.push(subject.run(options, &slice)?);
         if let Some(rival) = rival {
-            theirs.push(rival.run(options, theirs_slice)?);
+            theirs.push(rival.run(options, &slice)?);
         }
     }
     let nothing = |whose: &Subject| {
@@ -122,19 +123,43 @@ fn compare(
 enum Subject {
     /// This stack, with the target if we started it.
     Flashnet(Victim, Option<Server>),
-    /// This stack as well, without idle connections.
-    Alone(Victim),
+    /// This stack as well, with less to do.
+    Again(Victim, Less),
     Socket(Server, Cache),
+    Nbd(nbd::Rival),
     Raw(Server),
     Disk(PathBuf),
+}
+
+/// What a load is without.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Less {
+    /// Idle connections.
+    Idle,
+    /// More than a few connections.
+    Connections,
+}
+
+impl Less {
+    fn of(self, shape: &Shape) -> Shape {
+        match self {
+            Self::Idle => Shape { idle: 0, ..*shape },
+            Self::Connections => Shape {
+                connections: asked::FEW,
+                ..*shape
+            },
+        }
+    }
 }
 
 impl Subject {
     fn name(&self) -> &'static str {
         match self {
             Self::Flashnet(..) => "flashnet",
-            Self::Alone(_) => "alone",
+            Self::Again(_, Less::Idle) => "alone",
+            Self::Again(_, Less::Connections) => "few",
             Self::Socket(..) => "socket",
+            Self::Nbd(rival) => rival.name(),
             Self::Raw(_) => "raw",
             Self::Disk(_) => "disk",
         }
@@ -144,14 +169,32 @@ impl Subject {
     fn label(&self) -> &'static str {
         match self {
             Self::Socket(_, Cache::Buffered) => "socket, page cache",
+            Self::Nbd(rival) => rival.label(),
+            Self::Again(_, Less::Connections) => "16 connections",
             _ => self.name(),
+        }
+    }
+
+    /// For programs: the same, and what was tried.
+    fn describe(&self, shape: &Shape, value: &mut Value) {
+        match self {
+            Self::Socket(_, cache) => value["cache"] = json!(cache),
+            Self::Nbd(rival) => {
+                value["cache"] = json!(rival.store());
+                let trial = rival.trial().iter();
+                value["trial"] = trial.map(|(name, rate)| (*name, *rate)).collect();
+            }
+            Self::Again(_, less) => value["connections"] = json!(less.of(shape).connections),
+            _ => {}
         }
     }
 
     fn run(&self, options: &cli::Perf, shape: &Shape) -> Result<Figures> {
         match self {
             Self::Flashnet(victim, _) if options.measure == Measure::Lat => lat::run(victim, shape),
-            Self::Flashnet(victim, _) | Self::Alone(victim) => rdma::run(victim, shape),
+            Self::Flashnet(victim, _) => rdma::run(victim, shape),
+            Self::Again(victim, less) => rdma::run(victim, &less.of(shape)),
+            Self::Nbd(rival) => rival.run(shape),
             Self::Socket(server, _) => {
                 socket::run(server.address, shape, Some(server.pid())).context("the socket server")
             }
@@ -163,10 +206,10 @@ impl Subject {
     }
 
     /// The same victim once more.
-    fn alone(&self) -> Result<Self> {
+    fn again(&self, less: Less) -> Result<Self> {
         match self {
-            Self::Flashnet(victim, _) => Ok(Self::Alone(victim.clone())),
-            _ => bail!("idle connections are those of `read` and `write`"),
+            Self::Flashnet(victim, _) => Ok(Self::Again(victim.clone(), less)),
+            _ => bail!("idle and further connections are those of `read` and `write`"),
         }
     }
 
@@ -267,6 +310,18 @@ impl Subject {
             arguments.push("--buffered".as_ref());
         }
         Ok(Self::Socket(Server::comparison(&arguments)?, cache))
+    }
+
+    fn nbd(directory: &Path, options: &cli::Perf, shape: &Shape) -> Result<Self> {
+        let slice = Shape {
+            seconds: shape.seconds / f64::from(options.rounds),
+            ..*shape
+        };
+        let rival = nbd::Rival::start(directory, asked::store(options), &slice)?;
+        for (name, rate) in rival.trial() {
+            eprintln!("{name}: {rate:.0} op/s in a short trial");
+        }
+        Ok(Self::Nbd(rival))
     }
 
     fn raw(shape: &Shape) -> Result<Self> {
@@ -409,9 +464,7 @@ fn print(
             Some((rival, other)) => {
                 let mut value = serde_json::to_value(other)?;
                 value["name"] = json!(rival.name());
-                if let Subject::Socket(_, cache) = rival {
-                    value["cache"] = json!(cache);
-                }
+                rival.describe(shape, &mut value);
                 value
             }
             None => Value::Null,

@@ -1,7 +1,9 @@
 //! Server processes that a command starts for itself, and that end with it whatever happens.
 
-use std::io::{BufRead, BufReader};
-use std::net::SocketAddr;
+use std::ffi::OsString;
+use std::io::{self, BufRead, BufReader, Read, Seek};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::os::fd::OwnedFd;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -17,6 +19,9 @@ use crate::target::detach;
 const START: Duration = Duration::from_secs(60);
 /// Longest orderly end.
 const STOP: Duration = Duration::from_secs(30);
+/// Makes standard input the first socket that was handed over (sd_listen_fds(3)), and becomes the program.
+const TAKE_OVER: &str =
+    r#"exec 3<&0 </dev/null; LISTEN_FDS=1 LISTEN_PID=$$; export LISTEN_FDS LISTEN_PID; exec "$@""#;
 
 /// The processes that there are.
 static PROCESSES: Mutex<Vec<Weak<Mutex<Child>>>> = Mutex::new(Vec::new());
@@ -55,8 +60,15 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// This program, called with `arguments`; it dies with the caller and hears nothing of its terminal.
 pub(super) fn command(arguments: &[&std::ffi::OsStr]) -> Result<Command> {
     let program = std::env::current_exe().context("cannot find this program's file")?;
+    let mut command = dependent(&program);
+    command.args(arguments);
+    Ok(command)
+}
+
+/// A program that dies with the caller and hears nothing of its terminal.
+fn dependent(program: &Path) -> Command {
     let mut command = Command::new(program);
-    command.args(arguments).process_group(0);
+    command.process_group(0);
     // SAFETY: prctl and what changes the mask of signals are async-signal-safe and touch no memory of this process.
     unsafe {
         command.pre_exec(|| {
@@ -64,7 +76,7 @@ pub(super) fn command(arguments: &[&std::ffi::OsStr]) -> Result<Command> {
             interrupt::mask(libc::SIG_UNBLOCK)
         });
     }
-    Ok(command)
+    command
 }
 
 impl Server {
@@ -134,6 +146,43 @@ impl Server {
         })
     }
 
+    /// Starts a program of others that takes over a socket that listens, as services of systemd do: nobody else can come to
+    /// its port before it does. `greet` waits for its first words.
+    pub(super) fn foreign(
+        program: &Path,
+        arguments: &[OsString],
+        greet: impl FnOnce(SocketAddr) -> io::Result<()>,
+    ) -> Result<Self> {
+        let start = Instant::now();
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+        let address = listener.local_addr()?;
+        let mut complaints = tempfile::tempfile()?;
+        let mut command = dependent("/bin/sh".as_ref());
+        command
+            .args(["-c", TAKE_OVER, "sh"])
+            .arg(program)
+            .args(arguments)
+            .stdin(OwnedFd::from(listener))
+            .stdout(Stdio::null())
+            .stderr(complaints.try_clone()?);
+        let process = Process::start(&mut command)?;
+        // The program alone has the socket now: when it ends, whoever waits at it hears so.
+        drop(command);
+        let Err(error) = greet(address) else {
+            return Ok(Self {
+                process,
+                _mount: MountPoint(None),
+                address,
+                started_in: start.elapsed(),
+            });
+        };
+        drop(process);
+        let mut said = String::new();
+        complaints.rewind()?;
+        complaints.read_to_string(&mut said)?;
+        Err(error).with_context(|| format!("{} does not serve: {}", program.display(), said.trim()))
+    }
+
     /// Its process.
     pub(super) fn pid(&self) -> u32 {
         lock(&self.process.0).id()
@@ -173,19 +222,20 @@ impl Server {
 }
 
 impl Process {
-    /// Starts a server and reads its first line, which says that it is ready.
-    fn spawn(mut command: Command) -> Result<(Self, String)> {
-        let mut child = command
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .spawn()
-            .context("cannot start a server process")?;
-        let output = child.stdout.take().context("no pipe from the server")?;
+    fn start(command: &mut Command) -> Result<Self> {
+        let child = command.spawn().context("cannot start a server process")?;
         let process = Self(Arc::new(Mutex::new(child)));
         let mut all = lock(&PROCESSES);
         all.retain(|process| process.strong_count() > 0);
         all.push(Arc::downgrade(&process.0));
-        drop(all);
+        Ok(process)
+    }
+
+    /// Starts a server and reads its first line, which says that it is ready.
+    fn spawn(mut command: Command) -> Result<(Self, String)> {
+        let process = Self::start(command.stdin(Stdio::null()).stdout(Stdio::piped()))?;
+        let output = lock(&process.0).stdout.take();
+        let output = output.context("no pipe from the server")?;
         let (sender, receiver) = std::sync::mpsc::sync_channel(1);
         std::thread::spawn(move || {
             let mut reader = BufReader::new(output);

@@ -1,5 +1,6 @@
 //! Load generators and the programs they are compared with.
 
+mod clients;
 pub mod cpu;
 pub mod disk;
 pub mod figures;
@@ -7,6 +8,7 @@ pub mod files;
 pub mod flash;
 pub mod hyperloop;
 pub mod lat;
+pub mod nbd;
 pub mod null;
 pub mod raw;
 pub mod rdma;

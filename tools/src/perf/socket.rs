@@ -6,25 +6,19 @@ use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::mpsc::{Receiver, channel};
-use std::sync::{Arc, Barrier};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Instant;
 
 use memmap2::MmapMut;
 use serde::Serialize;
 
-use super::cpu;
+use super::clients::{self, Client, Load, PATIENCE, Phase, timed_out};
 use super::figures::{Figures, Latencies, latencies};
 use super::shape::{Direction, Offsets, PAYLOAD, Shape};
 
 /// Request: direction (1), sync (1), zeros (2), length (4), offset (8); payload of a write behind it.
 const REQUEST_BYTES: usize = 16;
 const SIZE_MAX: usize = 16 << 20;
-/// Time before measuring starts.
-const WARM: Duration = Duration::from_millis(200);
-/// Longest wait for an answer.
-const PATIENCE: Duration = Duration::from_secs(10);
 
 /// How the server opens the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -96,114 +90,81 @@ fn serve_connection(mut stream: TcpStream, file: &File) -> io::Result<()> {
 
 /// Runs `shape` with one blocking connection per operation in flight.
 pub fn run(server: SocketAddr, shape: &Shape, server_pid: Option<u32>) -> io::Result<Figures> {
-    let phase = Arc::new(Phase::default());
-    let wait = |failures: &Receiver<io::Error>, time| match failures.recv_timeout(time) {
-        Ok(error) => Err(error),
-        Err(_) => Ok(()),
-    };
-    measure(server, shape, server_pid, &phase, wait)
+    let load = load(shape, server_pid);
+    clients::run(load, Asker::new(server, shape))
 }
 
-/// The same with a clock: `wait` passes the time, or fails as soon as a client has.
-fn measure(
+fn load(shape: &Shape, server_pid: Option<u32>) -> Load<'_> {
+    Load {
+        shape,
+        clients: shape.connections * shape.depth,
+        server_pid,
+    }
+}
+
+/// A client that asks again when it has been answered.
+struct Asker {
     server: SocketAddr,
-    shape: &Shape,
-    server_pid: Option<u32>,
-    phase: &Arc<Phase>,
-    mut wait: impl FnMut(&Receiver<io::Error>, Duration) -> io::Result<()>,
-) -> io::Result<Figures> {
-    let clients = shape.connections * shape.depth;
-    // Each of them has a part of the file of its own where connections have.
-    let shape = Shape {
-        connections: clients,
-        depth: 1,
-        ..*shape
-    };
-    let barrier = Arc::new(Barrier::new(clients + 1));
-    let (failed, failures) = channel();
-    let mut threads = Vec::new();
-    for n in 0..clients {
-        let (barrier, phase, failed) = (Arc::clone(&barrier), Arc::clone(phase), failed.clone());
-        let client = move || {
-            let stream = TcpStream::connect(server);
-            barrier.wait();
-            let result = stream.and_then(|s| run_connection(s, &shape, n as u64, &phase));
-            result.map_err(|error| {
-                // Nobody listens any more when another has failed before.
-                let _ = failed.send(error);
-            })
+    shape: Shape,
+}
+
+impl Asker {
+    fn new(server: SocketAddr, shape: &Shape) -> Self {
+        // Each of them has a part of the file of its own where connections have.
+        let shape = Shape {
+            connections: shape.connections * shape.depth,
+            depth: 1,
+            ..*shape
         };
-        threads.push(std::thread::Builder::new().spawn(client)?);
+        Self { server, shape }
     }
-    barrier.wait();
-    wait(&failures, WARM)?;
-    let client_before = cpu::used(None).unwrap_or_default();
-    let server_before = server_pid.and_then(|pid| cpu::used(Some(pid)));
-    let start = Instant::now();
-    phase.measuring.store(true, Ordering::Relaxed);
-    wait(&failures, shape.duration())?;
-    phase.ending.store(true, Ordering::Relaxed);
-    let elapsed = start.elapsed();
-    let client = cpu::used(None).unwrap_or_default() - client_before;
-    let server = server_before.and_then(|before| Some(cpu::used(server_pid)? - before));
-    let mut all = latencies();
-    for thread in threads {
-        match thread.join().expect("client threads do not panic") {
-            Ok(one) => all.add(one).expect("histograms have the same bounds"),
-            Err(()) => return Err(failures.recv().expect("it was sent before the end")),
-        }
-    }
-    Ok(Figures::new(all, shape.size, elapsed, client, server))
 }
 
-/// What the clients are doing.
-#[derive(Debug, Default)]
-struct Phase {
-    measuring: AtomicBool,
-    ending: AtomicBool,
-}
+impl Client for Asker {
+    type Link = TcpStream;
 
-fn run_connection(
-    mut stream: TcpStream,
-    shape: &Shape,
-    seed: u64,
-    phase: &Phase,
-) -> io::Result<Latencies> {
-    stream.set_nodelay(true)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    stream.set_write_timeout(Some(PATIENCE))?;
-    let mut histogram = latencies();
-    let mut offsets = Offsets::new(shape, seed);
-    let mut message = vec![0; REQUEST_BYTES];
-    let mut answer = vec![0; 1];
-    match shape.direction {
-        Direction::Read => answer.resize(shape.size, 0),
-        Direction::Write => message.resize(REQUEST_BYTES + shape.size, PAYLOAD),
+    fn connect(&self) -> io::Result<TcpStream> {
+        let stream = TcpStream::connect(self.server)?;
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_write_timeout(Some(PATIENCE))?;
+        Ok(stream)
     }
-    message[0] = u8::from(shape.direction == Direction::Write);
-    message[1] = u8::from(shape.sync);
-    message[4..8].copy_from_slice(&(shape.size as u32).to_be_bytes());
-    while !phase.ending.load(Ordering::Relaxed) {
-        message[8..16].copy_from_slice(&offsets.draw().to_be_bytes());
-        let start = Instant::now();
-        let exchanged = stream
-            .write_all(&message)
-            .and_then(|()| stream.read_exact(&mut answer));
-        exchanged.map_err(|error| match error.kind() {
-            // What a timeout of a socket is called.
-            io::ErrorKind::WouldBlock => io::ErrorKind::TimedOut.into(),
-            _ => error,
-        })?;
-        // What ends in the measured time counts, whenever it began, as it does for those compared with.
-        if phase.measuring.load(Ordering::Relaxed) && !phase.ending.load(Ordering::Relaxed) {
-            histogram.saturating_record(start.elapsed().as_nanos() as u64);
+
+    fn run(&self, mut stream: TcpStream, n: u64, phase: &Phase) -> io::Result<Latencies> {
+        let shape = &self.shape;
+        let mut histogram = latencies();
+        let mut offsets = Offsets::new(shape, n);
+        let mut message = vec![0; REQUEST_BYTES];
+        let mut answer = vec![0; 1];
+        match shape.direction {
+            Direction::Read => answer.resize(shape.size, 0),
+            Direction::Write => message.resize(REQUEST_BYTES + shape.size, PAYLOAD),
         }
+        message[0] = u8::from(shape.direction == Direction::Write);
+        message[1] = u8::from(shape.sync);
+        message[4..8].copy_from_slice(&(shape.size as u32).to_be_bytes());
+        while !phase.is_ending() {
+            message[8..16].copy_from_slice(&offsets.draw().to_be_bytes());
+            let start = Instant::now();
+            stream
+                .write_all(&message)
+                .and_then(|()| stream.read_exact(&mut answer))
+                .map_err(timed_out)?;
+            if phase.counts() {
+                histogram.saturating_record(start.elapsed().as_nanos() as u64);
+            }
+        }
+        Ok(histogram)
     }
-    Ok(histogram)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::Ordering;
+    use std::sync::mpsc::{Receiver, channel};
+
+    use super::super::clients::measure;
     use super::super::shape::Pattern;
     use super::*;
 
@@ -246,7 +207,9 @@ mod tests {
         });
         // Either time is over when the next request is under way.
         let wait = |_: &Receiver<io::Error>, _| was_asked.recv().map_err(io::Error::other);
-        let figures = measure(address, &shape(1.0), None, &phase, wait).unwrap();
+        let shape = shape(1.0);
+        let asker = Asker::new(address, &shape);
+        let figures = measure(load(&shape, None), asker, &phase, wait).unwrap();
         assert_eq!(figures.operations, 1);
         server.join().unwrap();
     }

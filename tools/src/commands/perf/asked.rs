@@ -3,6 +3,7 @@
 use anyhow::{Result, bail, ensure};
 use bytesize::ByteSize;
 
+use super::nbd::Store;
 use crate::cli::{self, Baseline, Measure, Place};
 use crate::perf::shape::{Direction, Shape};
 use crate::perf::socket::Cache;
@@ -14,6 +15,8 @@ const FILE_MAX: ByteSize = ByteSize::tib(16);
 const IN_FLIGHT_MAX: ByteSize = ByteSize::gib(4);
 /// Direct I/O is in multiples of this.
 const SECTOR: usize = 512;
+/// Connections of `--baseline few`.
+pub(super) const FEW: usize = 16;
 /// So many times as large as the pool is a file of which most has to be read from the disk.
 const COLD: u64 = 4;
 
@@ -37,8 +40,7 @@ pub(super) fn shape(options: &cli::Perf) -> Result<Shape> {
         let in_flight = ByteSize::b(in_flight);
         bail!("{in_flight} in flight, all connections together: {IN_FLIGHT_MAX} are possible");
     }
-    let only_ours = matches!(options.measure, Measure::Read | Measure::Write);
-    if options.idle > 16_384 - connections || options.idle > 0 && !only_ours {
+    if options.idle > 16_384 - connections || options.idle > 0 && !only_ours(options) {
         bail!(
             "{} idle connections: `read` and `write` can have up to 16384 in all",
             options.idle
@@ -109,6 +111,15 @@ fn rival(options: &cli::Perf) -> Result<()> {
             bail!("--baseline alone: there are no idle connections to leave away (--idle N)")
         }
         Some(Baseline::Alone) | None => {}
+        Some(Baseline::Few) if !only_ours(options) => {
+            bail!("--baseline few: `read` and `write` have connections to do without")
+        }
+        Some(Baseline::Few) if options.connections <= FEW => {
+            bail!(
+                "--baseline few: {} connections are not more than the {FEW} that they are compared with (--connections N)",
+                options.connections
+            )
+        }
         Some(_) if has_idle => {
             bail!("--idle: only the target has idle connections, compare it with --baseline alone")
         }
@@ -119,6 +130,11 @@ fn rival(options: &cli::Perf) -> Result<()> {
         "--sync: the bare program stores nothing"
     );
     Ok(())
+}
+
+/// Whether only the target and its clients do that.
+fn only_ours(options: &cli::Perf) -> bool {
+    matches!(options.measure, Measure::Read | Measure::Write)
 }
 
 /// Whether what is measured is in the memory of whoever is measured.
@@ -134,12 +150,22 @@ pub(super) fn cache(options: &cli::Perf) -> Cache {
     }
 }
 
+/// Where network block servers have what they serve: in memory where the target does.
+pub(super) fn store(options: &cli::Perf) -> Store {
+    match cache(options) {
+        Cache::Direct => Store::Direct,
+        // Memory is not durable, whatever is asked of it.
+        Cache::Buffered if is_in_memory(options) && !options.sync => Store::Memory,
+        Cache::Buffered => Store::Buffered,
+    }
+}
+
 /// Whether somebody uses the disk directly.
 fn is_direct(options: &cli::Perf) -> bool {
     options.measure == Measure::Disk
         || match options.baseline {
             Some(Baseline::Disk) => true,
-            Some(Baseline::Socket) => cache(options) == Cache::Direct,
+            Some(Baseline::Socket | Baseline::Nbd) => cache(options) == Cache::Direct,
             _ => false,
         }
 }
