@@ -32,7 +32,7 @@ pub fn run(victim: &Victim, shape: &Shape) -> Result<Figures> {
     let region = open(&mut client, victim, shape)?;
     client.set_polling(shape.poll)?;
     client.set_spin(shape.spin());
-    let buffer = buffer(1, shape);
+    let buffer = buffer(shape);
     let mut offsets = Offsets::new(shape, 0);
     let mut histogram = latencies();
     let begin = Instant::now();

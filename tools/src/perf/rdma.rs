@@ -76,11 +76,12 @@ impl Victim {
     }
 }
 
-/// Memory of a client for so many operations of `shape`.
-pub(super) fn buffer(depth: usize, shape: &Shape) -> Arc<Buffer> {
+/// Memory of a client for operations of `shape`. All that a connection has in flight use the same bytes, as those of
+/// perftest do, and the clients that this one is compared with: what is measured is the target, not the client's memory.
+pub(super) fn buffer(shape: &Shape) -> Arc<Buffer> {
     match shape.direction {
-        Direction::Read => Buffer::zeroed(depth * shape.size),
-        Direction::Write => Buffer::from_bytes(&vec![PAYLOAD; depth * shape.size]),
+        Direction::Read => Buffer::zeroed(shape.size),
+        Direction::Write => Buffer::from_bytes(&vec![PAYLOAD; shape.size]),
     }
 }
 
@@ -141,7 +142,7 @@ pub fn run(victim: &Victim, shape: &Shape) -> Result<Figures> {
             .ok_or_else(|| anyhow!("too many connections"))?;
         let client = Client {
             region: None,
-            buffer: buffer(depth, shape),
+            buffer: buffer(shape),
             offsets: Offsets::new(shape, n as u64),
             started: vec![Instant::now(); depth],
         };
@@ -282,7 +283,7 @@ impl Client {
             ..region
         };
         self.started[slot] = Instant::now();
-        let mut sink = LocalSlice::new(&self.buffer, slot * shape.size, shape.size);
+        let mut sink = LocalSlice::whole(&self.buffer);
         if shape.direction == Direction::Write {
             let write = Operation::Write {
                 source: Source::Local(sink.clone()),
