@@ -76,7 +76,8 @@ enum Under {
     Add {
         counter: usize,
         killed: u64,
-        restarted: u64,
+        /// Of the connection there was.
+        home: u64,
     },
     /// The whole file, behind everything that was posted again.
     Judge {
@@ -117,6 +118,11 @@ pub(super) struct Client {
     depth: usize,
     under: Vec<(OpId, Under)>,
     counts: Counts,
+    /// Connections that have been noticed.
+    connections: u64,
+    /// As often, at least, the target had been restarted before the last of them was made. What is posted may go to the target
+    /// before, as long as the end of its connection has not been noticed.
+    home: u64,
 }
 
 impl Client {
@@ -147,6 +153,8 @@ impl Client {
         })?;
         let told = *channel.file(file);
         Ok(Self {
+            connections: channel.connections(),
+            home: 0,
             channel,
             file,
             told,
@@ -162,7 +170,7 @@ impl Client {
 
     /// Works until the end; then everything is judged once more.
     pub(super) fn work(mut self, stage: &Stage) -> Result<Counts> {
-        let mut connections = self.channel.connections();
+        let mut connections = self.connections;
         let mut act = 0;
         let mut last = Instant::now();
         loop {
@@ -174,9 +182,9 @@ impl Client {
             }
             self.acknowledge(stage)?;
             let arrived = Instant::now();
-            if self.channel.connections() != connections {
-                self.counts.reconnections += self.channel.connections() - connections;
-                connections = self.channel.connections();
+            if self.connections != connections {
+                self.counts.reconnections += self.connections - connections;
+                connections = self.connections;
                 self.counts.pauses.push(arrived - last);
                 let now = stage.act.load(Ordering::Relaxed);
                 ensure!(
@@ -221,7 +229,7 @@ impl Client {
             let under = Under::Add {
                 counter,
                 killed: stage.killed.load(Ordering::SeqCst),
-                restarted: stage.restarted.load(Ordering::SeqCst),
+                home: self.home,
             };
             (self.channel.atomic(self.file, offset, ADD_ONE)?, under)
         } else {
@@ -242,10 +250,16 @@ impl Client {
     }
 
     fn acknowledge(&mut self, stage: &Stage) -> Result<()> {
+        let restarted = stage.restarted.load(Ordering::SeqCst);
         let done = self
             .channel
             .acknowledged()?
             .context("nothing is under way")?;
+        // Only here: whoever submits finds a connection lost, and makes none.
+        if self.channel.connections() != self.connections {
+            self.connections = self.channel.connections();
+            self.home = restarted;
+        }
         let (id, under) = self.under.remove(0);
         ensure!(
             id == done.id,
@@ -282,7 +296,7 @@ impl Client {
                 Under::Add {
                     counter,
                     killed,
-                    restarted,
+                    home,
                 },
                 _,
             ) => {
@@ -296,7 +310,7 @@ impl Client {
                     }
                     None => {
                         ensure!(
-                            stage.restarts.load(Ordering::SeqCst) > restarted,
+                            stage.restarts.load(Ordering::SeqCst) > home,
                             "counter {counter}: the target lives, and does not know what became of an addition"
                         );
                         at.perhaps_added();
