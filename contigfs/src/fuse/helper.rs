@@ -39,6 +39,10 @@ fn missing() -> io::Error {
     io::Error::new(io::ErrorKind::NotFound, "fusermount3 is not installed")
 }
 
+fn not_run(program: &Path, error: &io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("{}: {error}", program.display()))
+}
+
 /// Mounts on `dir`; whoever gets the answer serves it.
 pub(super) fn attach(
     dir: &Path,
@@ -47,7 +51,8 @@ pub(super) fn attach(
 ) -> io::Result<OwnedFd> {
     let (ours, theirs) = UnixStream::pair()?;
     let fd = theirs.as_raw_fd();
-    let mut command = Command::new(program().ok_or_else(missing)?);
+    let program = program().ok_or_else(missing)?;
+    let mut command = Command::new(&program);
     command
         .args(["-o", &list(options, atime), "--"])
         .arg(dir.canonicalize()?)
@@ -61,7 +66,7 @@ pub(super) fn attach(
             _ => Err(io::Error::last_os_error()),
         });
     }
-    let child = command.spawn()?;
+    let child = command.spawn().map_err(|error| not_run(&program, &error))?;
     drop(theirs);
     let device = receive(&ours);
     let output = child.wait_with_output()?;
@@ -125,7 +130,8 @@ fn list(options: &MountOptions, atime: AtimePolicy) -> String {
 /// # Errors
 /// `NotFound` if there is no helper, `EBUSY`, or what the helper says.
 pub fn unmount_by_helper(dir: &Path, lazy: bool) -> io::Result<()> {
-    let output = Command::new(program().ok_or_else(missing)?)
+    let program = program().ok_or_else(missing)?;
+    let output = Command::new(&program)
         .args(if lazy {
             &["-u", "-z", "--"][..]
         } else {
@@ -133,7 +139,8 @@ pub fn unmount_by_helper(dir: &Path, lazy: bool) -> io::Result<()> {
         })
         .arg(dir)
         .stdin(Stdio::null())
-        .output()?;
+        .output()
+        .map_err(|error| not_run(&program, &error))?;
     if output.status.success() {
         return Ok(());
     }
