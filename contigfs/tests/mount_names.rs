@@ -5,12 +5,13 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, symlink};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 use support::mounted::Mount;
 use support::syscalls::{answer, c_path, errno, handle, mknod, open_handle, rename, set_xattr};
 
@@ -565,5 +566,58 @@ fn unreadable_files_are_listed() {
     assert_eq!(listed, expected);
     assert_eq!(errno(fs::metadata(mount.path().join("f60"))), libc::EIO);
     mount.store.poke(cold, |byte| byte ^ 0x55);
+    mount.unmount();
+}
+
+/// Who watches a directory hears of everything that is done to it through the mount, in its order, by the names it was done
+/// to.
+#[test]
+fn watchers_hear_of_changes() {
+    let Some(mut mount) = Mount::new(GRAINS) else {
+        return;
+    };
+    let at = |name: &str| mount.path().join(name);
+    fs::create_dir(at("d")).unwrap();
+    let heard = Inotify::init(InitFlags::IN_NONBLOCK).unwrap();
+    use AddWatchFlags as Is;
+    let wanted = Is::IN_CREATE
+        | Is::IN_MODIFY
+        | Is::IN_ATTRIB
+        | Is::IN_CLOSE_WRITE
+        | Is::IN_MOVE
+        | Is::IN_DELETE
+        | Is::IN_DELETE_SELF;
+    heard.add_watch(&at("d"), wanted).unwrap();
+    let mut file = File::create(at("d/a")).unwrap();
+    file.write_all(b"content").unwrap();
+    drop(file);
+    fs::set_permissions(at("d/a"), fs::Permissions::from_mode(0o600)).unwrap();
+    fs::rename(at("d/a"), at("d/b")).unwrap();
+    fs::hard_link(at("d/b"), at("d/c")).unwrap();
+    fs::remove_file(at("d/b")).unwrap();
+    fs::rename(at("d/c"), at("away")).unwrap();
+    fs::remove_dir(at("d")).unwrap();
+    let mut events = Vec::new();
+    while let Ok(more) = heard.read_events() {
+        events.extend(more.into_iter().map(|event| {
+            let name = event.name.unwrap_or_default();
+            (event.mask, name.into_string().unwrap())
+        }));
+    }
+    let expected = [
+        (Is::IN_CREATE, "a"),
+        (Is::IN_MODIFY, "a"),
+        (Is::IN_CLOSE_WRITE, "a"),
+        (Is::IN_ATTRIB, "a"),
+        (Is::IN_MOVED_FROM, "a"),
+        (Is::IN_MOVED_TO, "b"),
+        (Is::IN_CREATE, "c"),
+        (Is::IN_DELETE, "b"),
+        (Is::IN_MOVED_FROM, "c"),
+        (Is::IN_DELETE_SELF, ""),
+        (Is::IN_IGNORED, ""),
+    ];
+    let expected = expected.map(|(mask, name)| (mask, name.to_owned()));
+    assert_eq!(events, expected);
     mount.unmount();
 }
