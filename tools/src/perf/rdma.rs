@@ -259,14 +259,15 @@ impl Load<'_> {
             client.region = Some(self.victim.region(&reply, self.shape)?);
             self.running += 1;
             for slot in 0..client.started.len() {
-                client.post(self.shape, connection, slot)?;
+                client.post(self.shape, connection, slot, Instant::now())?;
             }
             return Ok(());
         }
         let slot = done.wr_id.0 as usize;
-        let elapsed = client.started[slot].elapsed();
+        let now = Instant::now();
+        let elapsed = now - client.started[slot];
         self.latencies.saturating_record(elapsed.as_nanos() as u64);
-        client.post(self.shape, connection, slot)
+        client.post(self.shape, connection, slot, now)
     }
 }
 
@@ -276,13 +277,14 @@ impl Client {
         shape: &Shape,
         connection: &mut Connection<NoPages>,
         slot: usize,
+        now: Instant,
     ) -> Result<()> {
         let region = self.region.context("no region yet")?;
         let remote = RemoteAddr {
             to: TaggedOffset(region.to.0 + self.offsets.draw()),
             ..region
         };
-        self.started[slot] = Instant::now();
+        self.started[slot] = now;
         let mut sink = LocalSlice::whole(&self.buffer);
         if shape.direction == Direction::Write {
             let write = Operation::Write {
