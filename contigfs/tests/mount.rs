@@ -1,5 +1,6 @@
 //! The mount, through the kernel: what POSIX programs see.
 
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, OpenOptions};
 use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
@@ -10,6 +11,7 @@ use contigfs::WriteOptions;
 use contigfs::fuse::UnmountError;
 use memmap2::{MmapMut, MmapOptions};
 use support::mounted::{Mount, tool};
+use tempfile::TempDir;
 
 const GRAINS: u64 = 100_000;
 /// Seeds of fsx runs with mappings. Its unmapped mappings pile up in the kernel, so several short runs are faster.
@@ -50,7 +52,7 @@ fn a_copied_tree_survives_a_remount() {
     let Some(mut mount) = Mount::new(GRAINS) else {
         return;
     };
-    let original = tempfile::TempDir::new().unwrap();
+    let original = TempDir::new().unwrap();
     make_tree(original.path());
     let copy = mount.path().join("copy");
     run(Command::new("cp").arg("-a").arg(original.path()).arg(&copy));
@@ -307,7 +309,7 @@ fn fsx(mount: &Mount, seed: u32, steps: u32, what: Fsx) {
         space + 1
     );
     fs::write(config.path(), weights).unwrap();
-    let artifacts = tempfile::TempDir::new().unwrap();
+    let artifacts = TempDir::new().unwrap();
     run(Command::new(fsx)
         .env("RUST_LOG", "error")
         .args(["-N", &steps.to_string(), "-S", &seed.to_string(), "-f"])
@@ -371,6 +373,22 @@ fn two_users() -> Option<Vec<[String; 2]>> {
     (users.len() == 2).then_some(users)
 }
 
+/// A directory to be searched before `path`, where `mount` asks no helper: what remounts here is the kernel, whether the machine
+/// has the `mount.fuse` of the package fuse3, which knows only file systems that are a program of their name, or not.
+fn mount_without_helpers(path: &OsStr) -> (TempDir, OsString) {
+    let dir = TempDir::new().unwrap();
+    let script = dir.path().join("mount");
+    let path = path.to_str().unwrap();
+    fs::write(
+        &script,
+        format!("#!/bin/sh\nPATH='{path}' exec mount -i \"$@\"\n"),
+    )
+    .unwrap();
+    fs::set_permissions(&script, PermissionsExt::from_mode(0o755)).unwrap();
+    let searched = format!("{}:{path}", dir.path().display());
+    (dir, searched.into())
+}
+
 /// The POSIX test suite, whole. Its read-only tests run alone: others of the suite leave descriptors open, which keeps
 /// any file system from being remounted.
 #[test]
@@ -388,7 +406,8 @@ fn pjdfstest() {
         return support::mounted::skip("pjdfstest needs two ordinary users");
     };
     fs::set_permissions(mount.path(), PermissionsExt::from_mode(0o755)).unwrap();
-    let second = tempfile::TempDir::new_in("/dev/shm").unwrap();
+    let second = TempDir::new_in("/dev/shm").unwrap();
+    let (_kept, searched) = mount_without_helpers(&std::env::var_os("PATH").unwrap());
     for (remount, only) in [(false, None), (true, Some("erofs"))] {
         let config = tempfile::NamedTempFile::new().unwrap();
         let text = format!(
@@ -398,6 +417,7 @@ fn pjdfstest() {
         );
         fs::write(config.path(), text).unwrap();
         let output = run(Command::new(&suite)
+            .env("PATH", &searched)
             .arg("-c")
             .arg(config.path())
             .arg("-p")
