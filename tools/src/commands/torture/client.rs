@@ -76,7 +76,7 @@ enum Under {
     Add {
         counter: usize,
         killed: u64,
-        /// Of the connection there was.
+        /// Of the client, when it was posted.
         home: u64,
     },
     /// The whole file, behind everything that was posted again.
@@ -116,12 +116,11 @@ pub(super) struct Client {
     counters: [Counter; COUNTERS],
     rng: SmallRng,
     depth: usize,
-    under: Vec<(OpId, Under)>,
+    /// With the restarts that were over when it was posted.
+    under: Vec<(OpId, u64, Under)>,
     counts: Counts,
-    /// Connections that have been noticed.
-    connections: u64,
-    /// As often, at least, the target had been restarted before the last of them was made. What is posted may go to the target
-    /// before, as long as the end of its connection has not been noticed.
+    /// So many restarts, at least, were over when the target of the connection began: it has acknowledged what was posted behind
+    /// them. What is posted behind the next one may still go to that target, as long as its end has not been noticed.
     home: u64,
 }
 
@@ -153,7 +152,6 @@ impl Client {
         })?;
         let told = *channel.file(file);
         Ok(Self {
-            connections: channel.connections(),
             home: 0,
             channel,
             file,
@@ -170,7 +168,7 @@ impl Client {
 
     /// Works until the end; then everything is judged once more.
     pub(super) fn work(mut self, stage: &Stage) -> Result<Counts> {
-        let mut connections = self.connections;
+        let mut connections = self.channel.connections();
         let mut act = 0;
         let mut last = Instant::now();
         loop {
@@ -182,9 +180,9 @@ impl Client {
             }
             self.acknowledge(stage)?;
             let arrived = Instant::now();
-            if self.connections != connections {
-                self.counts.reconnections += self.connections - connections;
-                connections = self.connections;
+            if self.channel.connections() != connections {
+                self.counts.reconnections += self.channel.connections() - connections;
+                connections = self.channel.connections();
                 self.counts.pauses.push(arrived - last);
                 let now = stage.act.load(Ordering::Relaxed);
                 ensure!(
@@ -220,6 +218,7 @@ impl Client {
         let slot = self.rng.random_range(0..self.ledger.slots());
         let offset = slot * RECORD as u64;
         let dice = self.rng.random_range(0..100);
+        let restarted = stage.restarted.load(Ordering::SeqCst);
         let (id, under) = if dice < READ_PERCENT {
             let id = self.channel.read(self.file, offset, RECORD)?;
             (id, Under::Read { slot })
@@ -245,22 +244,17 @@ impl Client {
             };
             (id, under)
         };
-        self.under.push((id, under));
+        self.under.push((id, restarted, under));
         Ok(())
     }
 
     fn acknowledge(&mut self, stage: &Stage) -> Result<()> {
-        let restarted = stage.restarted.load(Ordering::SeqCst);
         let done = self
             .channel
             .acknowledged()?
             .context("nothing is under way")?;
-        // Only here: whoever submits finds a connection lost, and makes none.
-        if self.channel.connections() != self.connections {
-            self.connections = self.channel.connections();
-            self.home = restarted;
-        }
-        let (id, under) = self.under.remove(0);
+        let (id, restarted, under) = self.under.remove(0);
+        self.home = self.home.max(restarted);
         ensure!(
             id == done.id,
             "{:?} was acknowledged before {id:?}",
@@ -354,16 +348,17 @@ impl Client {
     fn judge(&mut self, stage: &Stage) -> Result<()> {
         self.drain(stage)?;
         let killed = stage.killed.load(Ordering::SeqCst);
+        let restarted = stage.restarted.load(Ordering::SeqCst);
         let at = self.ledger.bytes();
         let id = self.channel.read(self.file, at, COUNTERS * COUNTER)?;
-        self.under.push((id, Under::Count { killed }));
+        self.under.push((id, restarted, Under::Count { killed }));
         for slot in 0..self.ledger.slots() {
             if self.under.len() >= self.depth {
                 self.acknowledge(stage)?;
             }
             let offset = slot * RECORD as u64;
             let id = self.channel.read(self.file, offset, RECORD)?;
-            self.under.push((id, Under::Judge { slot }));
+            self.under.push((id, restarted, Under::Judge { slot }));
         }
         self.drain(stage)
     }
