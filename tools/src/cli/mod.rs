@@ -534,7 +534,8 @@ pub struct PerfServer {
     /// File to serve; without it the bare request/response program runs.
     #[arg(long)]
     pub file: Option<PathBuf>,
-    /// Mount a file system here whose file reads as zeros, and serve nothing else.
+    /// Mount a file system here, and serve nothing else: one that passes everything on to the directory `file`, or one whose
+    /// file reads as zeros.
     #[arg(long, value_name = "DIR")]
     pub null_mount: Option<PathBuf>,
     /// Through the page cache.

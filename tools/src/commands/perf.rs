@@ -28,7 +28,7 @@ use crate::perf::figures::Figures;
 use crate::perf::rdma::{self, Victim};
 use crate::perf::shape::{Direction, Pattern, Shape};
 use crate::perf::socket::Cache;
-use crate::perf::{disk, hyperloop, lat, null, raw, socket};
+use crate::perf::{disk, hyperloop, lat, null, passing, raw, socket};
 use crate::target::DRAM_PATH;
 
 const FILE: &str = "/perf.data";
@@ -349,8 +349,11 @@ pub(super) fn serve(options: &cli::PerfServer) -> Result<()> {
     let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     if let Some(dir) = &options.null_mount {
         let threads = contigfs::fuse::MountOptions::default().threads;
-        let session = null::mount(dir, threads)
-            .with_context(|| format!("cannot mount on {}", dir.display()))?;
+        let mounted = match &options.file {
+            Some(directory) => passing::mount(directory, dir, threads),
+            None => null::mount(dir, threads),
+        };
+        let session = mounted.with_context(|| format!("cannot mount on {}", dir.display()))?;
         println!("{}", listener.local_addr()?);
         std::io::stdout().flush()?;
         return Ok(session.join()?);

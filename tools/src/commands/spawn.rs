@@ -132,6 +132,17 @@ impl Server {
         Self::perf_server(&["--null-mount".as_ref(), dir.as_os_str()], Some(dir))
     }
 
+    /// Starts a server that mounts a file system at `dir` which passes everything on to `directory`.
+    pub(super) fn passing(directory: &Path, dir: &Path) -> Result<Self> {
+        let arguments = [
+            "--null-mount".as_ref(),
+            dir.as_os_str(),
+            "--file".as_ref(),
+            directory.as_os_str(),
+        ];
+        Self::perf_server(&arguments, Some(dir))
+    }
+
     fn perf_server(arguments: &[&std::ffi::OsStr], mount: Option<&Path>) -> Result<Self> {
         let start = Instant::now();
         let mut all: Vec<&std::ffi::OsStr> = vec!["perf-server".as_ref()];

@@ -10,6 +10,7 @@ pub mod hyperloop;
 pub mod lat;
 pub mod nbd;
 pub mod null;
+pub mod passing;
 pub mod raw;
 pub mod rdma;
 pub mod registration;

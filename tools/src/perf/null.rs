@@ -18,8 +18,8 @@ pub const NAME: &str = "zeros";
 /// Bytes of the file.
 pub const BYTES: u64 = 1 << 30;
 /// Longest request.
-const REQUEST_MAX: u32 = 1 << 20;
-const TTL: Duration = Duration::from_secs(1);
+pub(super) const REQUEST_MAX: u32 = 1 << 20;
+pub(super) const TTL: Duration = Duration::from_secs(1);
 const FILE: INodeNo = INodeNo(2);
 
 static ZEROS: [u8; REQUEST_MAX as usize] = [0; REQUEST_MAX as usize];
@@ -28,24 +28,49 @@ struct Null;
 
 /// Mounts it at `dir`, served by `threads` threads until the answer is dropped.
 pub fn mount(dir: &Path, threads: usize) -> io::Result<BackgroundSession> {
+    mount_as(Null, "null", dir, threads)
+}
+
+/// Mounts `file_system`, called `name`, at `dir`.
+pub(super) fn mount_as(
+    file_system: impl Filesystem + Send + 'static,
+    name: &str,
+    dir: &Path,
+    threads: usize,
+) -> io::Result<BackgroundSession> {
     let mut config = Config::default();
     config.mount_options = vec![
-        MountOption::FSName("null".into()),
+        MountOption::FSName(name.into()),
         MountOption::DefaultPermissions,
     ];
     config.n_threads = Some(threads);
     config.clone_fd = true;
-    Session::new(Null, dir, &config).and_then(Session::spawn)
+    Session::new(file_system, dir, &config).and_then(Session::spawn)
+}
+
+/// Asks the kernel for what direct I/O is better with.
+pub(super) fn configure(config: &mut KernelConfig) {
+    let wanted = InitFlags::FUSE_ASYNC_DIO | InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP;
+    let available = wanted & config.capabilities();
+    let _ = config.add_capabilities(available);
+    let _ = config.set_max_write(REQUEST_MAX);
 }
 
 fn attr(ino: INodeNo) -> FileAttr {
-    let (kind, perm, size) = match ino {
-        INodeNo::ROOT => (FileType::Directory, 0o755, 0),
-        _ => (FileType::RegularFile, 0o644, BYTES),
-    };
+    match ino {
+        INodeNo::ROOT => attr_of(ino, FileType::Directory, 0o755),
+        _ => FileAttr {
+            size: BYTES,
+            ..attr_of(ino, FileType::RegularFile, 0o644)
+        },
+    }
+}
+
+/// An empty one.
+pub(super) fn attr_of(ino: INodeNo, kind: FileType, perm: u16) -> FileAttr {
     FileAttr {
         ino,
-        size,
+        size: 0,
         blocks: 0,
         atime: UNIX_EPOCH,
         mtime: UNIX_EPOCH,
@@ -64,10 +89,7 @@ fn attr(ino: INodeNo) -> FileAttr {
 
 impl Filesystem for Null {
     fn init(&mut self, _req: &Request, config: &mut KernelConfig) -> io::Result<()> {
-        let wanted = InitFlags::FUSE_ASYNC_DIO | InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP;
-        let available = wanted & config.capabilities();
-        let _ = config.add_capabilities(available);
-        let _ = config.set_max_write(REQUEST_MAX);
+        configure(config);
         Ok(())
     }
 

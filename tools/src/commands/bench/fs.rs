@@ -3,6 +3,10 @@
 //! The same generator works on both sides in turns, with direct I/O. The file is several times as large as the memory of
 //! the target, so most of what is read comes from the disk. What reads of pages in memory cost is measured against a
 //! file system of zeros behind the same way through the kernel.
+//!
+//! A third side shows what can be had at all: a file system behind FUSE that does nothing but pass requests on to ext4. A bar
+//! above what that reaches is beyond everybody who serves one request after the other; where ours is above it, ours gains
+//! by what it does differently.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -10,7 +14,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, ensure};
 use serde_json::json;
 
-use super::sides::{Ext4, Null, Ours};
+use super::sides::{Ext4, Null, Ours, Passing};
 use crate::cli::fs::BenchFs;
 use crate::commands::interrupt::Interrupt;
 use crate::commands::show;
@@ -174,6 +178,8 @@ struct Measured {
     row: Row,
     ours: Vec<Figures>,
     theirs: Vec<Figures>,
+    /// What theirs is when a file system behind FUSE passes it on; of none for resident reads.
+    passed: Vec<Figures>,
     /// Cores that the target kept busy.
     cpu_target: f64,
 }
@@ -189,6 +195,13 @@ impl Measured {
 
     fn ratio(&self) -> f64 {
         Self::median(&self.ours, |f| f.iops) / Self::median(&self.theirs, |f| f.iops)
+    }
+
+    /// How much of theirs is left behind FUSE.
+    fn limit(&self) -> Option<f64> {
+        let figure = |f: &Figures| f.iops;
+        (!self.passed.is_empty())
+            .then(|| Self::median(&self.passed, figure) / Self::median(&self.theirs, figure))
     }
 
     fn is_reached(&self) -> bool {
@@ -222,6 +235,8 @@ pub(super) fn run(options: &BenchFs, json: bool) -> Result<()> {
 /// Everybody who is measured.
 struct Sides {
     ours: Ours,
+    // Unmounted before what it passes on to.
+    passing: Passing,
     ext4: Ext4,
     null: Option<Null>,
 }
@@ -258,21 +273,31 @@ impl Sides {
                 |_bytes| {},
             )?;
         }
-        Ok(Self { ours, ext4, null })
+        let passing = Passing::start(directory, &ext4.root)?;
+        Ok(Self {
+            ours,
+            passing,
+            ext4,
+            null,
+        })
     }
 
-    /// Where a row runs, on our side and on the other.
-    fn places(&self, row: Row) -> (PathBuf, PathBuf) {
-        match (row.rival, &self.null) {
-            (Rival::Null, Some(null)) => (self.ours.root.join(RESIDENT), null.file.clone()),
-            _ if row.access.makes_files() => (self.ours.root.clone(), self.ext4.root.clone()),
-            _ => (self.ours.root.join(FILE), self.ext4.root.join(FILE)),
+    /// Where a row runs: on our side, on the other, and on what passes the other on.
+    fn places(&self, row: Row) -> (PathBuf, PathBuf, Option<PathBuf>) {
+        if let (Rival::Null, Some(null)) = (row.rival, &self.null) {
+            return (self.ours.root.join(RESIDENT), null.file.clone(), None);
         }
+        let place = |root: &PathBuf| match row.access.makes_files() {
+            true => root.clone(),
+            false => root.join(FILE),
+        };
+        let passed = place(&self.passing.root);
+        (place(&self.ours.root), place(&self.ext4.root), Some(passed))
     }
 
     /// Measures a row in turns, so that a machine that is slow for a while is slow for both.
     fn measure(&self, row: Row, plan: &Plan, interrupt: &Interrupt) -> Result<Measured> {
-        let (our_place, their_place) = self.places(row);
+        let (our_place, their_place, passed_place) = self.places(row);
         let bytes = match row.rival {
             Rival::Ext4 => plan.bytes,
             Rival::Null => plan.resident_bytes().min(null::BYTES),
@@ -281,6 +306,7 @@ impl Sides {
             row,
             ours: Vec::new(),
             theirs: Vec::new(),
+            passed: Vec::new(),
             cpu_target: 0.0,
         };
         let used = || cpu::used(Some(self.ours.pid())).unwrap_or_default();
@@ -312,6 +338,12 @@ impl Sides {
                 files::run(&their_place, &run).with_context(|| format!("{}: theirs", row.name))?;
             measured.theirs.push(theirs);
             interrupt.check()?;
+            if let Some(place) = &passed_place {
+                let passed = files::run(place, &run)
+                    .with_context(|| format!("{}: theirs, passed on", row.name))?;
+                measured.passed.push(passed);
+                interrupt.check()?;
+            }
         }
         measured.cpu_target = busy.as_secs_f64() / elapsed;
         Ok(measured)
@@ -328,10 +360,12 @@ fn print(json: bool, plan: &Plan, sides: &Sides, results: &[Measured]) {
                     "rival": match m.row.rival { Rival::Ext4 => "ext4", Rival::Null => "null" },
                     "bar": m.row.bar,
                     "ratio": m.ratio(),
+                    "limit": m.limit(),
                     "reached": m.is_reached(),
                     "cpu_target": m.cpu_target,
                     "ours": m.ours,
                     "theirs": m.theirs,
+                    "passed": m.passed,
                 })
             })
             .collect();
@@ -348,7 +382,8 @@ fn print(json: bool, plan: &Plan, sides: &Sides, results: &[Measured]) {
         return;
     }
     let mut table = show::table(&[
-        "", "ours", "p50 µs", "p99 µs", "theirs", "p50 µs", "p99 µs", "ratio", "bar", "", "cores",
+        "", "ours", "p50 µs", "p99 µs", "theirs", "p50 µs", "p99 µs", "ratio", "limit", "bar", "",
+        "cores",
     ]);
     for m in results {
         let side = |figures: &[Figures]| {
@@ -367,6 +402,7 @@ fn print(json: bool, plan: &Plan, sides: &Sides, results: &[Measured]) {
         cells.extend(side(&m.theirs));
         cells.extend([
             format!("{:.2}", m.ratio()),
+            m.limit().map_or_else(String::new, |l| format!("{l:.2}")),
             format!("{:.1}", m.row.bar),
             if m.is_reached() { "reached" } else { "" }.to_owned(),
             format!("{:.2}", m.cpu_target),
@@ -376,7 +412,8 @@ fn print(json: bool, plan: &Plan, sides: &Sides, results: &[Measured]) {
     println!("{table}");
     println!(
         "theirs: {}; of the resident reads, a file system of zeros through FUSE. File {}, pool {}, medians of {} x {:.1} s; \
-         `cores` is the processor time of the target.",
+         `limit` is the ratio of a file system behind FUSE that does nothing but pass everything on to ext4; `cores` is the \
+         processor time of the target.",
         sides.ext4.what,
         show::bytes(plan.bytes),
         show::bytes(plan.pool),

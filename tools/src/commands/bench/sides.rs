@@ -1,4 +1,5 @@
-//! The sides of `bench fs`: a target on an image with its mount, ext4 on the same disk, and a file system of zeros.
+//! The sides of `bench fs`: a target on an image with its mount, ext4 on the same disk, one that passes everything on to that, and a
+//! file system of zeros.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -139,6 +140,26 @@ impl Null {
         Ok(Self {
             _server: server,
             file: root.join(null::NAME),
+        })
+    }
+}
+
+/// The files of ext4 behind the same way through the kernel: as much as can be had there, if who serves adds nothing.
+pub(super) struct Passing {
+    _server: Server,
+    /// Where the files are.
+    pub(super) root: PathBuf,
+}
+
+impl Passing {
+    /// Mounts what is in `files` under `directory`, served by a process of its own.
+    pub(super) fn start(directory: &Path, files: &Path) -> Result<Self> {
+        let root = directory.join("passing");
+        fs::create_dir(&root)?;
+        let server = Server::passing(files, &root)?;
+        Ok(Self {
+            _server: server,
+            root,
         })
     }
 }
