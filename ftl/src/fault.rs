@@ -44,7 +44,11 @@ pub(crate) struct MediaFaults {
 }
 
 impl MediaFaults {
+    /// Remembers a fault; one that is remembered already is not news.
     pub(crate) fn note(&mut self, fault: MediaFault) {
+        if self.list.iter().rev().any(|known| *known == fault) {
+            return;
+        }
         if self.list.len() == FAULTS_MAX {
             self.list.pop_front();
         }
@@ -53,5 +57,35 @@ impl MediaFaults {
 
     pub(crate) fn take(&mut self) -> Vec<MediaFault> {
         self.list.drain(..).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fault(n: u64) -> MediaFault {
+        MediaFault {
+            lba: Lba(n),
+            place: Pba(n + 7),
+            segment: SegmentId(0),
+            error: None,
+        }
+    }
+
+    /// Each is told once, the latest if there are too many, and again when it is met again after that.
+    #[test]
+    fn each_once() {
+        let mut faults = MediaFaults::default();
+        let max = FAULTS_MAX as u64;
+        for n in (0..max + 2).chain(max - 2..max + 2) {
+            faults.note(fault(n));
+            faults.note(fault(n));
+        }
+        let told: Vec<MediaFault> = (2..max + 2).map(fault).collect();
+        assert_eq!(faults.take(), told);
+        assert_eq!(faults.take(), []);
+        faults.note(fault(5));
+        assert_eq!(faults.take(), [fault(5)]);
     }
 }

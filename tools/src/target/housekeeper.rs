@@ -1,5 +1,6 @@
 //! What has to happen now and then, whether or not anybody asks for it.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
@@ -8,6 +9,7 @@ use std::time::Duration;
 
 use contigfs::{BlockStore, Fs};
 use ftl::Ftl;
+use ftl::device::MediaError;
 use tracing::warn;
 
 use crate::credentials::{Registry, unix_now};
@@ -54,9 +56,20 @@ impl Housekeeper {
 /// Says where the media have failed, and how often they have altogether: not each fault of very many is remembered.
 fn tell_faults(ftl: &Ftl, places: &MediaPlaces) {
     let faults = ftl.take_media_faults();
+    // A device that has failed was reported as such, and all that lies on it has.
+    let mut gone: BTreeMap<String, u64> = BTreeMap::new();
     for fault in &faults {
         let (device, grain) = places.find(fault.place);
-        warn!(device, grain, %fault, "a grain cannot be read as it was written");
+        match fault.error {
+            Some(MediaError::Gone) => *gone.entry(device).or_default() += 1,
+            _ => warn!(device, grain, %fault, "a grain cannot be read as it was written"),
+        }
+    }
+    for (device, grains) in gone {
+        warn!(
+            device,
+            grains, "grains were asked for that lie on a device that is gone"
+        );
     }
     if !faults.is_empty() {
         let stats = ftl.stats();
