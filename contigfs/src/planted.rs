@@ -6,6 +6,8 @@
 pub enum Bug {
     /// `fsync` writes the record and leaves the data in memory.
     DataUnsynced,
+    /// `fsync` that nobody waits for is answered when it has begun.
+    SyncAnsweredEarly,
     /// `fsync` leaves a size that has grown in memory.
     SizeUnsynced,
     /// An operation's batch is committed one change at a time.
@@ -42,8 +44,9 @@ pub enum Bug {
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 18] = [
         Self::DataUnsynced,
+        Self::SyncAnsweredEarly,
         Self::SizeUnsynced,
         Self::BatchNotAtomic,
         Self::TailUncleaned,

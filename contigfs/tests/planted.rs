@@ -27,6 +27,7 @@ enum Judge {
 fn judge(bug: Bug) -> Judge {
     match bug {
         Bug::DataUnsynced
+        | Bug::SyncAnsweredEarly
         | Bug::SizeUnsynced
         | Bug::BatchNotAtomic
         | Bug::TailUncleaned

@@ -323,6 +323,9 @@ impl<S: BlockStore> Fs<S> {
             Ok(None) => return done(self.sync_content(&inode, scope)),
             Err(error) => return done(Err(error)),
         };
+        if self.has_bug(Bug::SyncAnsweredEarly) {
+            return done(Ok(()));
+        }
         let fs = Arc::clone(self);
         let then = move |result: Result<(), StoreError>| match result {
             // What was made durable may not be what lies at its place now. That takes waiting, which is not for this thread;

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::mpsc::channel;
 
 use contigfs::planted::Bug;
 use contigfs::{
@@ -20,7 +21,7 @@ const ROOT: InodeNo = InodeNo::ROOT;
 /// An operation of the workload.
 pub struct Step {
     label: &'static str,
-    run: fn(&TestFs) -> Answer,
+    run: fn(&Arc<TestFs>) -> Answer,
     /// What a cut later may undo, in part.
     loose: bool,
     /// What a cut in the middle may leave done in part: the size is one in between.
@@ -37,7 +38,7 @@ enum Covers {
     All,
 }
 
-const fn durable(label: &'static str, run: fn(&TestFs) -> Answer) -> Step {
+const fn durable(label: &'static str, run: fn(&Arc<TestFs>) -> Answer) -> Step {
     Step {
         label,
         run,
@@ -47,7 +48,7 @@ const fn durable(label: &'static str, run: fn(&TestFs) -> Answer) -> Step {
     }
 }
 
-const fn loose(label: &'static str, run: fn(&TestFs) -> Answer) -> Step {
+const fn loose(label: &'static str, run: fn(&Arc<TestFs>) -> Answer) -> Step {
     Step {
         label,
         run,
@@ -57,7 +58,7 @@ const fn loose(label: &'static str, run: fn(&TestFs) -> Answer) -> Step {
     }
 }
 
-const fn piecemeal(label: &'static str, run: fn(&TestFs) -> Answer) -> Step {
+const fn piecemeal(label: &'static str, run: fn(&Arc<TestFs>) -> Answer) -> Step {
     Step {
         piecemeal: true,
         ..loose(label, run)
@@ -283,6 +284,19 @@ pub const STEPS: &[Step] = &[
         piecemeal: false,
         syncs: Covers::A,
     },
+    // As the mount does it: nobody waits but for the answer.
+    Step {
+        label: "fdatasync /a",
+        run: |fs| {
+            let (tell, answer) = channel();
+            let done = move |result| tell.send(result).expect("somebody waits");
+            fs.fsync_then(at(fs, "/a")?, SyncScope::Data, done);
+            answer.recv().expect("one answer")
+        },
+        loose: false,
+        piecemeal: false,
+        syncs: Covers::A,
+    },
     Step {
         label: "sync",
         run: |fs| fs.sync_all(),
@@ -483,9 +497,9 @@ impl Workload<'_> {
         Fs::mount_with(Arc::clone(store), &options).unwrap()
     }
 
-    fn start(&self) -> (Arc<MemStore>, TestFs) {
+    fn start(&self) -> (Arc<MemStore>, Arc<TestFs>) {
         let store = Arc::new(self.base.duplicate());
-        let fs = self.mount(&store);
+        let fs = Arc::new(self.mount(&store));
         (store, fs)
     }
 

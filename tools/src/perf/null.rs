@@ -33,7 +33,7 @@ pub fn mount(dir: &Path, threads: usize) -> io::Result<BackgroundSession> {
 
 /// Mounts `file_system`, called `name`, at `dir`.
 pub(super) fn mount_as(
-    file_system: impl Filesystem + Send + 'static,
+    file_system: impl Filesystem + 'static,
     name: &str,
     dir: &Path,
     threads: usize,
