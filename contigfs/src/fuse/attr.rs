@@ -4,6 +4,7 @@ use super::wire::{AttrOut, AttrReply, EntryOut, SetattrIn, StatxOut, StatxTime, 
 use crate::error::FsError;
 use crate::fs::gives_privileges;
 use crate::inode::{Attr, FileKind, InodeNo, SetAttr, SetTime};
+use crate::store::StoreError;
 use crate::time::Timestamp;
 
 /// How long, in seconds, the kernel may believe names and attributes. Only it changes them, unless the library is used
@@ -23,8 +24,14 @@ const STATX_MASK: u32 = libc::STATX_BASIC_STATS | libc::STATX_BTIME;
 
 /// The errno of an error; damage is logged.
 pub(super) fn error_code(error: FsError) -> i32 {
-    if matches!(error, FsError::Corrupt(_) | FsError::Store(_)) {
-        tracing::error!(%error, "request failed");
+    match error {
+        // Whoever may read a file can ask for a damaged grain as often as he likes; the engine tells of each once
+        // (`ftl::Ftl::take_media_faults`).
+        FsError::Store(StoreError::Damaged { .. } | StoreError::Unreadable { .. }) => {
+            tracing::debug!(%error, "request failed");
+        }
+        FsError::Corrupt(_) | FsError::Store(_) => tracing::error!(%error, "request failed"),
+        _ => {}
     }
     error.errno()
 }
