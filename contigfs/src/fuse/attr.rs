@@ -24,16 +24,22 @@ const STATX_MASK: u32 = libc::STATX_BASIC_STATS | libc::STATX_BTIME;
 
 /// The errno of an error; damage is logged.
 pub(super) fn error_code(error: FsError) -> i32 {
-    match error {
-        // Whoever may read a file can ask for a damaged grain as often as he likes; the engine tells of each once
-        // (`ftl::Ftl::take_media_faults`).
-        FsError::Store(StoreError::Damaged { .. } | StoreError::Unreadable { .. }) => {
-            tracing::debug!(%error, "request failed");
-        }
-        FsError::Corrupt(_) | FsError::Store(_) => tracing::error!(%error, "request failed"),
-        _ => {}
+    if matches!(error, FsError::Corrupt(_) | FsError::Store(_)) {
+        tracing::error!(%error, "request failed");
     }
     error.errno()
+}
+
+/// The same of a read. Whoever may read a file can ask for a damaged grain as often as he likes, and the engine remembers where
+/// the media have failed (`ftl::Ftl::take_media_faults`), so that is no news here. (A sync says the same of a write that is lost.)
+pub(super) fn read_error_code(error: FsError) -> i32 {
+    match error {
+        FsError::Store(StoreError::Damaged { .. } | StoreError::Unreadable { .. }) => {
+            tracing::debug!(%error, "request failed");
+            error.errno()
+        }
+        _ => error_code(error),
+    }
 }
 
 /// Owner and group that every file appears to have; what is on media stays as it is.

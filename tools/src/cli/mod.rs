@@ -537,7 +537,7 @@ pub struct PerfServer {
     /// Mount a file system here, and serve nothing else: one that passes everything on to the directory `file`, or one whose
     /// file reads as zeros.
     #[arg(long, value_name = "DIR")]
-    pub null_mount: Option<PathBuf>,
+    pub mount: Option<PathBuf>,
     /// Through the page cache.
     #[arg(long)]
     pub buffered: bool,

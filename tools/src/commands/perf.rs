@@ -347,7 +347,7 @@ pub(super) fn serve(options: &cli::PerfServer) -> Result<()> {
         return Ok(());
     }
     let listener = std::net::TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
-    if let Some(dir) = &options.null_mount {
+    if let Some(dir) = &options.mount {
         let threads = contigfs::fuse::MountOptions::default().threads;
         let mounted = match &options.file {
             Some(directory) => passing::mount(directory, dir, threads),

@@ -129,13 +129,13 @@ impl Server {
 
     /// Starts a server that mounts the file system of zeros at `dir`.
     pub(super) fn null(dir: &Path) -> Result<Self> {
-        Self::perf_server(&["--null-mount".as_ref(), dir.as_os_str()], Some(dir))
+        Self::perf_server(&["--mount".as_ref(), dir.as_os_str()], Some(dir))
     }
 
     /// Starts a server that mounts a file system at `dir` which passes everything on to `directory`.
     pub(super) fn passing(directory: &Path, dir: &Path) -> Result<Self> {
         let arguments = [
-            "--null-mount".as_ref(),
+            "--mount".as_ref(),
             dir.as_os_str(),
             "--file".as_ref(),
             directory.as_os_str(),

@@ -1,8 +1,9 @@
-//! A file system that passes everything on to a directory: what is left of a disk behind the way through the kernel, whoever
-//! serves it.
+//! A file system that passes everything on to a directory: what is left of a disk behind `/dev/fuse` when who serves adds next to
+//! nothing.
 //!
-//! Mounted with the options of ContigFS, as far as they matter to files that are open for direct I/O. A request takes the call
-//! that it stands for, and no other.
+//! Mounted with the options of ContigFS, as far as they matter to files that are open for direct I/O. A read, a write and a sync
+//! take the call that they stand for, and no other; what is written is copied once, to where direct I/O wants it. What makes and
+//! removes names also looks at the inode.
 
 use std::cell::RefCell;
 use std::collections::HashMap;

@@ -8,6 +8,7 @@ use std::thread::Builder;
 use zerocopy::IntoBytes;
 
 use super::super::appends::Placed;
+use super::super::attr::read_error_code;
 use super::super::cache::Window;
 use super::super::ioctl::{self, project, quota};
 use super::super::message::Message;
@@ -90,7 +91,7 @@ impl<S: BlockStore + 'static> Adapter<S> {
             };
             match self.fs.read_with(ino, what.offset, buffer, options) {
                 Ok(len) => reply.parts(&[&buffer[..len]]),
-                Err(error) => reply.error(error),
+                Err(error) => reply.errno(read_error_code(error)),
             }
         });
         if soon_stale {

@@ -4,9 +4,9 @@
 //! the target, so most of what is read comes from the disk. What reads of pages in memory cost is measured against a
 //! file system of zeros behind the same way through the kernel.
 //!
-//! A third side shows what can be had at all: a file system behind FUSE that does nothing but pass requests on to ext4. A bar
-//! above what that reaches is beyond everybody who serves one request after the other; where ours is above it, ours gains
-//! by what it does differently.
+//! A third side shows what the way through the kernel leaves of ext4: a file system behind `/dev/fuse` that passes requests on to it. That
+//! is no proof of what can be had, but who is there has little left to save on a request; where ours is above it, ours gains by
+//! what it does differently.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -412,7 +412,7 @@ fn print(json: bool, plan: &Plan, sides: &Sides, results: &[Measured]) {
     println!("{table}");
     println!(
         "theirs: {}; of the resident reads, a file system of zeros through FUSE. File {}, pool {}, medians of {} x {:.1} s; \
-         `limit` is the ratio of a file system behind FUSE that does nothing but pass everything on to ext4; `cores` is the \
+         `limit` is the ratio of a file system behind FUSE that passes everything on to ext4; `cores` is the \
          processor time of the target.",
         sides.ext4.what,
         show::bytes(plan.bytes),

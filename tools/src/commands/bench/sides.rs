@@ -144,7 +144,7 @@ impl Null {
     }
 }
 
-/// The files of ext4 behind the same way through the kernel: as much as can be had there, if who serves adds nothing.
+/// The files of ext4 behind the same way through the kernel, served by a process that adds next to nothing.
 pub(super) struct Passing {
     _server: Server,
     /// Where the files are.
