@@ -40,6 +40,7 @@ pub mod planted;
 mod repair;
 mod room;
 mod snapshot;
+mod span;
 mod store;
 mod strays;
 mod table;
@@ -61,6 +62,7 @@ pub use mem_store::MemStore;
 pub use owner::{Owner, owners};
 pub use repair::{Care, RepairReport, repair};
 pub use snapshot::{SNAPSHOTS, SnapshotView};
+pub use span::Span;
 pub use store::{
     BlockStore, ByteAddr, GrowError, Grown, ShareError, StoreError, SyncDone, share_on,
 };

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
+use crate::span::Span;
 use ftl::{AccountId, AccountUse, AtomicBatch, Ftl, GRAIN_BYTES, Lba, LbaRange, Space};
 
 /// Address of a byte in the logical space: grain address times the grain size, plus the offset in the grain.
@@ -171,6 +172,17 @@ pub trait BlockStore: Send + Sync {
     /// Reads `buf.len()` bytes; the range may span grains.
     fn read(&self, at: ByteAddr, buf: &mut [u8]) -> Result<(), StoreError>;
 
+    /// As [`read`](Self::read), where the bytes lie: `look` gets all `len` of them, in at most as many pieces as there are
+    /// grains. False: it was not called, because the store had rather be asked to read so much.
+    fn lend(
+        &self,
+        _at: ByteAddr,
+        _len: usize,
+        _look: &mut dyn FnMut(&[Span<'_>]),
+    ) -> Result<bool, StoreError> {
+        Ok(false)
+    }
+
     /// Writes bytes, visible to every reader on return and durable after the next [`sync`](Self::sync) of the range.
     fn write(&self, at: ByteAddr, data: &[u8]) -> Result<(), StoreError>;
 
@@ -297,6 +309,15 @@ macro_rules! forward {
         impl<T: BlockStore + ?Sized> BlockStore for $pointer {
             fn read(&self, at: ByteAddr, buf: &mut [u8]) -> Result<(), StoreError> {
                 (**self).read(at, buf)
+            }
+
+            fn lend(
+                &self,
+                at: ByteAddr,
+                len: usize,
+                look: &mut dyn FnMut(&[Span<'_>]),
+            ) -> Result<bool, StoreError> {
+                (**self).lend(at, len, look)
             }
 
             fn write(&self, at: ByteAddr, data: &[u8]) -> Result<(), StoreError> {

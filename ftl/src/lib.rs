@@ -47,7 +47,7 @@
 //! | module | subject |
 //! |---|---|
 //! | `addr`, `ids`, `geometry`, `places` | addresses; ports, tokens, time; sizes; where each device begins |
-//! | `engine`, `shared`, `core/*` | the face; the half without the core's lock; the half behind it, one file per activity |
+//! | `engine`, `shared`, `inbox`, `core/*` | the face; the half without the core's lock; from one half to the other; the half behind it, one file per activity |
 //! | `placement` | policies: streams and victims |
 //! | `map`, `page` | entries and leaves; frames, arena, [`PageRef`] |
 //! | [`mod@format`], `log`, `segment`, `records` | bytes on the media; numbers; segments; trims and zeros |
@@ -86,6 +86,7 @@ pub mod format;
 pub mod fuzz;
 mod geometry;
 mod ids;
+mod inbox;
 pub mod inspect;
 mod log;
 #[doc(hidden)]

@@ -9,6 +9,7 @@ use crate::error::{FormatError, OpenError};
 use crate::format::{Fresh, LABEL_GRAINS, Label, LabelledDevice, Sessions, Superblock};
 use crate::geometry::Geometry;
 use crate::ids::{Port, Time};
+use crate::inbox::Inbox;
 use crate::map::{FRAME_BITS, MapTable, Moves};
 use crate::page::Pool;
 use crate::placement::GcPolicy;
@@ -273,7 +274,7 @@ impl Ftl {
                 options.checkpoint_headers,
                 options.sweep_entries,
             )),
-            inbox: Mutex::new(Vec::new()),
+            inbox: Inbox::default(),
             frames_wanted: AtomicBool::new(false),
             closed: AtomicBool::new(false),
             now: AtomicU64::new(options.now.0),

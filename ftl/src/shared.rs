@@ -7,6 +7,7 @@ use crate::addr::Lba;
 use crate::core::{Core, Cx};
 use crate::device::Members;
 use crate::ids::Port;
+use crate::inbox::{Inbox, Put};
 use crate::map::{Entry, FrameId, MapTable, Moves, Unpinned};
 use crate::page::Pool;
 use crate::planted::Bug;
@@ -27,8 +28,7 @@ pub(crate) struct Shared {
     pub(crate) counters: Counters,
     pub(crate) ports: Vec<PortQueue>,
     pub(crate) core: Mutex<Core>,
-    /// Pages that turned dirty and are not in the core's books yet.
-    pub(crate) inbox: Mutex<Vec<Lba>>,
+    pub(crate) inbox: Inbox,
     /// Somebody waits for a frame: an unpin that frees one must say so.
     pub(crate) frames_wanted: AtomicBool,
     /// A part of the map is not in memory: what seems unmapped may be anything.
@@ -108,14 +108,21 @@ impl Shared {
         wrote: bool,
         port: Port,
     ) {
-        match entry.unpin(frame, wrote) {
+        let put = match wrote {
+            true => self.inbox.put(entry, lba, frame),
+            false => Put {
+                unpinned: entry.unpin(frame, false),
+                waiting: None,
+            },
+        };
+        if let Some(waiting) = put.waiting {
+            self.turned_dirty(waiting, port);
+        }
+        match put.unpinned {
             Unpinned::Detached => {
                 self.with_core(port, false, |core, cx| core.orphan_unpinned(cx, frame));
             }
-            Unpinned::Done { now_dirty, last } => {
-                if now_dirty {
-                    self.note_dirty(lba, port);
-                }
+            Unpinned::Done { last, .. } => {
                 if last && self.frames_wanted.load(Ordering::SeqCst) {
                     self.with_core(port, false, |core, cx| core.frame_unpinned(cx, frame, lba));
                 }
@@ -123,13 +130,8 @@ impl Shared {
         }
     }
 
-    /// A page turned dirty.
-    fn note_dirty(self: &Arc<Self>, lba: Lba, port: Port) {
-        let waiting = {
-            let mut inbox = self.inbox.lock().expect("inbox poisoned by a panic");
-            inbox.push(lba);
-            inbox.len()
-        };
+    /// A page turned dirty; so many are in the inbox.
+    fn turned_dirty(self: &Arc<Self>, waiting: usize, port: Port) {
         self.arm_timer();
         if self.write_through || waiting >= 64.min(1 + self.pool.frames() / 8) {
             self.with_core(port, false, |core, cx| core.many_put(cx));

@@ -13,6 +13,7 @@ use crate::error::FsError;
 use crate::format::Range;
 use crate::inode::InodeNo;
 use crate::planted::Bug;
+use crate::span::Span;
 use crate::store::{BlockStore, ByteAddr, StoreError};
 
 const GRAIN: u64 = GRAIN_BYTES as u64;
@@ -87,6 +88,38 @@ impl<S: BlockStore> Fs<S> {
             self.note_read(&inode);
         }
         Ok(n)
+    }
+
+    /// As [`read_with`](Self::read_with), where the store has the bytes, if it lends so many; nobody changes the content while
+    /// `look` is at it but those who have it mapped or registered. False: `look` was not called; what there is to say is said to who
+    /// reads.
+    pub(crate) fn lend(
+        &self,
+        ino: InodeNo,
+        (offset, len): (u64, usize),
+        options: ReadOptions,
+        look: &mut dyn FnMut(&[Span<'_>]),
+    ) -> bool {
+        let Ok(inode) = self.inode(ino) else {
+            return false;
+        };
+        let mut became_dirty = false;
+        // Whoever has been answered finds the access time renewed.
+        let mut look = |bytes: &[Span<'_>]| {
+            became_dirty = !options.keep_atime && self.touch_atime(&inode);
+            look(bytes);
+        };
+        let mut lend = || {
+            let _content = shared(&inode.content);
+            inode.live_file()?;
+            let (range, size) = place(&inode)?;
+            let n = size.saturating_sub(offset).min(len as u64) as usize;
+            let at = ByteAddr::new(range.start, offset);
+            Ok::<_, FsError>(n > 0 && self.store.lend(at, n, &mut look)?)
+        };
+        let lent = lend().unwrap_or(false);
+        self.count_dirty(became_dirty);
+        lent
     }
 
     fn read_inode(

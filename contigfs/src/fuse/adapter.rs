@@ -56,6 +56,8 @@ pub(super) struct Adapter<S: BlockStore> {
     target: Option<String>,
     /// Mounted so that nothing can be changed.
     read_only: bool,
+    /// Reads may be answered while the content of a file is held.
+    lends: bool,
 }
 
 /// A request is answered, now or later; or it was not what it should be, which its reply says when it is dropped.
@@ -88,7 +90,15 @@ impl<S: BlockStore + 'static> Adapter<S> {
             passthrough,
             target: target.map(|at| at.to_string()),
             read_only,
+            lends: true,
         }
+    }
+
+    /// The same, mounted on a block device or not. On one, kernels may wait for the answer to `RELEASE` in the thread that answers
+    /// the last read of a file, which must hold nothing then.
+    pub(super) fn on_block_device(mut self, on_one: bool) -> Self {
+        self.lends = !on_one;
+        self
     }
 
     /// Before whoever sent a request changes a file: setgid that the group of the file can not use, and the caller is not in,

@@ -1,13 +1,14 @@
 //! `/dev/fuse`: each `read` takes a request, each `write` gives an answer.
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, ErrorKind, IoSlice, Read, Write};
+use std::io::{self, ErrorKind, Read};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 
 use zerocopy::IntoBytes;
 
 use super::reply::{Outlet, header};
 use super::wire::BackingMap;
+use crate::span::Span;
 
 /// Its path.
 pub(super) const PATH: &str = "/dev/fuse";
@@ -101,12 +102,24 @@ impl Device {
     }
 
     /// Gives an answer, or tells the kernel something by itself (`unique` is 0, `error` says what).
-    pub(super) fn send(&self, unique: u64, error: i32, parts: &[&[u8]]) -> io::Result<()> {
+    pub(super) fn send(&self, unique: u64, error: i32, parts: &[Span<'_>]) -> io::Result<()> {
         let header = header(unique, error, parts);
-        let mut slices = vec![IoSlice::new(header.as_bytes())];
-        slices.extend(parts.iter().map(|part| IoSlice::new(part)));
+        let mut places = Vec::with_capacity(1 + parts.len());
+        places.push(Span::of(header.as_bytes()).iovec());
+        places.extend(parts.iter().map(Span::iovec));
+        // SAFETY: the kernel reads what is there, which may be done while they are held, as they are here.
+        let done = unsafe {
+            libc::writev(
+                self.0.as_raw_fd(),
+                places.as_ptr(),
+                places.len() as libc::c_int,
+            )
+        };
         // All or nothing.
-        (&self.0).write_vectored(&slices).map(drop)
+        match done {
+            0.. => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
     }
 }
 
@@ -120,7 +133,7 @@ fn has_gone(error: &io::Error) -> bool {
 }
 
 impl Outlet for Device {
-    fn answer(&self, unique: u64, error: i32, parts: &[&[u8]]) {
+    fn answer(&self, unique: u64, error: i32, parts: &[Span<'_>]) {
         match self.send(unique, error, parts) {
             Ok(()) => {}
             // Who asked has gone, or the mount has.

@@ -98,12 +98,13 @@ mod tests {
     use super::super::reply::Outlet;
     use super::super::wire::InHeader;
     use super::*;
+    use crate::span::Span;
 
     #[derive(Default)]
     struct Heard(Mutex<Vec<(u64, i32)>>);
 
     impl Outlet for Heard {
-        fn answer(&self, unique: u64, error: i32, _parts: &[&[u8]]) {
+        fn answer(&self, unique: u64, error: i32, _parts: &[Span<'_>]) {
             self.0.lock().unwrap().push((unique, error));
         }
     }

@@ -256,6 +256,7 @@ pub fn mount_with_cache<S: BlockStore + 'static>(
                 options.target,
                 options.read_only,
             );
+            let adapter = adapter.on_block_device(options.syncfs.is_some());
             let adapter = WithSnapshots::new(adapter, Arc::clone(&fs), shown, options.read_only);
             let gate = Arc::new(Gate::new(Arc::new(adapter)));
             let server = Arc::clone(&gate) as Arc<dyn Serve>;

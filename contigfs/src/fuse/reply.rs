@@ -9,11 +9,12 @@ use super::attr::error_code;
 use super::gate::UnderWay;
 use super::wire::OutHeader;
 use crate::error::FsError;
+use crate::span::Span;
 
 /// Takes answers to the kernel.
 pub(super) trait Outlet: Send + Sync {
     /// Answers the request `unique` with `error` (0, or a negative errno) or with `parts`, one behind the other.
-    fn answer(&self, unique: u64, error: i32, parts: &[&[u8]]);
+    fn answer(&self, unique: u64, error: i32, parts: &[Span<'_>]);
 }
 
 /// The answer that a request waits for; a thread other than the one that serves the request may give it. Dropped without
@@ -48,7 +49,7 @@ impl Reply {
         self
     }
 
-    fn send(&mut self, error: i32, parts: &[&[u8]]) {
+    fn send(&mut self, error: i32, parts: &[Span<'_>]) {
         if let Some(outlet) = self.outlet.take() {
             outlet.answer(self.unique, error, parts);
             self.under_way = None;
@@ -70,9 +71,14 @@ impl Reply {
         self.errno(error_code(error));
     }
 
-    /// Done, with bytes.
-    pub(super) fn parts(mut self, parts: &[&[u8]]) {
+    /// Done, with bytes, wherever they lie.
+    pub(super) fn spans(mut self, parts: &[Span<'_>]) {
         self.send(0, parts);
+    }
+
+    /// Done, with bytes.
+    pub(super) fn parts<const N: usize>(self, parts: &[&[u8]; N]) {
+        self.spans(&parts.map(Span::of));
     }
 
     /// Done, with a message.
@@ -105,8 +111,8 @@ impl Drop for Reply {
 }
 
 /// The header of an answer.
-pub(super) fn header(unique: u64, error: i32, parts: &[&[u8]]) -> OutHeader {
-    let len = size_of::<OutHeader>() + parts.iter().map(|part| part.len()).sum::<usize>();
+pub(super) fn header(unique: u64, error: i32, parts: &[Span<'_>]) -> OutHeader {
+    let len = size_of::<OutHeader>() + parts.iter().map(Span::len).sum::<usize>();
     OutHeader {
         len: len as u32,
         error,
@@ -126,8 +132,10 @@ mod tests {
     struct Heard(Mutex<Vec<Answer>>);
 
     impl Outlet for Heard {
-        fn answer(&self, unique: u64, error: i32, parts: &[&[u8]]) {
-            self.0.lock().unwrap().push((unique, error, parts.concat()));
+        fn answer(&self, unique: u64, error: i32, parts: &[Span<'_>]) {
+            let mut bytes = Vec::new();
+            parts.iter().for_each(|part| part.append_to(&mut bytes));
+            self.0.lock().unwrap().push((unique, error, bytes));
         }
     }
 

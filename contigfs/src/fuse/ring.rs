@@ -26,6 +26,7 @@ use super::session::{DATA_MAX, Serve};
 use super::wire::{
     InHeader, OutHeader, RING_COMMIT_AND_FETCH, RING_REGISTER, RingCommand, RingHeaders, RingInOut,
 };
+use crate::span::Span;
 
 /// Operations a ring has at once: entries, and the one that listens to other threads. Submitted one by one.
 const OPERATIONS_MAX: u32 = 64;
@@ -110,7 +111,7 @@ impl Entry {
             true => (answer.error, &answer.bytes[..]),
             false => (-libc::EIO, &[][..]),
         };
-        let out = header(answer.unique, error, &[bytes]);
+        let out = header(answer.unique, error, &[Span::of(bytes)]);
         self.headers.in_out[..size_of::<OutHeader>()].copy_from_slice(out.as_bytes());
         self.payload[..bytes.len()].copy_from_slice(bytes);
         self.headers.ring.payload_size = bytes.len() as u32;
@@ -138,11 +139,13 @@ impl Answers {
 }
 
 impl Outlet for Answers {
-    fn answer(&self, unique: u64, error: i32, parts: &[&[u8]]) {
+    fn answer(&self, unique: u64, error: i32, parts: &[Span<'_>]) {
+        let mut bytes = Vec::new();
+        parts.iter().for_each(|part| part.append_to(&mut bytes));
         let answer = Answer {
             unique,
             error,
-            bytes: parts.concat(),
+            bytes,
         };
         self.given
             .lock()

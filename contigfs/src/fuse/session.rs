@@ -17,6 +17,7 @@ use super::wire::{
     opcode,
 };
 use crate::inode::InodeNo;
+use crate::span::Span;
 
 /// Longest data of one request.
 pub(super) const DATA_MAX: u32 = 1 << 20;
@@ -67,7 +68,7 @@ impl Attached {
                     minor: MINOR,
                     ..InitOut::default()
                 };
-                device.send(unique, 0, &[version.as_bytes()])?;
+                device.send(unique, 0, &[Span::of(version.as_bytes())])?;
                 continue;
             }
             if (init.major, init.minor) < (MAJOR, MINOR_MIN) {
@@ -98,7 +99,7 @@ impl Attached {
                 max_pages: (DATA_MAX as usize / ftl::GRAIN_BYTES) as u16,
                 ..InitOut::default()
             };
-            device.send(unique, 0, &[agreed.as_bytes()])?;
+            device.send(unique, 0, &[Span::of(agreed.as_bytes())])?;
             return Ok(Self {
                 device: Arc::new(device),
                 features,
@@ -205,7 +206,8 @@ impl Notifier {
             off: signed(offset),
             len: signed(len),
         };
-        match self.0.send(0, NOTIFY_INVAL_INODE, &[what.as_bytes()]) {
+        let what = [Span::of(what.as_bytes())];
+        match self.0.send(0, NOTIFY_INVAL_INODE, &what) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
             result => result,
         }

@@ -699,13 +699,7 @@ impl Core {
             cx.sh.arm_timer();
         }
         // A page that turned dirty in between has seen a timer that is gone now.
-        if !cx
-            .sh
-            .inbox
-            .lock()
-            .expect("inbox poisoned by a panic")
-            .is_empty()
-        {
+        if !cx.sh.inbox.is_empty() {
             cx.sh.arm_timer();
         }
     }
@@ -740,11 +734,7 @@ impl Core {
 
     /// Takes over what turned dirty since the last time.
     pub(super) fn drain_inbox(&mut self, cx: Cx<'_>) {
-        let mut inbox = cx.sh.inbox.lock().expect("inbox poisoned by a panic");
-        for lba in inbox.drain(..) {
-            self.dirty.insert(lba);
-        }
-        drop(inbox);
+        cx.sh.inbox.drain(|lba| self.dirty.insert(lba));
         if cx.sh.write_through {
             self.dirty.background = self.dirty.len();
         } else if self.has_many_dirty() {

@@ -242,6 +242,30 @@ impl<W: Word> Entry<W> {
         }
     }
 
+    /// Gives a pin on `frame` back if the page is dirty already, or has gone; `None` leaves it as it is.
+    pub fn unpin_dirty(&self, frame: FrameId) -> Option<Unpinned> {
+        let mut word = self.0.load();
+        loop {
+            if word & TAG != TAG_RESIDENT || word & FRAME != frame.0 as u64 {
+                return Some(Unpinned::Detached);
+            }
+            if word & DIRTY == 0 {
+                return None;
+            }
+            let pins = (word / PIN) & PINS_MAX;
+            assert!(pins > 0, "unpin without pin");
+            match self.0.swap_if(word, word - PIN) {
+                Ok(_) => {
+                    return Some(Unpinned::Done {
+                        now_dirty: false,
+                        last: pins == 1,
+                    });
+                }
+                Err(seen) => word = seen,
+            }
+        }
+    }
+
     /// Replaces the entry whatever those without the lock do meanwhile; returns the last state before. Lock held.
     pub fn replace(&self, new: State) -> State {
         State::decode(self.become_word(new.encode()))

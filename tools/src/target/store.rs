@@ -8,7 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use contigfs::{
-    BlockStore, ByteAddr, GrowError, Grown, ShareError, StoreError, SyncDone, share_on,
+    BlockStore, ByteAddr, GrowError, Grown, ShareError, Span, StoreError, SyncDone, share_on,
 };
 use ftl::device::file::{EnlargeError, enlarge};
 use ftl::snapshot::{Host, SnapshotChange, SnapshotError};
@@ -24,6 +24,8 @@ use super::regions::Regions;
 use super::share::Shares;
 use crate::reactor::Inbox;
 
+/// Less than this is copied, which is as quick as naming the pieces.
+const LENT_FROM_BYTES: usize = 4 * GRAIN_BYTES;
 /// Time between two looks at how far the devices are.
 const TRIM_TICK: Duration = Duration::from_millis(2);
 
@@ -259,6 +261,23 @@ fn pieces(at: ByteAddr, len: usize) -> Vec<Piece> {
     pieces
 }
 
+/// Where the pieces lie; those beside each other in memory are one.
+fn spans<'a>(pieces: &[Piece], pages: &'a [PageRef]) -> Vec<Span<'a>> {
+    let mut spans: Vec<Span<'a>> = Vec::with_capacity(pieces.len());
+    for (piece, page) in pieces.iter().zip(pages) {
+        // SAFETY: a piece lies inside of its page, which is held as long as `pages` is, and the engine makes no references to pages.
+        let span = unsafe { Span::new(page.as_ptr().add(piece.in_grain), piece.len) };
+        let last = spans.last_mut();
+        // SAFETY: all pages are parts of the pool.
+        let joined = last.as_ref().and_then(|last| unsafe { last.joined(span) });
+        match (last, joined) {
+            (Some(last), Some(joined)) => *last = joined,
+            _ => spans.push(span),
+        }
+    }
+    spans
+}
+
 /// What the file system is told of an error of the translation layer.
 pub(super) fn store_error(error: &GetError) -> StoreError {
     match *error {
@@ -312,6 +331,28 @@ impl BlockStore for TargetStore {
             }
         }
         Ok(())
+    }
+
+    fn lend(
+        &self,
+        at: ByteAddr,
+        len: usize,
+        look: &mut dyn FnMut(&[Span<'_>]),
+    ) -> Result<bool, StoreError> {
+        if len < LENT_FROM_BYTES {
+            return Ok(false);
+        }
+        let pieces = pieces(at, len);
+        let share = self.shares.take(pieces.len());
+        if share.pages() < pieces.len() {
+            return Ok(false);
+        }
+        if let Some(readahead) = &self.readahead {
+            readahead.reads(LbaRange::new(at.lba(), pieces.len() as u64));
+        }
+        let pages = self.pages_of(&pieces, Intent::Read)?;
+        look(&spans(&pieces, &pages));
+        Ok(true)
     }
 
     fn write(&self, at: ByteAddr, data: &[u8]) -> Result<(), StoreError> {

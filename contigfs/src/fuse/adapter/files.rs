@@ -22,6 +22,7 @@ use super::{Adapter, Served};
 use crate::error::FsError;
 use crate::fs::{CopyRange, FallocMode, ReadOptions, SeekTo, SyncScope, WriteOptions};
 use crate::inode::InodeNo;
+use crate::span::Span;
 use crate::store::BlockStore;
 
 /// Lends `size` bytes of anything. The thread keeps them: fresh memory for each large read would be brought in page by page.
@@ -82,18 +83,27 @@ impl<S: BlockStore + 'static> Adapter<S> {
             let barrier = || self.fs.await_writers(ino);
             self.cache.filling(ino, &bytes, barrier);
         }
-        with_buffer(what.size as usize, |buffer| {
-            let options = ReadOptions {
-                keep_atime: what.flags as i32 & libc::O_NOATIME != 0,
-                // Behind a short answer the kernel takes pages for zeros, and the file for shorter. After an error it asks for
-                // one page at a time.
-                all: for_cache,
-            };
-            match self.fs.read_with(ino, what.offset, buffer, options) {
-                Ok(len) => reply.parts(&[&buffer[..len]]),
-                Err(error) => reply.errno(read_error_code(error)),
+        let options = ReadOptions {
+            keep_atime: what.flags as i32 & libc::O_NOATIME != 0,
+            // Behind a short answer the kernel takes pages for zeros, and the file for shorter. After an error it asks for
+            // one page at a time.
+            all: for_cache,
+        };
+        let (mut reply, place) = (Some(reply), (what.offset, what.size as usize));
+        let mut answer = |bytes: &[Span<'_>]| {
+            if let Some(reply) = reply.take() {
+                reply.spans(bytes);
             }
-        });
+        };
+        let lent = self.lends && self.fs.lend(ino, place, options, &mut answer);
+        if !lent && let Some(reply) = reply {
+            with_buffer(what.size as usize, |buffer| {
+                match self.fs.read_with(ino, what.offset, buffer, options) {
+                    Ok(len) => reply.parts(&[&buffer[..len]]),
+                    Err(error) => reply.errno(read_error_code(error)),
+                }
+            });
+        }
         if soon_stale {
             // For `sendfile`, or a kernel thread. Mappings do not have these pages, and nobody says when they store, so the
             // cache must not keep what it has just got.
