@@ -65,6 +65,9 @@ pub struct Config {
     /// Takes buffers for the peer's messages from here instead of a receive queue of its own; then `recv_queue_max`
     /// bounds the unread completions alone.
     pub shared_receives: Option<Arc<SharedReceives>>,
+    /// Immediate data of the peer are of no interest: they are checked and counted, take no buffer, and nobody is told. So a
+    /// peer may send any number of them, however they arrive.
+    pub immediates_ignored: bool,
     /// Pages pinned or asked for at once on behalf of the peer's READs. The store must be able to pin this many for
     /// each connection at the same time.
     pub read_window_pages: usize,
@@ -105,6 +108,7 @@ impl Default for Config {
             send_queue_max: 1024,
             recv_queue_max: 1024,
             shared_receives: None,
+            immediates_ignored: false,
             read_window_pages: 128,
             atomics_kept: 0,
             inbound_buffer_max: 1 << 20,

@@ -317,6 +317,55 @@ fn each_error_has_its_code() {
     }
 }
 
+/// Where immediate data are ignored, any number of them may arrive at once: they take no buffer and leave the numbers of the
+/// messages right, so a message behind them finds the buffer that was posted for it. What is wrong with one is found all the same.
+#[test]
+fn ignored_immediates_take_no_buffer() {
+    let config = Config {
+        immediates_ignored: true,
+        ..Config::default()
+    };
+    let started = || {
+        let mut pages = TestPages::new(Residency::Always, 1);
+        let mut connection = raw::responder(config.clone(), &table(9), &mut pages);
+        connection.post_recv(WrId(7), RecvBuffer::Vec(100)).unwrap();
+        connection.handle_bytes(Time(0), &mut pages, &raw::write(Stag(1), 0, &[], true));
+        (connection, pages)
+    };
+    let (mut connection, mut pages) = started();
+    let mut burst: Vec<u8> = (1..=100)
+        .flat_map(|msn| raw::immediate(msn, [1; 8]))
+        .collect();
+    burst.extend(raw::send(101, 0, b"behind", true));
+    connection.handle_bytes(Time(0), &mut pages, &burst);
+    assert_eq!(transmit(&mut connection, &mut pages), []);
+    let done = completions(&mut connection);
+    assert_eq!(done.len(), 1, "nobody is told of them");
+    assert_eq!(
+        (done[0].wr_id, done[0].message.as_deref()),
+        (WrId(7), Some(&b"behind"[..]))
+    );
+
+    let immediate = |msn, offset, len, last| {
+        let body = vec![1; len];
+        raw::untagged(Opcode::ImmediateData, msn, offset, Stag(0), &body, last)
+    };
+    let inside = [raw::send(1, 0, b"half", false), immediate(1, 0, 8, true)].concat();
+    let rows = [
+        (immediate(2, 0, 8, true), UntaggedMsnRange),
+        (immediate(1, 8, 8, true), UntaggedOffset),
+        (inside, UntaggedOffset),
+        (immediate(1, 0, 7, true), OperationUnspecified),
+        (immediate(1, 0, 9, true), UntaggedTooLong),
+        (immediate(1, 0, 8, false), UntaggedTooLong),
+    ];
+    for (bytes, code) in rows {
+        let (mut connection, mut pages) = started();
+        connection.handle_bytes(Time(0), &mut pages, &bytes);
+        assert_eq!(terminate_code(&mut connection, &mut pages), code);
+    }
+}
+
 /// IRD: as many READs as agreed are held, one more ends the stream (RELIABILITY I16).
 #[test]
 fn more_reads_than_agreed() {

@@ -212,6 +212,7 @@ impl<S: PageStore> Connection<S> {
             receives: Receives::new(
                 config.shared_receives.clone(),
                 config.recv_queue_max,
+                config.immediates_ignored,
                 config.planted,
             ),
             requests: Requests::new(config.planted),

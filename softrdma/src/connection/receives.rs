@@ -74,6 +74,8 @@ pub(super) struct Receives {
     shared: Option<Arc<SharedReceives>>,
     /// Unread completions with which no more buffers are taken from there.
     unread_max: usize,
+    /// Immediate data take no buffer.
+    immediates_ignored: bool,
     /// The shared queue fell below its limit by us.
     is_low: bool,
     planted: Option<Bug>,
@@ -83,6 +85,7 @@ impl Receives {
     pub(super) fn new(
         shared: Option<Arc<SharedReceives>>,
         unread_max: usize,
+        immediates_ignored: bool,
         planted: Option<Bug>,
     ) -> Self {
         Self {
@@ -90,6 +93,7 @@ impl Receives {
             msn: Msn::FIRST,
             shared,
             unread_max,
+            immediates_ignored,
             is_low: false,
             planted,
         }
@@ -201,11 +205,13 @@ impl Receives {
         if segment.msn != self.msn {
             return Err(TerminateCode::UntaggedMsnRange);
         }
-        self.draw(completions);
-        let Some(receive) = self.queue.front() else {
-            return Err(TerminateCode::UntaggedNoBuffer);
-        };
-        if segment.offset != 0 || receive.got > 0 {
+        if !self.immediates_ignored {
+            self.draw(completions);
+            if self.queue.is_empty() {
+                return Err(TerminateCode::UntaggedNoBuffer);
+            }
+        }
+        if segment.offset != 0 || self.is_mid_message() {
             return Err(TerminateCode::UntaggedOffset);
         }
         // The RFC wants exactly eight bytes and names no code for fewer.
@@ -217,6 +223,9 @@ impl Receives {
             _ => return Err(TerminateCode::UntaggedTooLong),
         };
         self.msn = self.msn.next();
+        if self.immediates_ignored {
+            return Ok(());
+        }
         if let Some(receive) = self.queue.pop_front() {
             let solicited = segment.opcode.is_solicited();
             completions.push(receive.immediate(immediate, solicited, written));

@@ -36,7 +36,7 @@ use super::pages::{FlashPages, POOL_PER_CONNECTION};
 use super::places::Places;
 use super::privileges::EnderThread;
 use super::readahead::{self, Readahead};
-use super::reception::Reception;
+use super::reception::{self, Reception};
 use super::regions::{Follower, Regions};
 use super::service::Service;
 use super::sessions::Sessions;
@@ -640,7 +640,7 @@ fn start_reactors(
                 read_window_pages: READ_WINDOW_PAGES,
                 private_profile: true,
                 atomics_kept: WINDOW_MAX,
-                ..Config::default()
+                ..reception::config()
             },
             connections: Arc::clone(&connections),
             poll: settings.poll,

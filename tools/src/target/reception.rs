@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use softrdma::{CompletionOpcode, Connection, Event, RecvBuffer, SocketState, WrId};
+use softrdma::{CompletionOpcode, Config, Connection, Event, RecvBuffer, SocketState, WrId};
 use tracing::debug;
 
 use super::core::{ControlJob, ControlSenders};
@@ -65,13 +65,6 @@ impl Reception {
                 let domain = connection.protection_domain();
                 let job = ControlJob::Request(self.index, tag, domain, message);
                 self.control.send(tag, job);
-            }
-            // Immediate data are nothing to us but a WRITE that has been placed: the buffer is free again.
-            Notice::Completion(done) if done.opcode == CompletionOpcode::RecvRdmaWithImm => {
-                let buffer = RecvBuffer::Vec(MESSAGE_BYTES_MAX);
-                if done.status.is_success() && connection.post_recv(done.wr_id, buffer).is_err() {
-                    connection.abort();
-                }
             }
             Notice::Completion(_) => {}
             Notice::Tls(error) => debug!(?tag, %error, "TLS"),
@@ -138,6 +131,15 @@ impl Reception {
     pub(super) fn is_news(&self) -> bool {
         let now = unix_now();
         self.warned.swap(now, Ordering::Relaxed) != now
+    }
+}
+
+/// What connections start with, as far as what they say is concerned.
+pub(super) fn config() -> Config {
+    Config {
+        // Nothing to us but a WRITE that has been placed. How many come at once is TCP's to say, so they must not use up receives.
+        immediates_ignored: true,
+        ..Config::default()
     }
 }
 
