@@ -16,10 +16,7 @@ use slab::Slab;
 use socket2::{Socket, TcpKeepalive};
 use softrdma::config::mulpdu;
 use softrdma::driver::Spin;
-use softrdma::{
-    Config, Connection, Event, Operation, PageError, ProtectionDomain, RecvBuffer, RegionTable,
-    Source, Time, WorkRequest, WrId,
-};
+use softrdma::{Config, Connection, Event, PageError, ProtectionDomain, RegionTable, Time};
 use tracing::{debug, info, warn};
 
 use super::job::{Job, PagesJob, Waiter, one_by_one};
@@ -28,7 +25,6 @@ use super::media::Media;
 use super::pages::{FlashPages, Waiting};
 use super::reception::{self, Reception};
 use super::store::{commit_error, durable_error};
-use crate::control::MESSAGE_BYTES_MAX;
 use crate::reactor::{Done, Inbox, LinkTag, Net, Notice, Ring, Tag};
 
 /// Media operations in the ring at once; the rest waits in the engine.
@@ -756,22 +752,8 @@ impl Core {
     }
 
     fn reply(&mut self, tag: LinkTag, bytes: Vec<u8>) {
-        let Some(connection) = self.net.connection(tag) else {
-            return;
-        };
-        let send = WorkRequest::new(
-            WrId(0),
-            Operation::Send {
-                source: Source::Bytes(bytes),
-                solicited: false,
-                invalidate: None,
-            },
-        );
-        let recv = RecvBuffer::Vec(MESSAGE_BYTES_MAX);
-        // The receive of the request answered here becomes free again: nobody has more requests under way than that.
-        // A send queue that is full belongs to a client that does not read what it asked for.
-        if connection.post_recv(WrId(0), recv).is_err() || connection.post_send(send).is_err() {
-            connection.abort();
+        if let Some(connection) = self.net.connection(tag) {
+            reception::reply(connection, bytes);
         }
     }
 

@@ -3,7 +3,10 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use softrdma::{CompletionOpcode, Config, Connection, Event, RecvBuffer, SocketState, WrId};
+use softrdma::{
+    CompletionOpcode, Config, Connection, Event, Operation, PageStore, RecvBuffer, SocketState,
+    Source, WorkRequest, WrId,
+};
 use tracing::debug;
 
 use super::core::{ControlJob, ControlSenders};
@@ -139,17 +142,98 @@ pub(super) fn config() -> Config {
     Config {
         // Nothing to us but a WRITE that has been placed. How many come at once is TCP's to say, so they must not use up receives.
         immediates_ignored: true,
+        // Replies wait here until all of them is on the way, so their client has them outstanding still: one that keeps to what it may
+        // have needs no more, and nothing else goes through here.
+        send_queue_max: OUTSTANDING_MAX,
         ..Config::default()
     }
 }
 
+/// Answers a request. The receive that it took becomes free again: nobody has more requests under way than that.
+pub(super) fn reply<S: PageStore>(connection: &mut Connection<S>, bytes: Vec<u8>) {
+    let send = WorkRequest {
+        signaled: false,
+        ..WorkRequest::new(
+            WrId(0),
+            Operation::Send {
+                source: Source::Bytes(bytes),
+                solicited: false,
+                invalidate: None,
+            },
+        )
+    };
+    let recv = RecvBuffer::Vec(MESSAGE_BYTES_MAX);
+    let posted = connection.post_recv(WrId(0), recv);
+    // A send queue that is full belongs to a client that does not read what it asked for.
+    if posted.and_then(|()| connection.post_send(send)).is_err() {
+        connection.abort();
+    }
+}
+
 /// Accepts a connection that may come in; it may have ended meanwhile.
-pub(super) fn accept(connection: &mut Connection<FlashPages>) {
+pub(super) fn accept<S: PageStore>(connection: &mut Connection<S>) {
     for n in 0..OUTSTANDING_MAX {
         // Fresh connections have room for more than this many receives.
         let _ = connection.post_recv(WrId(n as u64), RecvBuffer::Vec(MESSAGE_BYTES_MAX));
     }
     if let Err(error) = connection.accept(&[]) {
         debug!(%error, "accept");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use softrdma::driver::loopback::Pair;
+    use softrdma::{NoPages, RegionTable, Time};
+
+    use super::*;
+
+    /// A client, and a target's connection with it.
+    fn pair() -> Pair<NoPages, NoPages> {
+        let table = RegionTable::new([1; 32]);
+        let client = Connection::initiator(Config::default(), &table, b"", Time(0)).unwrap();
+        let target = Connection::responder(config(), &table, Time(0));
+        let mut pair = Pair::new(client, NoPages, target, NoPages);
+        pair.run();
+        accept(&mut pair.b.connection);
+        for n in 0..2 * OUTSTANDING_MAX {
+            let recv = RecvBuffer::Vec(MESSAGE_BYTES_MAX);
+            pair.a.connection.post_recv(WrId(n as u64), recv).unwrap();
+        }
+        pair.run();
+        pair
+    }
+
+    /// How many replies the client has got since it was asked last.
+    fn replies(pair: &mut Pair<NoPages, NoPages>) -> usize {
+        let client = &mut pair.a.connection;
+        let done = std::iter::from_fn(|| client.poll_completion());
+        done.filter(|done| done.status.is_success()).count()
+    }
+
+    fn is_over(pair: &Pair<NoPages, NoPages>) -> bool {
+        pair.b.connection.socket_state() == SocketState::Close
+    }
+
+    /// I16: as many replies wait for a client to read them as it may have requests outstanding. It gets them when it does; the
+    /// one that would be too many ends the connection of a client that asks on and on.
+    #[test]
+    fn replies_that_nobody_reads_are_bounded() {
+        let mut pair = pair();
+        let answer = || vec![1; MESSAGE_BYTES_MAX];
+        for _ in 0..2 {
+            for _ in 0..OUTSTANDING_MAX {
+                reply(&mut pair.b.connection, answer());
+            }
+            assert!(!is_over(&pair));
+            pair.run();
+            assert_eq!(replies(&mut pair), OUTSTANDING_MAX);
+        }
+        for _ in 0..OUTSTANDING_MAX {
+            reply(&mut pair.b.connection, answer());
+        }
+        assert!(!is_over(&pair));
+        reply(&mut pair.b.connection, answer());
+        assert!(is_over(&pair));
     }
 }
