@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use softrdma::{
-    CompletionOpcode, Config, Connection, Event, Operation, PageStore, RecvBuffer, SocketState,
-    Source, WorkRequest, WrId,
+    CompletionOpcode, Config, Connection, Event, Operation, PageStore, PostError, RecvBuffer,
+    SocketState, Source, WorkRequest, WrId,
 };
 use tracing::debug;
 
@@ -164,9 +164,11 @@ pub(super) fn reply<S: PageStore>(connection: &mut Connection<S>, bytes: Vec<u8>
     };
     let recv = RecvBuffer::Vec(MESSAGE_BYTES_MAX);
     let posted = connection.post_recv(WrId(0), recv);
-    // A send queue that is full belongs to a client that does not read what it asked for.
-    if posted.and_then(|()| connection.post_send(send)).is_err() {
-        connection.abort();
+    match posted.and_then(|()| connection.post_send(send)) {
+        // One that drains takes no more work, and ends when its peer has got what is under way.
+        Ok(()) | Err(PostError::NotOpen) => {}
+        // A send queue that is full belongs to a client that does not read what it asked for.
+        Err(_) => connection.abort(),
     }
 }
 
@@ -184,7 +186,7 @@ pub(super) fn accept<S: PageStore>(connection: &mut Connection<S>) {
 #[cfg(test)]
 mod tests {
     use softrdma::driver::loopback::Pair;
-    use softrdma::{NoPages, RegionTable, Time};
+    use softrdma::{CloseReason, NoPages, RegionTable, Time};
 
     use super::*;
 
@@ -235,5 +237,22 @@ mod tests {
         assert!(!is_over(&pair));
         reply(&mut pair.b.connection, answer());
         assert!(is_over(&pair));
+    }
+
+    /// A target that hangs up still delivers what it has promised: a request that is answered meanwhile gets no answer, and takes
+    /// none away from those before it.
+    #[test]
+    fn a_reply_too_late_spoils_no_end() {
+        let mut pair = pair();
+        reply(&mut pair.b.connection, vec![1; MESSAGE_BYTES_MAX]);
+        pair.b.connection.disconnect();
+        reply(&mut pair.b.connection, vec![2; MESSAGE_BYTES_MAX]);
+        pair.run();
+        assert_eq!(replies(&mut pair), 1);
+        pair.a.connection.disconnect();
+        pair.run();
+        let client = &mut pair.a.connection;
+        let events = std::iter::from_fn(|| client.poll_event());
+        assert_eq!(events.last(), Some(Event::Closed(CloseReason::Graceful)));
     }
 }
