@@ -5,7 +5,7 @@
 //! reaches beyond its new end is ended before the shrinking takes effect, or, if it was asked for as a growing one, cut:
 //! so no peer writes behind the end of a file or reads what was cut off. `tools/docs/regions.md` has the argument.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -75,8 +75,9 @@ pub(super) struct OpenRegion {
 #[derive(Debug, Default)]
 struct Table {
     by_handle: HashMap<u32, (Owner, OpenRegion)>,
-    by_owner: HashMap<Owner, Vec<u32>>,
-    by_inode: HashMap<InodeNo, Vec<u32>>,
+    // Sets: thousands of regions of one file may end at once, while everybody else waits for the table.
+    by_owner: HashMap<Owner, HashSet<u32>>,
+    by_inode: HashMap<InodeNo, HashSet<u32>>,
     of_tenant: HashMap<ProtectionDomain, usize>,
     next: u32,
 }
@@ -99,15 +100,15 @@ impl Table {
             }
         };
         *of_tenant += 1;
-        handles.push(handle);
+        handles.insert(handle);
         if let Some(inode) = region.inode {
-            self.by_inode.entry(inode).or_default().push(handle);
+            self.by_inode.entry(inode).or_default().insert(handle);
         }
         self.by_handle.insert(handle, (owner, region));
         Ok(handle)
     }
 
-    /// Takes a region out; its owner's list is the caller's to change.
+    /// Takes a region out; its owner's set is the caller's to change.
     fn take(&mut self, handle: u32) -> Option<OpenRegion> {
         let (_, region) = self.by_handle.remove(&handle)?;
         if let Some(of_tenant) = self.of_tenant.get_mut(&region.domain) {
@@ -116,7 +117,7 @@ impl Table {
         if let Some(inode) = region.inode
             && let Some(of) = self.by_inode.get_mut(&inode)
         {
-            of.retain(|&other| other != handle);
+            of.remove(&handle);
             if of.is_empty() {
                 self.by_inode.remove(&inode);
             }
@@ -229,7 +230,7 @@ impl Regions {
         }
         let region = table.take(handle)?;
         if let Some(handles) = table.by_owner.get_mut(&owner) {
-            handles.retain(|&other| other != handle);
+            handles.remove(&handle);
         }
         drop(table);
         self.end(&region);
@@ -366,5 +367,26 @@ mod tests {
         assert!(table.add(owner(3), region(2), share).is_ok());
         let more = table.add(owner(3), region(2), share);
         assert_eq!(more, Err(TooMany::OfTenant(share)));
+    }
+
+    /// Connections with all the regions that one may have, of one file, end one after the other: each takes its own along, and the
+    /// last leaves nothing. Were ending one region to look at the others, this would take minutes.
+    #[test]
+    fn many_regions_of_one_file_end() {
+        const OWNERS: u32 = 200;
+        let mut table = Table::default();
+        for n in 0..OWNERS {
+            for _ in 0..REGIONS_PER_LINK_MAX {
+                table.add((0, LinkTag(n)), region(2), OPEN_MAX).unwrap();
+            }
+        }
+        for n in 0..OWNERS {
+            let handles = table.by_owner.remove(&(0, LinkTag(n))).unwrap();
+            assert_eq!(handles.len(), REGIONS_PER_LINK_MAX);
+            assert!(handles.iter().all(|&handle| table.take(handle).is_some()));
+            let left = table.by_inode.get(&InodeNo(7)).map_or(0, HashSet::len);
+            assert_eq!(left, (OWNERS - 1 - n) as usize * REGIONS_PER_LINK_MAX);
+        }
+        assert!(table.by_handle.is_empty() && table.by_inode.is_empty());
     }
 }
