@@ -40,6 +40,8 @@ const HEARD: Duration = Duration::from_millis(1);
 const REFUSED_MAX: usize = 128;
 /// How long a peer may be silent, once connected, while others wait for its place.
 const GRACE: Duration = Duration::from_secs(1);
+/// See [`inbound_buffer`]: 256 connections have as much as is of use.
+const INBOUND_BYTES: usize = 256 << 20;
 /// Wait after an accept that failed.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// Why a connection is not adopted when too much waits.
@@ -690,6 +692,7 @@ impl Core {
             debug!(%error, ?peer, "socket options");
         }
         let mut config = self.parts.config.clone();
+        config.inbound_buffer_max = inbound_buffer(before);
         // TLS has better checksums; who asks gets both.
         config.crc &= tls.is_none();
         let table = &self.parts.table;
@@ -827,6 +830,13 @@ impl Drop for Core {
     }
 }
 
+/// What one more connection beside so many others may have of the memory for what peers send before it can be taken: as much as
+/// is of use, while there are few. So the largest of those that are there has no more than all of it, the second largest no more
+/// than half, and so on, whoever comes and goes.
+fn inbound_buffer(others: usize) -> usize {
+    (INBOUND_BYTES / (others + 1)).min(Config::default().inbound_buffer_max)
+}
+
 /// Small answers leave at once, and a peer that has vanished is noticed within a minute.
 fn tune(socket: &Socket) -> io::Result<()> {
     socket.set_tcp_nodelay(true)?;
@@ -851,5 +861,18 @@ pub(super) fn media_result(action: &Action, result: i32) -> Result<(), MediaErro
         Ok(n) if n == want => Ok(()),
         Ok(_) => Err(MediaError::Short),
         Err(_) => Err(MediaError::from_errno(-result)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// I16: few connections have all that is of use, and of any number of them none has more than its part.
+    #[test]
+    fn inbound_buffers_are_shares() {
+        let most = Config::default().inbound_buffer_max;
+        assert!((0..256).all(|others| inbound_buffer(others) == most));
+        assert!((0..16_384).all(|others| inbound_buffer(others) * (others + 1) <= INBOUND_BYTES));
     }
 }
