@@ -388,6 +388,23 @@ fn star() {
     judge(&group, load, 3, "star");
 }
 
+/// A bench writes over what a bench of the same size has left, and over nothing else unless that is insisted on.
+#[test]
+fn a_bench_spares_what_others_wrote() {
+    let mut group = Group::local();
+    group.up(&[]);
+    let bench = ["bench", "--seconds", "0.2", "--size"];
+    let bench = |more: &[&'static str]| [&bench[..], more].concat();
+    group.good(&bench(&["512B"]));
+    group.good(&bench(&["512B"]));
+    let refused = group.bad(&bench(&["4KiB"]));
+    assert!(refused.contains("--overwrite"), "{refused}");
+    // It has changed nothing, and holds nobody up.
+    group.good(&bench(&["512B"]));
+    group.good(&bench(&["4KiB", "--overwrite"]));
+    group.verify(3);
+}
+
 /// I14: memory that ends with its process vouches for nothing; what is left of the group does.
 #[test]
 fn volatile() {

@@ -29,7 +29,8 @@ pub enum ChainCommand {
         after_help = "Example: flashnet chain serve --store /run/log.store --member 1 --listen 127.0.0.1:7181 --memory /mnt/flash/log"
     )]
     Serve(ChainServe),
-    /// Append records under load, and see how long they take and how long nothing got through; then read everything back.
+    /// Append records under load, and see how long they take and how long nothing got through; then read everything back. Where the
+    /// log is carried out they are written over the first 1,024 times their size of the group's data, if nobody else has written there.
     #[command(
         after_help = "Example: flashnet chain bench --store /run/log.store --size 4KiB --depth 16 --seconds 10"
     )]
@@ -178,6 +179,9 @@ pub struct ChainBench {
     /// Acknowledged means visible on all members, and not durable.
     #[arg(long)]
     pub visible: bool,
+    /// Write over the group's data, whatever they are. Without it they have to be zeros, or records of a bench of the same size.
+    #[arg(long)]
+    pub overwrite: bool,
     /// Times without an acknowledgement that are longer than this are listed.
     #[arg(long, value_name = "TIME", default_value = "50ms", value_parser = humantime::parse_duration)]
     pub pause: Duration,

@@ -1,5 +1,6 @@
 //! `chain bench`: appends under load, timed; then everything is read back at every member and compared. From a log that is
-//! not carried out it is read back before it is given up, again and again.
+//! not carried out it is read back before it is given up, again and again. What somebody else has written is not written over, unless
+//! that is insisted on.
 
 use std::collections::VecDeque;
 use std::io::{self, Write};
@@ -18,6 +19,10 @@ use crate::perf::figures::{Latencies, latencies};
 
 /// Places in the data that records go to in turn.
 const PLACES_MAX: u64 = 1024;
+/// So much is looked at at once before it is written over.
+const PIECE: usize = 1 << 20;
+/// No bench gets as far as this record.
+const RECORDS_MAX: Submitted = 1 << 48;
 const LOCK: Duration = Duration::from_secs(30);
 const STEP: Duration = Duration::from_millis(20);
 /// After so long without an acknowledgement who wants to end does not wait for those under way.
@@ -121,6 +126,15 @@ impl Pattern {
         number.iter().copied().cycle().take(self.size).collect()
     }
 
+    /// Whether these bytes are of nobody at this place: zeros, or a record of another bench of this size.
+    fn is_free(&self, place: u64, bytes: &[u8]) -> bool {
+        let number = bytes.first_chunk().copied().map(Submitted::from_le_bytes);
+        let is_record = |number: &Submitted| {
+            *number < RECORDS_MAX && number % self.places == place && self.bytes(*number) == bytes
+        };
+        bytes.iter().all(|byte| *byte == 0) || number.as_ref().is_some_and(is_record)
+    }
+
     /// The last of so many records that went to this place.
     fn last(&self, place: u64, records: Submitted) -> Option<Submitted> {
         let back = (records % self.places + self.places - place) % self.places;
@@ -201,6 +215,17 @@ pub(super) fn run(options: &ChainBench, json: bool) -> Result<()> {
         places: (data / size).min(PLACES_MAX),
     };
     client.lock(LockId::LOG, LOCK)?;
+    if is_carried_out
+        && !options.overwrite
+        && let Some(offset) = occupied(&mut client, &pattern)?
+    {
+        client.unlock(LockId::LOG)?;
+        client.leave();
+        bail!(
+            "there is something else than records of this size at byte {offset} of the data, and the bench would write over the first {}: take another group, or insist (--overwrite)",
+            show::bytes(pattern.places * size)
+        );
+    }
     let mut progress = Progress::new(options, json);
     let mut stay = match is_carried_out {
         true => None,
@@ -226,6 +251,24 @@ pub(super) fn run(options: &ChainBench, json: bool) -> Result<()> {
     client.leave();
     tell(options, &seen, compared, json);
     Ok(())
+}
+
+/// The first place in the data that records would go to and that somebody has written to, if there is one.
+fn occupied(client: &mut Client, pattern: &Pattern) -> Result<Option<u64>> {
+    let (size, data_at) = (pattern.size as u64, client.layout().data_at());
+    let at_once = (PIECE / pattern.size).max(1) as u64;
+    let mut place = 0;
+    while place < pattern.places {
+        let count = at_once.min(pattern.places - place);
+        let found = client.read_memory(0, data_at + place * size, count as usize * pattern.size)?;
+        for bytes in found.chunks(pattern.size) {
+            if !pattern.is_free(place, bytes) {
+                return Ok(Some(place * size));
+            }
+            place += 1;
+        }
+    }
+    Ok(None)
 }
 
 fn load(
@@ -406,5 +449,29 @@ mod tests {
             }
         }
         assert_eq!(pattern.bytes(0x0102), [2, 1, 0, 0, 0, 0, 0, 0, 2]);
+    }
+
+    /// What an earlier bench of the same size has left may be written over; what anybody else has written may not.
+    #[test]
+    fn only_records_are_free() {
+        for (size, places) in [(8, 1024), (20, 7), (512, 1024), (512, 1)] {
+            let pattern = Pattern { size, places };
+            for record in [1, 6, 7, 1023, 1024, 5000, 1 << 40] {
+                let (place, bytes) = (record % places, pattern.bytes(record));
+                assert!(pattern.is_free(place, &bytes), "{record}");
+                assert!(places == 1 || !pattern.is_free((place + 1) % places, &bytes));
+            }
+            assert!(pattern.is_free(3 % places, &vec![0; size]));
+            assert!(!pattern.is_free(0, &vec![b'x'; size]), "text");
+        }
+        let (pattern, other) = [512, 256].map(|size| Pattern { size, places: 8 }).into();
+        let mut torn = pattern.bytes(3);
+        torn[511] = 1;
+        assert!(!pattern.is_free(3, &torn));
+        let of_another_size = [other.bytes(6), other.bytes(7)].concat();
+        assert!(!pattern.is_free(3, &of_another_size));
+        // Too few bytes to tell a record by.
+        let pattern = Pattern { size: 1, places: 8 };
+        assert!(pattern.is_free(1, &[0]) && !pattern.is_free(1, &[1]));
     }
 }
