@@ -6,6 +6,8 @@
 pub enum Bug {
     /// The log's header is posted together with the copies it relies on.
     AdvanceBeforeCopy,
+    /// The log's header may be on media before copies that are only visible.
+    MarkNotFlushed,
     /// Recovery takes records of an earlier term for real.
     StaleRecordAccepted,
     /// Recovery of a log that is not carried out leaves what is behind its end.

@@ -512,6 +512,58 @@ fn only_what_is_durable_is_carried_out() {
     assert!((0..400).any(|seed| noticed(&seed)));
 }
 
+/// A client to which visible is enough, in a group that persists. One member loses power and what was not on media, comes back, and
+/// vouches by its header: it copies the ring of the other, which never stopped, and recovers from its own mark.
+fn one_is_cut(seed: u64, bug: Option<Bug>) -> Result<(), String> {
+    let mut rng = Rng::new(seed);
+    let mut group = group(2);
+    for epoch in 1..7 {
+        let header = find_header(&group.members[0]).map_err(|error| error.to_string())?;
+        let mut log = Log::open(header, Preset::VOLATILE);
+        log.plant(bug);
+        for _ in 0..rng.range(5, 150) {
+            match rng.below(6) {
+                0 => {
+                    let length = *rng.pick(&[1, 8, 60, 130]);
+                    let entry = entry(rng.below(DATA - length), rng.next() as u8, length as usize);
+                    let _ = log.append(&mut group, 0, &[entry]);
+                }
+                1 => log.execute_and_advance(&mut group),
+                _ => {
+                    group.step(&mut rng);
+                }
+            }
+            events(&mut group, &mut log);
+        }
+        group.reopen();
+        let cut = rng.below(2) as usize;
+        group.members[cut].cut(&mut rng);
+        let ring = layout().ring_at() as usize..layout().data_at() as usize;
+        let bytes = group.members[1 - cut].bytes()[ring.clone()].to_vec();
+        group.members[cut].put(ring.start, &bytes);
+        let end = find(&group.members[1 - cut], None).map_err(|error| error.to_string())?;
+        for member in &mut group.members {
+            recover(member, Epoch(epoch), Some(end.sequence), None)
+                .map_err(|error| error.to_string())?;
+        }
+        if group.members[0].bytes() != group.members[1].bytes() {
+            return Err("the members differ".into());
+        }
+    }
+    Ok(())
+}
+
+/// I13, I15: what is only visible outlives the loss of one member, whatever of it that member's media had: its header vouches for no
+/// copies that they had not.
+#[test]
+fn a_mark_vouches_for_what_is_on_media() {
+    for seed in 0..400 {
+        one_is_cut(seed, None).unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
+    }
+    let noticed = |seed: &u64| one_is_cut(*seed, Some(Bug::MarkNotFlushed)).is_err();
+    assert!((0..400).any(|seed| noticed(&seed)));
+}
+
 /// M12: the test above would notice.
 #[test]
 fn planted_bugs_are_found() {

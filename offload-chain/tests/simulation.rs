@@ -194,7 +194,7 @@ fn nobody_is_left_out_when_all_stand_still() {
 }
 
 /// M12: bugs of the model's engine, of what stands between media and their users, of clients, and of the product.
-const BUGS: [Planted; 17] = [
+const BUGS: [Planted; 18] = [
     Planted::Engine(EngineBug::AnyEpoch),
     Planted::Engine(EngineBug::HeadAnswers),
     Planted::Engine(EngineBug::OneNotAwaited),
@@ -207,6 +207,7 @@ const BUGS: [Planted; 17] = [
     Planted::Client(ClientBug::RetryUnknown),
     Planted::Client(ClientBug::HeaderReadOnce),
     Planted::Product(Bug::EndNotKept),
+    Planted::Product(Bug::MarkNotFlushed),
     Planted::Product(Bug::MarkKept),
     Planted::Product(Bug::BlankVouches),
     Planted::Product(Bug::LastRoundSkipped),

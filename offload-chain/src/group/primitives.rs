@@ -169,6 +169,9 @@ pub trait Primitives {
     /// Most bytes of a gWRITE; not 0.
     fn longest_write(&self) -> u64;
 
+    /// Whether the members persist: what is to be durable may be asked for.
+    fn persists(&self) -> bool;
+
     /// Hands over a primitive.
     fn post(&mut self, primitive: Primitive) -> Result<Flight, PrimitiveError>;
 

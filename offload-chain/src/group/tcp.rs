@@ -575,6 +575,10 @@ impl<C: Joins> Primitives for OverTcp<C> {
         self.inner.node.longest_write()
     }
 
+    fn persists(&self) -> bool {
+        self.inner.node.persists()
+    }
+
     fn post(&mut self, primitive: Primitive) -> Result<Flight, PrimitiveError> {
         self.inner.node.post(primitive)
     }

@@ -54,6 +54,8 @@ pub enum LogEvent {
 pub struct Log {
     header: Header,
     durability: Durability,
+    /// Copies of all records before this one are on media, in a group whose appends and copies are only visible.
+    flushed: u64,
     sequence: u64,
     place: u64,
     flights: VecDeque<(Flight, Posted)>,
@@ -103,6 +105,8 @@ enum Posted {
     /// The end of a record, or all of it.
     Append(u64),
     Copy(u64),
+    /// What has been copied of all records before this one becomes durable.
+    Flush(u64),
     Mark(Header),
 }
 
@@ -141,6 +145,7 @@ impl Log {
         Self {
             header,
             durability: preset.durability,
+            flushed: header.sequence,
             sequence: header.sequence,
             place: header.place,
             flights: VecDeque::new(),
@@ -393,27 +398,47 @@ impl Log {
     }
 
     fn advance(&mut self, group: &mut impl Primitives) {
-        let marking = |(_, posted): &(Flight, Posted)| matches!(posted, Posted::Mark(_));
+        let marking =
+            |(_, posted): &(Flight, Posted)| matches!(posted, Posted::Mark(_) | Posted::Flush(_));
         if self.flights.iter().any(marking) {
             return;
         }
+        // Members that persist vouch by their header after a cut, and what is only visible gets to media in any order: the mark may not
+        // get there before the copies it stands for.
+        let persists = self.header.executes && group.persists();
+        let durability = match persists && self.planted != Some(Bug::MarkNotFlushed) {
+            true => Durability::Durable,
+            false => self.durability,
+        };
+        let flushes = durability != self.durability;
         let early = self.planted == Some(Bug::AdvanceBeforeCopy);
         let ready = |kept: &&Kept| match kept.state {
             State::Executed => true,
             State::Copying { posted, .. } => early && posted == kept.record.copies.len(),
             _ => false,
         };
-        let Some(last) = self.kept.iter().take_while(ready).last() else {
+        let copied = self.kept.iter().take_while(ready);
+        let Some(last) = copied.clone().last() else {
             return;
         };
-        if last.record.sequence < self.header.sequence {
+        let on_media = |kept: &&Kept| !flushes || kept.record.sequence < self.flushed;
+        let vouched = copied.take_while(on_media).last();
+        let is_new = |last: &&Kept| last.record.sequence >= self.header.sequence;
+        let Some(vouched) = vouched.filter(is_new) else {
+            let before = last.record.sequence + 1;
+            if flushes
+                && before > self.flushed
+                && let Ok(flight) = group.post(Primitive::Flush)
+            {
+                self.flights.push_back((flight, Posted::Flush(before)));
+            }
             return;
-        }
-        let header = self.header.advanced(last.record.sequence + 1, last.end);
+        };
+        let header = (self.header).advanced(vouched.record.sequence + 1, vouched.end);
         let write = Primitive::Write {
             offset: header.at(),
             bytes: header.emit().to_vec(),
-            durability: self.durability,
+            durability,
         };
         if let Ok(flight) = group.post(write) {
             self.flights.push_back((flight, Posted::Mark(header)));
@@ -452,6 +477,11 @@ impl Log {
                 self.advance(group);
                 self.release();
                 Some(LogEvent::Executed(sequence))
+            }
+            Posted::Flush(before) => {
+                self.flushed = before;
+                self.advance(group);
+                None
             }
             Posted::Mark(header) => {
                 self.header = header;

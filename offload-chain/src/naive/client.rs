@@ -156,6 +156,10 @@ impl Primitives for NaiveClient {
         WRITE_MAX as u64
     }
 
+    fn persists(&self) -> bool {
+        false
+    }
+
     fn post(&mut self, primitive: Primitive) -> Result<Flight, PrimitiveError> {
         if !self.is_ready() {
             return Err(PrimitiveError::Broken(

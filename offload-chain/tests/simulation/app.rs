@@ -38,6 +38,7 @@ pub struct App {
     slot: Slot,
     layout: Layout,
     tail_is_last: bool,
+    pub preset: Preset,
     rng: Rng,
     locks: Locks,
     log: Option<Log>,
@@ -112,6 +113,7 @@ impl App {
             slot,
             layout,
             tail_is_last: birth.topology == Topology::Chain,
+            preset: Preset::STRICT,
             rng,
             locks: Locks::new(layout, slot),
             log: None,
@@ -361,7 +363,7 @@ impl App {
             }
         }
         self.jobs.retain(|job| !job.done);
-        let mut log = Log::open(header, Preset::STRICT);
+        let mut log = Log::open(header, self.preset);
         log.plant(self.planted.0);
         self.log = Some(log);
         match self.jobs.first().map(|job| job.kind) {

@@ -87,6 +87,10 @@ impl Primitives for Handle {
         u64::MAX
     }
 
+    fn persists(&self) -> bool {
+        true
+    }
+
     fn post(&mut self, primitive: Primitive) -> Result<Flight, PrimitiveError> {
         if self.broken {
             return Err(PrimitiveError::Broken("a connection of it is gone".into()));

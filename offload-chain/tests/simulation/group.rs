@@ -112,6 +112,13 @@ impl Primitives for Group {
         }
     }
 
+    fn persists(&self) -> bool {
+        match self {
+            Self::Model(handle) => handle.persists(),
+            Self::Engine(joined) => joined.client.persists(),
+        }
+    }
+
     fn post(&mut self, primitive: Primitive) -> Result<Flight, PrimitiveError> {
         match self {
             Self::Model(handle) => handle.post(primitive),

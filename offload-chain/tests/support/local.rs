@@ -121,6 +121,10 @@ impl Primitives for Local {
         self.longest
     }
 
+    fn persists(&self) -> bool {
+        true
+    }
+
     fn post(&mut self, primitive: Primitive) -> Result<Flight, PrimitiveError> {
         if self.broken {
             return Err(PrimitiveError::Broken("cut".into()));

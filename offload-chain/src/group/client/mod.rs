@@ -264,6 +264,10 @@ impl Primitives for Client {
         self.staging.longest()
     }
 
+    fn persists(&self) -> bool {
+        self.shape.persistent
+    }
+
     fn post(&mut self, primitive: Primitive) -> Result<Flight, PrimitiveError> {
         if let Some(why) = &self.broken {
             return Err(PrimitiveError::Broken(why.clone()));

@@ -33,6 +33,7 @@ use offload_chain::Epoch;
 use offload_chain::config::{Event, Ledger, Request, Revision, Ticket};
 use offload_chain::group::Topology;
 use offload_chain::lock::{SLOTS_MAX, Slot};
+use offload_chain::log::Preset;
 use offload_chain::membership::{
     Birth, Boot, CONFIG, Configuration, Controller, ControllerSettings, Member, MemberId,
     MemberSettings, Message, Seat, Session, SessionSettings, SlowPolicy, encode,
@@ -216,6 +217,7 @@ pub struct World {
     drift: BTreeMap<Node, i64>,
     faults_until: Duration,
     lives: u64,
+    /// What was acknowledged outlives all processes: not where the group's members have no media, nor where clients are content with visible.
     durable: bool,
     /// Media fail.
     media: bool,
@@ -277,6 +279,12 @@ impl World {
             executes: !(by_chance && rng.permille(250) || of_records),
             durable: rng.permille(800),
         };
+        // Of its own generator: other runs are what they were without.
+        let lazy = match planted {
+            Some(Planted::Product(Bug::MarkNotFlushed)) => true,
+            _ => Rng::new(!seed).permille(150),
+        };
+        let lazy = lazy && birth.durable && birth.executes;
         let mut world = Self {
             now: Duration::ZERO,
             rng: rng.fork(),
@@ -304,9 +312,9 @@ impl World {
             drift: BTreeMap::new(),
             faults_until: Duration::from_millis(rng.range(1000, 2500)),
             lives: 0,
-            durable: birth.durable,
-            // Memory that lasts as long as its process does not fail.
-            media: birth.durable && (rng.permille(500) || of_media),
+            durable: birth.durable && !lazy,
+            // Memory that lasts as long as its process does not fail; and who loses what was only visible may be the last who had it.
+            media: birth.durable && !lazy && (rng.permille(500) || of_media),
             connection_timeout: Duration::from_millis(*rng.pick(&CONNECTION_TIMEOUTS_MS)),
             planted,
             opened: BTreeMap::new(),
@@ -362,6 +370,9 @@ impl World {
             let work = if birth.executes {
                 let mut app = App::new(index, slot, birth, rng.fork());
                 (app.planted, app.reader) = (planted, reader);
+                if lazy {
+                    app.preset = Preset::VOLATILE;
+                }
                 Work::Objects(Box::new(app))
             } else {
                 let mut recorder = Recorder::new(index, slot, layout, rng.fork());
