@@ -7,7 +7,7 @@
 mod harness;
 
 use ftl::device::sim::{CrashPlan, Effect, Fault, OpKind};
-use ftl::{Ftl, GetError, MediaError, MemberState};
+use ftl::{Ftl, GetError, Lba, LbaRange, MediaError, MemberState};
 use harness::options::Options;
 use harness::oracle::Violation;
 use harness::world::{Moment, World, read_rest, unobserved};
@@ -50,6 +50,20 @@ fn lost_now(world: &mut World, options: &Options, what: &str) -> Vec<u64> {
         }
     }
     lost
+}
+
+/// What is lost, and of which nobody had been told before that it is durable, has been told to be lost (I1).
+fn assert_told(world: &World, lost: &[u64], what: &str) {
+    let failures = &world.failures;
+    let unvouched = failures.unvouched.as_ref().expect("a device was lost");
+    for lba in lost {
+        let is_same = unvouched.get(lba) == Some(&world.oracle.version(*lba));
+        let is_told = failures.told.iter().any(|promise| promise.covers(*lba));
+        assert!(
+            !is_same || is_told,
+            "{what}: LBA {lba} is lost, and a sync says it is durable"
+        );
+    }
 }
 
 /// What is left after a power cut without the device: refused with it, and as promised without it.
@@ -110,6 +124,7 @@ fn goes_on_without() {
                 assert_eq!(states[device].state, MemberState::Failed, "{what}");
                 world.ftl.self_check();
                 let before = lost_now(&mut world, &options, &what);
+                assert_told(&world, &before, &what);
                 let after = judge_rest(&world, &options, device);
                 let after = after.unwrap_or_else(|v| panic!("{what}: {}", v.0));
                 assert!(before.iter().all(|lba| after.contains(lba)), "{what}");
@@ -125,6 +140,50 @@ fn goes_on_without() {
         runs > 80 && lost_in_all > 0,
         "what is lost was never looked at"
     );
+}
+
+/// Pages that nobody syncs are written, relocated from device to device, and lost where they are by then: the sync that
+/// comes at last tells.
+#[test]
+fn lost_on_the_way() {
+    let options = Options {
+        array: vec![13, 13],
+        pool_frames: 24,
+        lazy: true,
+        universe_percent: 95,
+        ..options(2)
+    };
+    let (mut runs, mut lost_in_all, mut relocated) = (0, 0, 0);
+    for seed in 0..400 {
+        let device = seed as usize % 2;
+        let mut world = World::create(&options, seed).expect("a fresh volume");
+        world.failures.expected = true;
+        let fault = Fault::nth(
+            Some(OpKind::Write),
+            40 + seed % 80,
+            Effect::Fail(MediaError::Io),
+        );
+        world.device.device(device).inject(fault.for_ever());
+        let what = format!("seed {seed}, device {device}");
+        let mut result = Ok(());
+        while result.is_ok() && world.ftl.stats().devices_lost == 0 {
+            result = world.run(20, &mut unobserved);
+        }
+        result.unwrap_or_else(|v| panic!("{what}: {}", v.0));
+        relocated += world.ftl.stats().relocated_grains;
+        // One by one: no sync tells for another.
+        for lba in options.universe() {
+            world.start_sync(LbaRange::new(Lba(lba), 1));
+            let result = world.settle(&mut unobserved);
+            result.unwrap_or_else(|v| panic!("{what}: {}", v.0));
+        }
+        let lost = lost_now(&mut world, &options, &what);
+        assert_told(&world, &lost, &what);
+        runs += 1;
+        lost_in_all += lost.len();
+    }
+    println!("{runs} runs: {lost_in_all} grains lost, {relocated} relocated");
+    assert!(lost_in_all > 100 && relocated > 1000);
 }
 
 /// A power cut at every moment from the failure on, until it has been recorded and the volume goes on. The device comes

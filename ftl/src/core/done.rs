@@ -69,7 +69,7 @@ impl Core {
         let late = self.stages.list[stage].late_data.take();
         let mut done = std::mem::take(&mut self.stages.list[stage]);
         self.log.complete(done.no);
-        self.note_limbo(cx, done.no, segment, &done.pages);
+        self.note_limbo(cx, done.no, &done.pages);
         for &(frame, life) in &done.pages {
             self.page_written(cx, frame, life);
         }

@@ -14,7 +14,7 @@
 
 use super::sync::{DurableWaiter, Marks, SyncWaiter};
 use super::{Core, Cx};
-use crate::addr::{Lba, LbaRange, Pba, SegmentId};
+use crate::addr::{Lba, LbaRange, Pba};
 use crate::crash_point::crash_point;
 use crate::device::{MediaError, MediaOp};
 use crate::error::DurableError;
@@ -50,7 +50,6 @@ enum Healing {
 #[derive(Debug)]
 struct Limbo {
     no: HeaderNo,
-    segment: SegmentId,
     lbas: Vec<Lba>,
 }
 
@@ -180,12 +179,7 @@ impl Core {
         let places = self.geometry.places;
         let first = self.log.lose(|at| places.device_of(at) == Some(device));
         self.drain_inbox(cx);
-        let limbo = std::mem::take(&mut self.loss.limbo);
-        let (lost, kept) = limbo
-            .into_iter()
-            .partition(|l: &Limbo| places.device_of_segment(l.segment) == device);
-        self.loss.limbo = kept;
-        self.loss.tidy_limbo();
+        let lost = self.take_lost(cx);
         let (recent, lost): (Vec<Limbo>, _) = lost.into_iter().partition(|l| l.no <= durable);
         let room = self.capacity_now().saturating_sub(self.mapped_now());
         self.loss.held = self.count_held();
@@ -207,6 +201,23 @@ impl Core {
                 marks,
             });
         }
+    }
+
+    /// What is in limbo and lost, which it is not any more then. Where a page was written says nothing: it may have been
+    /// relocated since, from the device to another one or the other way.
+    fn take_lost(&mut self, cx: Cx<'_>) -> Vec<Limbo> {
+        let mut lost = Vec::new();
+        let mut limbo = std::mem::take(&mut self.loss.limbo);
+        for known in &mut limbo {
+            let is_lost = |lba: &mut Lba| self.is_lost_at(self.place_of(cx.sh.map.state(*lba)));
+            let lbas: Vec<Lba> = known.lbas.extract_if(.., is_lost).collect();
+            if !lbas.is_empty() {
+                lost.push(Limbo { no: known.no, lbas });
+            }
+        }
+        self.loss.limbo = limbo;
+        self.loss.tidy_limbo();
+        lost
     }
 
     /// Pages in memory whose copy on the media is lost are written again: those that are not durable in any case, the
@@ -251,6 +262,15 @@ impl Core {
         cx.sh.arm_timer();
     }
 
+    /// Whether a page whose read was under way when its device was lost is written again, like those that were in memory:
+    /// in any case if its next sync is to tell that it is lost, for the page is here and the sync would find nothing wrong.
+    pub(super) fn saves(&self, frame: FrameId) -> bool {
+        let known = &self.frames[frame.0 as usize];
+        let is_owed = || self.loss.orphans.contains(&known.lba);
+        let has_room = || self.mapped_now() <= self.capacity_now();
+        self.is_lost_at(known.media) && (is_owed() || has_room())
+    }
+
     /// What was written, not durable, and is not in memory any more is lost: whoever waits for it is told, and so is
     /// the next sync. It tells also of what has become durable by itself lately, without a sync that said so.
     fn note_orphans(&mut self, cx: Cx<'_>, recent: &[Limbo], limbo: &[Limbo]) {
@@ -259,11 +279,7 @@ impl Core {
         let recent = recent.iter().map(|lost| (true, lost));
         for (was_durable, lost) in recent.chain(limbo.iter().map(|lost| (false, lost))) {
             for &lba in &lost.lbas {
-                let gone = match cx.sh.map.state(lba) {
-                    State::Resident(_) => false,
-                    state => self.is_lost_at(self.place_of(state)),
-                };
-                if gone {
+                if self.is_gone(cx, lba) {
                     self.loss.orphans.insert(lba);
                     self.loss.untold = true;
                     if was_durable {
@@ -293,6 +309,16 @@ impl Core {
         }
     }
 
+    /// Whether a grain is lost, or will be when its page leaves the memory: there was no room to write it again.
+    fn is_gone(&self, cx: Cx<'_>, lba: Lba) -> bool {
+        let state = cx.sh.map.state(lba);
+        let goes_out = match state {
+            State::Resident(r) => r.dirty || self.frames[r.frame.0 as usize].writing > 0,
+            _ => false,
+        };
+        !goes_out && self.is_lost_at(self.place_of(state))
+    }
+
     /// A grain of the range whose last write was lost before it was durable, if there is one. All of them have been told
     /// of then, unless the range is everything.
     pub(super) fn take_orphan(&mut self, cx: Cx<'_>, range: LbaRange) -> Option<Lba> {
@@ -307,8 +333,7 @@ impl Core {
         let mut found = None;
         for lba in orphans {
             // What has been overwritten since, or trimmed, is nobody's loss any more.
-            let state = cx.sh.map.state(lba);
-            if !matches!(state, State::Resident(_)) && self.is_lost_at(self.place_of(state)) {
+            if self.is_gone(cx, lba) {
                 found = found.or(Some(lba));
             }
         }
@@ -316,13 +341,7 @@ impl Core {
     }
 
     /// A write-out has completed that is not durable yet.
-    pub(super) fn note_limbo(
-        &mut self,
-        cx: Cx<'_>,
-        no: HeaderNo,
-        segment: SegmentId,
-        pages: &[(FrameId, u32)],
-    ) {
+    pub(super) fn note_limbo(&mut self, cx: Cx<'_>, no: HeaderNo, pages: &[(FrameId, u32)]) {
         if cx.sh.members.is_none() {
             return;
         }
@@ -337,7 +356,7 @@ impl Core {
         let durable = self.log.durable();
         let loss = &mut self.loss;
         loss.limbo_pages += lbas.len();
-        loss.limbo.push_back(Limbo { no, segment, lbas });
+        loss.limbo.push_back(Limbo { no, lbas });
         while loss.limbo_pages > LIMBO_PAGES
             && let Some(first) = loss.limbo.pop_front_if(|l| l.no <= durable)
         {

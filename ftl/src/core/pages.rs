@@ -255,7 +255,8 @@ impl Core {
                     let digest = cx.sh.pool.arena.digest(cx.sh.pool.frame(frame));
                     cx.sh.pool.seen(frame).store(digest, Ordering::Relaxed);
                 }
-                self.make_resident(cx, frame, false);
+                let saved = self.saves(frame);
+                self.make_resident(cx, frame, saved);
             }
             Err(error) => {
                 let (leaf, lba) = (Arc::clone(known.leaf()), known.lba);

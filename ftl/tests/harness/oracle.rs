@@ -175,6 +175,17 @@ impl Oracle {
         self.grains[&lba].versions.last().expect("never empty")
     }
 
+    /// Grains of which nobody has been told that what a reader sees is durable, under whatever name, and the version that he sees.
+    pub(crate) fn unvouched(&self) -> BTreeMap<u64, usize> {
+        let vouched = |content| {
+            let mut all = self.grains.values();
+            all.any(|h| h.versions[..=h.durable].contains(content))
+        };
+        let unvouched = self.grains.iter();
+        let unvouched = unvouched.filter(|(lba, _)| !vouched(self.current(**lba)));
+        unvouched.map(|(lba, h)| (*lba, h.current())).collect()
+    }
+
     pub(crate) fn mapped(&self) -> u64 {
         let mapped = |lba: &&u64| self.current(**lba).is_mapped();
         self.grains.keys().filter(mapped).count() as u64

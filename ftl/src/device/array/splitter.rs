@@ -196,19 +196,17 @@ impl Splitter {
                 }
             }
             (Work::Discard, Err(_)) => {}
-            // A request that makes no sense says nothing about the device.
-            (Work::Write { .. } | Work::Flush(_), Err(error)) => {
-                if error != MediaError::Invalid {
-                    members.fail(device, error);
-                }
-            }
+            // A request that makes no sense says nothing about the device. There is no flush that makes none: a device that
+            // refuses it keeps nothing for sure.
+            (Work::Write { .. }, Err(MediaError::Invalid)) => {}
+            (Work::Write { .. } | Work::Flush(_), Err(error)) => members.fail(device, error),
         }
         let joint = self.joints[index].as_mut().expect("checked above");
         let some_left = members.list().iter().any(Member::is_live);
         match result {
             Ok(()) => joint.succeeded = true,
             // What had not been flushed is lost with the device; of those left everything has been.
-            Err(error) if matches!(joint.work, Work::Flush(_)) && error != MediaError::Invalid => {
+            Err(error) if matches!(joint.work, Work::Flush(_)) => {
                 joint.succeeded |= some_left;
                 joint.error = Some(error);
             }

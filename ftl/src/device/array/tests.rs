@@ -263,19 +263,21 @@ fn copies() {
 /// A device that fails to flush is out, before the flush is answered; those left have flushed (I8).
 #[test]
 fn failing_flush() {
+    for error in [MediaError::Io, MediaError::Invalid] {
+        fails_to_flush(error);
+    }
+}
+
+fn fails_to_flush(error: MediaError) {
     let (mut array, _) = laid_out(2);
-    let fail = Fault::every(OpKind::Flush, Effect::Fail(MediaError::Io));
+    let fail = Fault::every(OpKind::Flush, Effect::Fail(error));
     for device in [1, 0] {
         let devices = array.devices_mut().flatten();
         devices
             .skip(device)
             .take(1)
             .for_each(|d| d.inject(fail.clone()));
-        let want = if device == 1 {
-            Ok(())
-        } else {
-            Err(MediaError::Io)
-        };
+        let want = if device == 1 { Ok(()) } else { Err(error) };
         assert_eq!(run(&mut array, MediaOp::Flush), want);
         assert_eq!(array.members.list()[device].state(), MemberState::Failed);
         let mut buf = TestBuf::filled(1, 7);

@@ -109,6 +109,10 @@ pub(crate) struct Failures {
     /// Answers that say that something was lost with a device.
     pub(crate) lost: u64,
     pub(crate) volume_failed: bool,
+    /// When a device was lost: versions of which nobody had been told that they are durable.
+    pub(crate) unvouched: Option<BTreeMap<u64, usize>>,
+    /// What was told to be lost.
+    pub(crate) told: Vec<Promise>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -331,7 +335,11 @@ impl World {
             self.ftl.handle_timeout(port, self.now);
         }
         self.submit_actions(observer)?;
-        self.take_events(observer)
+        self.take_events(observer)?;
+        if self.failures.unvouched.is_none() && self.ftl.stats().devices_lost > 0 {
+            self.failures.unvouched = Some(self.oracle.unvouched());
+        }
+        Ok(())
     }
 
     fn submit_actions(&mut self, observer: &mut Observer) -> Result<(), Violation> {
@@ -419,7 +427,10 @@ impl World {
             DurableError::Failed(_) => self.failures.volume_failed = true,
             DurableError::Shutdown | DurableError::Unreadable { .. } => {}
             // It took effect, and may have been lost since.
-            DurableError::Lost { .. } => self.failures.lost += 1,
+            DurableError::Lost { .. } => {
+                self.failures.lost += 1;
+                self.failures.told.push(promise.clone());
+            }
             // Only commits are refused like this, and without any effect.
             DurableError::NoSpace
             | DurableError::Quota

@@ -207,7 +207,7 @@ impl World {
         Ok(())
     }
 
-    pub(super) fn start_sync(&mut self, range: LbaRange) {
+    pub(crate) fn start_sync(&mut self, range: LbaRange) {
         let token = self.promise(self.sync_promise(range), Vec::new());
         let port = self.random_port();
         self.trace_range(range, || format!("sync as {token:?}"));
