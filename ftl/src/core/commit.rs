@@ -139,7 +139,10 @@ impl Core {
                     self.release_commit(cx, &head);
                     match &head.kept {
                         Some(kept) => self.not_kept(cx, kept, error),
-                        None => self.tell_durable(cx, head.port, head.token, Err(error)),
+                        None => {
+                            self.keeper.head_failed();
+                            self.tell_durable(cx, head.port, head.token, Err(error));
+                        }
                     }
                 }
             }

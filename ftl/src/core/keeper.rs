@@ -97,6 +97,19 @@ impl Keeper {
         *known = wish.max(*known);
     }
 
+    /// The batch at the head does not take effect: nothing has to be kept for it any more. What could not be kept would be
+    /// laid at the door of the batch behind it.
+    pub(super) fn head_failed(&mut self) {
+        let waiters = &self.waiters;
+        self.wanted.retain(|&lba, wish| {
+            if *wish == Wish::Head {
+                *wish = Wish::Page;
+                return waiters.iter().any(|w| w.lba == lba);
+            }
+            true
+        });
+    }
+
     /// Whether somebody has to say when a page is put.
     pub(super) fn awaits_pins(&self) -> bool {
         !self.doubtful.is_empty()

@@ -585,8 +585,12 @@ impl Core {
         while !self.frames_free.is_empty()
             && let Some(waiter) = self.frame_waiters.pop_front()
         {
-            self.ask_again(cx, waiter);
             progress = true;
+            self.ask_again(cx, waiter);
+            if waiter.kind == WaiterKind::Commit {
+                // It asks when batches run. Whoever is behind it would have taken the frame by then, each time anew.
+                break;
+            }
         }
         if self.frame_waiters.is_empty() && !self.pins_awaited && !self.keeper.awaits_pins() {
             cx.sh.frames_wanted.store(false, Ordering::SeqCst);

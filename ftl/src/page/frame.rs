@@ -29,7 +29,7 @@ pub(crate) struct Waiter {
 }
 
 /// What the waiter wants.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WaiterKind {
     /// A page, by event.
     Get {
