@@ -186,6 +186,7 @@ fn chain_from(
         let belongs = header.volume == superblock.volume_tag()
             && header.segment == segment
             && header.position == position
+            && header.fits(superblock.geometry.segment_grains)
             && header.session <= superblock.session
             && superblock.fresh.admits(segment, header.no)
             && (position > 0 || header.epoch == header.no)

@@ -214,6 +214,30 @@ fn crafted_reservations_are_passed_over() {
     assert_eq!(grain, [6; GRAIN_BYTES]);
 }
 
+/// A crafted header whose grains would be those of the next segment is no header, for those who open the volume and for the
+/// judge (I7).
+#[test]
+fn crafted_write_outs_do_not_leave_their_segment() {
+    let (mut device, headers) = written();
+    let (at, mut header) = headers.last().cloned().expect("some");
+    // In its place, so that all but its length is right.
+    let data = |lba| ftl::format::Record {
+        lba: Lba(lba),
+        version: header.records[0].version,
+        kind: RecordKind::Data { crc: 1 },
+    };
+    header.records = (0..40).map(|n| data(2000 + n)).collect();
+    let place = at.0 as usize * GRAIN_BYTES;
+    device.image_mut()[place..place + GRAIN_BYTES].copy_from_slice(&header.emit()[..]);
+    let log = ftl::check(&mut device).unwrap();
+    assert!(log.map.iter().all(|entry| *entry.0 < Lba(2000)), "{log:?}");
+    let volume = open(device, true);
+    assert_eq!(volume.mapped_count(LbaRange::new(Lba(2000), 40)), 0);
+    let mut grain = [0; GRAIN_BYTES];
+    volume.read(5 * GRAIN, &mut grain).unwrap();
+    assert_eq!(grain, [6; GRAIN_BYTES]);
+}
+
 /// Segments of which a crafted checkpoint says that nothing lives there are not reused: the checkpoint does not count.
 #[test]
 fn crafted_counts_are_noticed() {

@@ -154,6 +154,11 @@ impl Header {
         1 + self.data_count() as u32
     }
 
+    /// Whether the whole write-out lies in a segment of so many grains.
+    pub fn fits(&self, segment_grains: u32) -> bool {
+        u64::from(self.position) + u64::from(self.grains()) <= u64::from(segment_grains)
+    }
+
     /// Reads a grain. Where the checksum fits a header but the magic number does not, the magic number is damaged:
     /// else the end of the log could not be told from one.
     pub fn parse(bytes: &GrainBytes) -> Result<Self, HeaderFlaw> {

@@ -188,6 +188,11 @@ fn walk(io: &mut MediaIo<'_>, scope: &Scope<'_>, scan: &mut Scan, walks: &mut [W
         if header.volume != scope.volume || header.segment != id || header.position != position {
             continue;
         }
+        if !header.fits(scope.geometry.segment_grains) {
+            // Nobody writes such a one; its grains would be those of the segment behind.
+            scan.damaged += 1;
+            continue;
+        }
         if header.session > scope.session || !scope.fresh.admits(id, header.no) {
             continue;
         }
