@@ -172,7 +172,7 @@ fn clones_of_busy_pages() {
 /// happen (I1-I5).
 #[test]
 fn names_in_rounds() {
-    for (names, area, left) in [(1, 96, 100), (2, 0, 10)] {
+    for (names, area, runs, left) in [(1, 96, 8, 100), (2, 0, 16, 10)] {
         let options = Options {
             area,
             checkpoint_headers: 3,
@@ -181,7 +181,7 @@ fn names_in_rounds() {
             names_max: Some(names),
             ..Options::tiny()
         };
-        let tally = enumerate(&options, Effort::USUAL, 11, 4, 66);
+        let tally = enumerate(&options, Effort::USUAL, runs, 4, 66);
         at_least(tally.states, 3_000);
         at_least(tally.names_left, left);
     }

@@ -25,7 +25,7 @@ const ERRORS: [MediaError; 6] = [
     MediaError::Invalid,
 ];
 /// Operations of the workload; they make about as many calls.
-const OPS: usize = 1450;
+const OPS: usize = 1500;
 const SEED: u64 = 21;
 
 fn options() -> Options {
