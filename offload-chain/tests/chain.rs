@@ -1,6 +1,9 @@
 //! Members as hosts, and clients over changes of epochs: everything real but the processes.
 
+use std::io;
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::path::Path;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use offload_chain::client::{Client, ClientError, ClientSettings};
@@ -66,10 +69,14 @@ impl Group {
     }
 
     fn serve(&self, member: u32) -> Host {
+        self.serve_at(member, None)
+    }
+
+    fn serve_at(&self, member: u32, advertise: Option<SocketAddr>) -> Host {
         let settings = HostSettings {
             member: MemberId(member),
             listen: "127.0.0.1:0".parse().unwrap(),
-            advertise: None,
+            advertise: advertise.map(|address| address.to_string()),
             memory: Some(self.path().join(member.to_string())),
             timing: timing(),
             slow: SlowPolicy::default(),
@@ -398,6 +405,61 @@ fn records_are_read_beside_those_under_way() {
     }
     client.wait_for(last).unwrap();
     assert_eq!(client.records().unwrap().len() as u64, last);
+    client.unlock(LockId::LOG).unwrap();
+    client.leave();
+}
+
+/// Connections to a member that go through here, and can be cut.
+#[derive(Clone, Default)]
+struct Wires(Arc<Mutex<Vec<TcpStream>>>);
+
+impl Wires {
+    fn lead(&self, from: TcpListener, to: SocketAddr) {
+        let wires = self.clone();
+        std::thread::spawn(move || {
+            for here in from.incoming() {
+                let (here, there) = (here.unwrap(), TcpStream::connect(to).unwrap());
+                for (mut from, mut to) in [(&here, &there), (&there, &here)]
+                    .map(|(from, to)| (from.try_clone().unwrap(), to.try_clone().unwrap()))
+                {
+                    std::thread::spawn(move || {
+                        // However it ends.
+                        let _ = io::copy(&mut from, &mut to);
+                        let _ = to.shutdown(Shutdown::Both);
+                    });
+                }
+                wires.0.lock().unwrap().extend([here, there]);
+            }
+        });
+    }
+
+    fn cut(&self) {
+        for stream in self.0.lock().unwrap().drain(..) {
+            // It may have ended.
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+    }
+}
+
+/// I18, K1: a client whose connection ends while nothing is under way finds that out, and goes on in the next epoch: no outcome tells, and
+/// nobody else has anything to tell.
+#[test]
+fn a_group_that_breaks_while_nothing_is_under_way_is_found_broken() {
+    let group = Group::create(1, true);
+    let (wires, listener) = (Wires::default(), TcpListener::bind("127.0.0.1:0").unwrap());
+    let host = group.serve_at(1, Some(listener.local_addr().unwrap()));
+    wires.lead(listener, host.address());
+    let mut client = group.client(Preset::STRICT);
+    client.lock(LockId::LOG, LONG).unwrap();
+    client.append(entry(0, b"before")).unwrap();
+    client.drain().unwrap();
+    let epochs = client.epochs();
+    wires.cut();
+    wait_for("it connects again", || {
+        client.turn(Duration::from_millis(5)).unwrap();
+        client.epochs() > epochs
+    });
+    client.append(entry(0, b"after")).unwrap();
     client.unlock(LockId::LOG).unwrap();
     client.leave();
 }

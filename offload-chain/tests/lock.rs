@@ -175,6 +175,61 @@ fn what_a_new_epoch_left_is_adopted() {
     assert_eq!(a.token(LOCK), None);
 }
 
+/// K1: what a group that breaks between taking and giving back has still taken is this slot's, until a new epoch says otherwise: who
+/// took it for free would give the slot back, and with no slot to be fenced nobody would ever get the lock.
+#[test]
+fn what_a_broken_group_has_not_taken_back_is_still_had() {
+    let (mut group, mut a, mut b) = (group(), locks(1), locks(2));
+    b.rd_lock(&mut group, LOCK, 1).unwrap();
+    assert_eq!(events(&mut group, &mut b), [LockEvent::RdLocked(LOCK, 1)]);
+    a.wr_lock(&mut group, LOCK).unwrap();
+    group.run();
+    let (flight, result) = group.poll().unwrap();
+    assert!(result.is_ok());
+    // Nothing is under way then: there is no outcome that would tell.
+    group.break_off();
+    let event = a.handle(&mut group, flight, &result);
+    assert_eq!(event, Some(LockEvent::Broken));
+    let mine = Word::written(1, Slot::new(1).unwrap());
+    assert_eq!(word(&group, 0), mine);
+    assert!(!a.is_idle() && !a.is_free(LOCK), "it may be its own");
+    assert!(!a.is_busy(), "nothing comes of it in this epoch");
+    assert_eq!(a.token(LOCK), None, "nor is it known to be");
+    assert_eq!(a.wr_lock(&mut group, LOCK), Err(LockError::Busy(1)));
+    assert_eq!(a.retry(&mut group), []);
+
+    // The source was one that had it.
+    group.reopen();
+    for member in 0..3 {
+        put(&mut group, member, mine);
+    }
+    assert_eq!(a.adopt(&[Word(0), mine, Word(0), Word(0)]), [LOCK]);
+    a.wr_unlock(&mut group, LOCK).unwrap();
+    assert_eq!(events(&mut group, &mut a), [LockEvent::WrUnlocked(LOCK)]);
+    assert!(a.is_idle());
+}
+
+/// K2: the same for a reader that finds another word when it gives its bit back.
+#[test]
+fn a_bit_that_a_broken_group_has_not_taken_back_is_still_had() {
+    let (mut group, mut a, mut b) = (group(), locks(1), locks(2));
+    for reader in [&mut a, &mut b] {
+        reader.rd_lock(&mut group, LOCK, 0).unwrap();
+        assert_eq!(events(&mut group, reader), [LockEvent::RdLocked(LOCK, 0)]);
+    }
+    a.rd_unlock(&mut group, LOCK).unwrap();
+    group.run();
+    let (flight, result) = group.poll().unwrap();
+    group.break_off();
+    let event = a.handle(&mut group, flight, &result);
+    assert_eq!(event, Some(LockEvent::Broken));
+    assert_eq!(word(&group, 0).readers(), 1 << 2 | 1 << 1);
+    assert!(!a.is_idle() && !a.is_free(LOCK));
+    group.reopen();
+    assert_eq!(a.adopt(&[Word(0); 4]), []);
+    assert!(a.is_idle());
+}
+
 fn object() -> Object {
     Object {
         offset: 8,

@@ -246,11 +246,14 @@ impl Client {
         }
         self.retry_locks();
         let silence = self.settings.timing.silence();
-        let stuck = self.group.as_mut().is_some_and(|group| {
-            let oldest = group.tcp.client().oldest();
-            group.flights.is_stuck(oldest, silence)
+        let lost = self.group.as_mut().is_some_and(|group| {
+            let client = group.tcp.client();
+            // With nothing under way no outcome tells.
+            broken |= client.broken().is_some();
+            let oldest = client.oldest();
+            broken || group.flights.is_stuck(oldest, silence)
         });
-        if broken || stuck {
+        if lost {
             self.lost_group();
         }
         self.push();

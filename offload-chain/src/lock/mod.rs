@@ -10,8 +10,9 @@
 //! - K3. The generation of a lock changes with each writer that had it.
 //!
 //! # Failure
-//! After [`LockEvent::Broken`] nothing is known. In the next epoch, [`Locks::adopt`] says from the words what this slot has:
-//! a write lock may have been kept; readers' locks are gone.
+//! After [`LockEvent::Broken`] nothing is known: the lock may be this slot's, and is not [idle](Locks::is_idle). In the next epoch,
+//! [`Locks::adopt`] says from the words what this slot has: a write lock may have been kept; readers' locks are gone. Who does not wait
+//! for that has to be fenced.
 
 mod word;
 
@@ -154,7 +155,7 @@ impl Locks {
         }
     }
 
-    /// Is nothing held, and nothing under way?
+    /// Is nothing held, nothing under way, and nothing left where the group broke? Only then may the slot be given back without being fenced.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         self.states.is_empty()
@@ -330,12 +331,15 @@ impl Locks {
         let State { step, .. } = self.states.remove(&lock)?;
         match self.step(group, lock, step.clone(), before) {
             Ok(event) => event,
-            Err(LockError::Group(PrimitiveError::Full)) => {
+            Err(error) => {
+                // Whatever was taken is not given back: it is this slot's still, and in the next epoch maybe at all members.
                 self.states.insert(lock, State { flight: None, step });
-                self.due.insert(lock, before.to_vec());
-                None
+                if error == LockError::Group(PrimitiveError::Full) {
+                    self.due.insert(lock, before.to_vec());
+                    return None;
+                }
+                Some(LockEvent::Broken)
             }
-            Err(_) => Some(LockEvent::Broken),
         }
     }
 
