@@ -26,6 +26,8 @@ pub enum Bug {
     LastRoundSkipped,
     /// A new epoch takes no locks from clients that were fenced, and does not wait for members to seal.
     SealNotAwaited,
+    /// An epoch is active as soon as it was asked for that the keys of slots that it fences are deleted.
+    ActiveBeforeGone,
     /// A member looks at its log and reports that it has sealed before its engine has stopped.
     SealedBeforeClosed,
     /// A member looks at its log and reports that it has sealed while it recovers for an earlier epoch.

@@ -29,6 +29,11 @@ pub struct MemberId(pub u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Boot(pub u64);
 
+impl Boot {
+    /// Nobody's: no life draws it, but by a chance of 2^-64.
+    pub const NOBODY: Self = Self(0);
+}
+
 /// A member in one of its lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Seat {
@@ -92,7 +97,7 @@ pub struct Configuration {
     pub source: Option<MemberId>,
     /// Where the log of the last active epoch ends, once that is decided.
     pub end: Option<End>,
-    /// Slots whose locks this epoch frees.
+    /// Slots whose locks this epoch frees: of clients that died, and, once all have sealed, [`Boot::NOBODY`]'s, which have no key.
     pub fenced: Vec<(Slot, Boot)>,
     /// The last epoch that was active; 0 if none was.
     pub active_epoch: Epoch,

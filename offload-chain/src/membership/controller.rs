@@ -1,14 +1,15 @@
 //! The controller: moves a group from epoch to epoch, by what is in the store and nothing else.
 //!
 //! Any number may run; the store lets one of them win each step. It may be killed anywhere. Time tells it only when to give
-//! up waiting, and when read leases are over for sure (C1).
+//! up waiting, and when read leases are over for sure (C1). An epoch is active only after the keys of the slots that it fences were seen to be
+//! gone (C2), and frees what slots have that no key says anything of (C3).
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 use crate::config::{Event, Expect, Item, Reply, Request, Revision, Store, Ticket};
 use crate::epoch::Epoch;
-use crate::lock::Slot;
+use crate::lock::{SLOTS_MAX, Slot};
 use crate::planted::Bug;
 
 use super::configuration::{
@@ -103,6 +104,8 @@ enum Asked {
     Watch,
     Look,
     Put,
+    /// The key of a fenced slot to be deleted.
+    Fence,
     Other,
 }
 
@@ -169,6 +172,23 @@ impl View {
             .filter(|(slot, (boot, _))| self.clients.get(slot) != Some(boot))
             .map(|(slot, (boot, _))| (*slot, *boot))
             .collect()
+    }
+
+    /// Keys of slots that are there still of clients that this epoch fences.
+    fn fenced_keys(&self, config: &Configuration) -> Vec<(Slot, Revision)> {
+        let key = |(slot, boot): &(Slot, Boot)| {
+            let (found, revision) = self.slots.get(slot)?;
+            (found == boot).then_some((*slot, *revision))
+        };
+        config.fenced.iter().filter_map(key).collect()
+    }
+
+    /// Slots that have no key, and are not among these.
+    fn vacant(&self, fenced: &[(Slot, Boot)]) -> Vec<(Slot, Boot)> {
+        let known = |slot: &Slot| fenced.iter().any(|(other, _)| other == slot);
+        let slots = (0..SLOTS_MAX).filter_map(Slot::new);
+        let vacant = slots.filter(|slot| !self.slots.contains_key(slot) && !known(slot));
+        vacant.map(|slot| (slot, Boot::NOBODY)).collect()
     }
 }
 
@@ -242,7 +262,7 @@ impl Controller {
                     (Asked::Look, Ok(Reply::Items(items, _))) => {
                         self.act(now, store, &View::of(&items));
                     }
-                    (Asked::Put, _) => self.look(now, store),
+                    (Asked::Put | Asked::Fence, _) => self.look(now, store),
                     (Asked::Watch, Err(_)) => self.watching = false,
                     _ => {}
                 }
@@ -302,18 +322,28 @@ impl Controller {
             return;
         }
         if let Some(next) = self.next_phase(now, view, config) {
-            if next.phase == Phase::Active {
-                for (slot, boot) in &next.fenced {
-                    if let Some((found, revision)) = view.slots.get(slot)
-                        && found == boot
-                    {
-                        let key = format!("{SLOT}{}", slot.number());
-                        let expect = Expect::Revision(*revision);
-                        self.ask(now, store, Request::Delete { key, expect }, Asked::Other);
-                    }
-                }
+            let fenced = view.fenced_keys(&next);
+            let waits = next.phase == Phase::Active && !fenced.is_empty();
+            if waits {
+                self.delete_keys(now, store, fenced);
             }
-            self.put(now, store, view, &next);
+            // C2: a client that wakes up must not find the epoch active and its key in its place: others may have its locks by then. That the
+            // deletion was asked for first is not enough: it may get lost, or be overtaken.
+            if !waits || self.settings.planted == Some(Bug::ActiveBeforeGone) {
+                self.put(now, store, view, &next);
+            }
+        }
+    }
+
+    /// Deletes keys of slots, as they were seen; it looks again when that is answered.
+    fn delete_keys(&mut self, now: Duration, store: &mut impl Store, of: Vec<(Slot, Revision)>) {
+        if self.waits_for(&Asked::Fence) {
+            return;
+        }
+        for (slot, revision) in of {
+            let key = format!("{SLOT}{}", slot.number());
+            let expect = Expect::Revision(revision);
+            self.ask(now, store, Request::Delete { key, expect }, Asked::Fence);
         }
     }
 
@@ -510,6 +540,9 @@ impl Controller {
                 let (_, sequence) = source.log?;
                 next.phase = Phase::Sync;
                 next.source = Some(source.seat.id);
+                // C3: what such a slot has is nobody's who would ever be missed. All have sealed: who comes now takes nothing before this epoch is
+                // active, and who had something before had a key.
+                next.fenced.extend(view.vacant(&config.fenced));
                 if !config.reaches_end(source) || self.settings.planted == Some(Bug::EndNotKept) {
                     // Nobody who is there has carried out more, or ever will.
                     let since = config.epoch;

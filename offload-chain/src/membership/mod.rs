@@ -7,8 +7,8 @@
 //! # Invariants
 //! - E1. A client connects in an epoch only if its slot was its own after the epoch was active (I12).
 //! - E2. A member reports `sealed`, and how far its log goes, only after its engine executes nothing of earlier epochs (I12, I1).
-//! - E3. An epoch is active only after all of its chain have sealed, are alike and have recovered (I15), and no member of the last
-//!   active chain can answer a READ any more (I13).
+//! - E3. An epoch is active only after all of its chain have sealed, are alike and have recovered (I15), no member of the last
+//!   active chain can answer a READ any more (I13), and no slot that it fences has the key of the client that had it (I12).
 //! - E4. The source of an epoch was in the last active chain and has all that was acknowledged in it (I1, I14).
 //!
 //! # Failure

@@ -1,7 +1,7 @@
 //! A client's place in a group: its slot, and the epochs it may connect in.
 //!
-//! The order that fencing hangs on: the configuration is read, and *then* the slot is found to be its own (E1). A controller deletes the
-//! slot before it activates the epoch that frees the slot's locks. Per epoch there is one connection: what was broken
+//! The order that fencing hangs on: the configuration is read, and *then* the slot is found to be its own (E1). A controller has seen that
+//! the slot is gone before it activates the epoch that frees the slot's locks. Per epoch there is one connection: what was broken
 //! is not opened again.
 
 use std::collections::{HashMap, VecDeque};

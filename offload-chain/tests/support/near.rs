@@ -11,14 +11,14 @@ pub struct Near {
     pub ledger: Ledger,
     tickets: u64,
     answers: VecDeque<Event>,
-    /// So many puts of keys that begin so do not arrive.
+    /// So many puts and deletions of keys that begin so do not arrive.
     pub loses: (&'static str, usize),
 }
 
 impl Near {
-    pub fn losing(prefix: &'static str, puts: usize) -> Self {
+    pub fn losing(prefix: &'static str, requests: usize) -> Self {
         Self {
-            loses: (prefix, puts),
+            loses: (prefix, requests),
             ..Self::default()
         }
     }
@@ -29,8 +29,11 @@ impl Store for Near {
         self.tickets += 1;
         let ticket = Ticket(self.tickets);
         let (prefix, left) = &mut self.loses;
-        let put = matches!(&request, Request::Put { key, .. } if key.starts_with(*prefix));
-        if put && *left > 0 {
+        let change = match &request {
+            Request::Put { key, .. } | Request::Delete { key, .. } => key.starts_with(*prefix),
+            _ => false,
+        };
+        if change && *left > 0 {
             *left -= 1;
             return ticket;
         }
