@@ -5,7 +5,7 @@
 //! and each batch wholly or not at all.
 
 use std::collections::btree_map::Entry;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt;
 use std::sync::Arc;
 
@@ -111,6 +111,8 @@ pub(crate) struct Promise {
     reserved: Vec<(u64, usize)>,
     /// It is about all that was put: nothing moved may be older.
     synced: bool,
+    /// Grains that it is about, too, in a version that is not known: a batch that was under way may be in it or not.
+    vague: Vec<u64>,
     /// What went along with a batch.
     along: Option<Box<Self>>,
 }
@@ -125,7 +127,9 @@ impl Promise {
     /// Whether it says anything about a grain.
     pub(crate) fn covers(&self, lba: u64) -> bool {
         let mut all = self.versions.iter().chain(&self.reserved);
-        all.any(|(l, _)| *l == lba) || self.along.as_ref().is_some_and(|p| p.covers(lba))
+        all.any(|(l, _)| *l == lba)
+            || self.vague.contains(&lba)
+            || self.along.as_ref().is_some_and(|p| p.covers(lba))
     }
 }
 
@@ -146,6 +150,8 @@ pub(crate) struct Violation(pub String);
 pub(crate) struct Oracle {
     grains: BTreeMap<u64, History>,
     batches: Vec<Batch>,
+    /// Grains of which something is durable that is not known.
+    vague: BTreeSet<u64>,
 }
 
 impl Oracle {
@@ -163,6 +169,7 @@ impl Oracle {
         Self {
             grains: grains.collect(),
             batches: Vec::new(),
+            vague: BTreeSet::new(),
         }
     }
 
@@ -175,14 +182,16 @@ impl Oracle {
         self.grains[&lba].versions.last().expect("never empty")
     }
 
-    /// Grains of which nobody has been told that what a reader sees is durable, under whatever name, and the version that he sees.
+    /// Grains of which it is known that nobody has been told that what a reader sees is durable, under whatever name, and the
+    /// version that he sees.
     pub(crate) fn unvouched(&self) -> BTreeMap<u64, usize> {
         let vouched = |content| {
             let mut all = self.grains.values();
             all.any(|h| h.versions[..=h.durable].contains(content))
         };
         let unvouched = self.grains.iter();
-        let unvouched = unvouched.filter(|(lba, _)| !vouched(self.current(**lba)));
+        let unvouched =
+            unvouched.filter(|(lba, _)| !self.vague.contains(lba) && !vouched(self.current(**lba)));
         unvouched.map(|(lba, h)| (*lba, h.current())).collect()
     }
 
@@ -338,6 +347,7 @@ impl Oracle {
         };
         for lba in self.within(range) {
             if pending(lba) {
+                promise.vague.push(lba);
                 continue;
             }
             let history = &self.grains[&lba];
@@ -421,6 +431,7 @@ impl Oracle {
         for (lba, index) in &promise.reserved {
             self.grains.get_mut(lba).expect("a known grain").reserved[*index].1 = true;
         }
+        self.vague.extend(&promise.vague);
     }
 
     /// Known grains in a range.

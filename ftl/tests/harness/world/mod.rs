@@ -337,7 +337,10 @@ impl World {
         self.submit_actions(observer)?;
         self.take_events(observer)?;
         if self.failures.unvouched.is_none() && self.ftl.stats().devices_lost > 0 {
-            self.failures.unvouched = Some(self.oracle.unvouched());
+            // What a batch under way changes may be lost before or behind it.
+            let mut unvouched = self.oracle.unvouched();
+            unvouched.retain(|lba, _| !self.locked.contains(*lba));
+            self.failures.unvouched = Some(unvouched);
         }
         Ok(())
     }
