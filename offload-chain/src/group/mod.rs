@@ -76,4 +76,5 @@ pub use node::{Answer, Node, Store};
 pub use primitives::{
     Durability, Flight, MEMBERS_MAX, MemberMap, Outcome, Primitive, PrimitiveError, Primitives,
 };
+pub(crate) use shape::is_of_group;
 pub use shape::{Denied, GroupShape, ShapeError, Topology};

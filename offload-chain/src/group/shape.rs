@@ -337,6 +337,12 @@ pub(super) fn hello(shape: &GroupShape, caller: Caller, receiver: usize) -> Vec<
     raw.as_bytes().to_vec()
 }
 
+/// Whether who says this knows the group's token, in whichever epoch: the rest is for [`judge`].
+pub(crate) fn is_of_group(token: [u8; 16], bytes: &[u8]) -> bool {
+    RawHello::read_from_bytes(bytes)
+        .is_ok_and(|raw| raw.magic == MAGIC && is_proven(token, HELLO, &[&raw.said()], raw.proof))
+}
+
 /// Who is it, and may it come in?
 pub(super) fn judge(shape: &GroupShape, member: usize, bytes: &[u8]) -> Result<Caller, Denied> {
     let raw = RawHello::read_from_bytes(bytes).map_err(|_| Denied::Foreign)?;
@@ -429,6 +435,13 @@ mod tests {
         assert_eq!(denied(|other| other.token[3] = 0), Denied::Token);
         assert_eq!(denied(|other| other.size += 1), Denied::Shape);
         assert_eq!(judge(&shape, 1, b"hello"), Err(Denied::Foreign));
+        // Another epoch, or somebody else that is meant, is of the group all the same.
+        let other = GroupShape { epoch: 4, ..shape };
+        let token = shape.token;
+        assert!(is_of_group(token, &hello(&shape, client, 1)));
+        assert!(is_of_group(token, &hello(&other, before, 2)));
+        assert!(!is_of_group([8; 16], &hello(&shape, client, 1)));
+        assert!(!is_of_group(token, b"hello"));
         // The token is not said, and nothing that is said can be changed.
         let said = hello(&shape, client, 1);
         assert!(said.windows(16).all(|bytes| *bytes != shape.token));
@@ -436,6 +449,7 @@ mod tests {
             let mut other = said.clone();
             other[at] ^= 0x10;
             assert!(judge(&shape, 1, &other).is_err(), "byte {at}");
+            assert!(!is_of_group(token, &other), "byte {at}");
         }
         for reason in [
             Denied::Epoch(77),

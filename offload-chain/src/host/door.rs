@@ -1,6 +1,9 @@
-//! The member's one address: who calls there is known by what it says first.
+//! The member's one address: who calls there is known by what it says first, and goes on when it has proven that it knows the group's token.
+//!
+//! Who has not is a [`Stranger`]: so many are kept, so long. However many call, whatever they say and however slowly, they take
+//! places from each other only (I16): the one who is there longest goes when another comes, and who knows the token says so at once.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -14,16 +17,22 @@ use mio::{Events, Interest, Poll, Token, Waker};
 
 use super::agent::Inbox;
 use super::engine::Caller;
-use super::message::{MAGIC, hear_greeting, read};
+use super::message::read;
+use super::stranger::{Known, Stranger};
+use crate::membership::MemberId;
 
-/// How a set-up of MPA starts (RFC 5044 section 7.1).
-const MPA: &[u8; 16] = b"MPA ID Req Frame";
-/// Who has not said what it is by then is sent away.
+/// Who has not proven who it is by then is sent away; so is a member that is silent for so long.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Connections that have not said what they are.
+/// Strangers at once.
 const STRANGERS_MAX: usize = 256;
 /// Connections of members.
 const MEMBERS_MAX: usize = 64;
+/// Calls that the system keeps.
+const BACKLOG: i32 = 1024;
+/// Calls that are taken before strangers are heard again.
+const CALLS_MAX: usize = 64;
+/// Out of descriptors: until calls are taken again.
+const REST: Duration = Duration::from_millis(50);
 const LISTENER: Token = Token(usize::MAX);
 const WAKER: Token = Token(usize::MAX - 1);
 
@@ -39,8 +48,11 @@ pub(super) struct Door {
 struct Keeper {
     poll: Poll,
     listener: TcpListener,
-    strangers: HashMap<Token, (TcpStream, Instant)>,
+    /// Who came first is first.
+    strangers: BTreeMap<Token, Stranger>,
     next: usize,
+    /// Somebody calls, and is to be let in then.
+    calls: Option<Instant>,
     token: [u8; 16],
     engine: Caller,
     agent: Sender<Inbox>,
@@ -57,6 +69,8 @@ impl Door {
         // With SO_REUSEADDR: a member that starts again has the address that it had, whatever of its former life is still ending.
         let listener = std::net::TcpListener::bind(address)?;
         listener.set_nonblocking(true)?;
+        // Longer than the standard library's: whose call the system drops is heard a second later.
+        rustix::net::listen(&listener, BACKLOG)?;
         let mut listener = TcpListener::from_std(listener);
         let address = listener.local_addr()?;
         let poll = Poll::new()?;
@@ -68,8 +82,9 @@ impl Door {
         let mut keeper = Keeper {
             poll,
             listener,
-            strangers: HashMap::new(),
+            strangers: BTreeMap::new(),
             next: 0,
+            calls: None,
             token,
             engine,
             agent,
@@ -114,88 +129,102 @@ impl Drop for Door {
 impl Keeper {
     fn turn(&mut self) -> io::Result<()> {
         let mut events = Events::with_capacity(64);
-        match self.poll.poll(&mut events, Some(PATIENCE)) {
+        let leaves = self.strangers.values().next();
+        let leaves = leaves.map(|oldest| oldest.since + PATIENCE);
+        let due = leaves.into_iter().chain(self.calls).min();
+        let wait = due.map(|due| due.saturating_duration_since(Instant::now()));
+        match self.poll.poll(&mut events, Some(wait.unwrap_or(PATIENCE))) {
             Err(error) if error.kind() == ErrorKind::Interrupted => {}
             result => result?,
         }
         for event in &events {
             match event.token() {
-                LISTENER => self.accept(),
+                LISTENER => self.calls = Some(Instant::now()),
                 WAKER => {}
-                stranger => self.look(stranger),
+                stranger => self.hear(stranger),
             }
         }
-        self.strangers
-            .retain(|_, (_, since)| since.elapsed() < PATIENCE);
+        if self.calls.is_some_and(|due| due <= Instant::now()) {
+            self.calls = self.accept();
+        }
+        let late = |stranger: &Stranger| stranger.since.elapsed() >= PATIENCE;
+        while let Some(oldest) = self.strangers.first_entry()
+            && late(oldest.get())
+        {
+            oldest.remove();
+        }
         Ok(())
     }
 
-    fn accept(&mut self) {
-        loop {
+    /// Lets some in who call. When there may be more, if not when the listener says so.
+    fn accept(&mut self) -> Option<Instant> {
+        for _ in 0..CALLS_MAX {
             match self.listener.accept() {
-                Ok((mut stream, _)) => {
-                    let token = Token(self.next);
-                    self.next = (self.next + 1) % WAKER.0;
-                    let registry = self.poll.registry();
-                    let readable = Interest::READABLE;
-                    let full = self.strangers.len() >= STRANGERS_MAX;
-                    if full || registry.register(&mut stream, token, readable).is_err() {
-                        continue;
-                    }
-                    self.strangers.insert(token, (stream, Instant::now()));
-                    // What came before it was registered is not told again by all pollers.
-                    self.look(token);
-                }
+                Ok((stream, _)) => self.let_in(stream),
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                // Nobody more; or out of descriptors, and the next event tries again.
-                Err(_) => return,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return None,
+                // The listener tells of those who wait once.
+                Err(_) => return Some(Instant::now() + REST),
             }
         }
+        Some(Instant::now())
     }
 
-    fn look(&mut self, token: Token) {
-        let Some((stream, _)) = self.strangers.get(&token) else {
+    fn let_in(&mut self, mut stream: TcpStream) {
+        let token = Token(self.next);
+        self.next = (self.next + 1) % WAKER.0;
+        let registry = self.poll.registry();
+        let readable = Interest::READABLE;
+        if registry.register(&mut stream, token, readable).is_err() {
+            return;
+        }
+        if self.strangers.len() >= STRANGERS_MAX {
+            self.strangers.pop_first();
+        }
+        self.strangers.insert(token, Stranger::new(stream));
+        // What came before it was registered is not told again by all pollers.
+        self.hear(token);
+    }
+
+    fn hear(&mut self, token: Token) {
+        let Some(stranger) = self.strangers.get_mut(&token) else {
             return;
         };
-        let mut said = [0; MAGIC.len()];
-        match stream.peek(&mut said) {
-            Ok(count) if count == said.len() => {}
-            Ok(0) => {
-                self.strangers.remove(&token);
-                return;
-            }
-            Ok(count) if MPA[..count] == said[..count] || MAGIC[..count] == said[..count] => return,
-            Err(error) if error.kind() == ErrorKind::WouldBlock => return,
-            Err(error) if error.kind() == ErrorKind::Interrupted => return,
-            _ => {
-                self.strangers.remove(&token);
-                return;
-            }
-        }
-        let Some((mut stream, _)) = self.strangers.remove(&token) else {
+        let known = stranger.hear(self.token);
+        if let Ok(None) = known {
             return;
+        }
+        let Some(Stranger { mut stream, .. }) = self.strangers.remove(&token) else {
+            return;
+        };
+        let known = match known {
+            Ok(known) => known,
+            Err(error) => {
+                tracing::debug!(peer = ?stream.peer_addr().ok(), %error, "a caller is not heard");
+                return;
+            }
         };
         if self.poll.registry().deregister(&mut stream).is_err() {
             return;
         }
-        if said == *MPA {
-            self.engine.call(stream);
-        } else if said == MAGIC {
-            self.listen_to(stream.into());
+        match known {
+            Some(Known::Group) => self.engine.call(stream),
+            Some(Known::Member(from)) => self.listen_to(stream.into(), from),
+            None => {}
         }
     }
 
     /// A member speaks: a thread hears it.
-    fn listen_to(&self, mut stream: std::net::TcpStream) {
+    fn listen_to(&self, mut stream: std::net::TcpStream, from: MemberId) {
         let members = Arc::clone(&self.members);
         if members.fetch_add(1, Ordering::AcqRel) >= MEMBERS_MAX {
             members.fetch_sub(1, Ordering::AcqRel);
             return;
         }
-        let (token, agent) = (self.token, self.agent.clone());
+        let agent = self.agent.clone();
         let hear = move || {
             // Whatever ends it: who has something to say calls again.
-            let _ = hear(&mut stream, token, &agent);
+            let _ = hear(&mut stream, from, &agent);
             members.fetch_sub(1, Ordering::AcqRel);
         };
         let thread = std::thread::Builder::new().name("chain-peer".into());
@@ -205,21 +234,10 @@ impl Keeper {
     }
 }
 
-fn hear(
-    stream: &mut std::net::TcpStream,
-    token: [u8; 16],
-    agent: &Sender<Inbox>,
-) -> io::Result<()> {
+fn hear(stream: &mut std::net::TcpStream, from: MemberId, agent: &Sender<Inbox>) -> io::Result<()> {
     stream.set_nonblocking(false)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
-    let from = match hear_greeting(stream, token) {
-        Ok(from) => from,
-        Err(error) => {
-            tracing::warn!(peer = ?stream.peer_addr().ok(), %error, "a caller is not heard");
-            return Ok(());
-        }
-    };
     // Members beat; who is silent for so long is gone, or will call again.
+    stream.set_read_timeout(Some(PATIENCE))?;
     loop {
         let said = read(stream)?;
         let heard = Inbox::Peer(from, said);

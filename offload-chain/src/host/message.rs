@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::membership::{BATCH_CHUNKS, MemberId, Message, Seat};
 use crate::memory::CHUNK_BYTES;
-use crate::proof::{is_proven, prove};
+use crate::proof::{PROOF_BYTES, is_proven, prove};
 
 pub(super) const MAGIC: [u8; 16] = *b"FLASHNET-MEMBER\x03";
 const NONCE_BYTES: usize = 16;
@@ -55,24 +55,48 @@ pub(super) fn greet(
     stream.write_all(&[&from[..], &proof].concat())
 }
 
-/// Hears the greeting of who calls: which member it is.
-pub(super) fn hear_greeting(
-    stream: &mut (impl Read + Write),
-    token: [u8; 16],
-) -> io::Result<MemberId> {
-    let magic: [u8; MAGIC.len()] = array(stream)?;
-    let other: [u8; NONCE_BYTES] = array(stream)?;
-    if magic != MAGIC {
-        return Err(stranger());
+/// What a member says first.
+pub(super) const FIRST_BYTES: usize = MAGIC.len() + NONCE_BYTES;
+/// What it is answered.
+pub(super) const ANSWER_BYTES: usize = NONCE_BYTES + PROOF_BYTES;
+/// What it says then.
+pub(super) const NAME_BYTES: usize = 4 + PROOF_BYTES;
+
+/// The greeting of somebody who has said that it is a member, and was answered.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Greeted {
+    other: [u8; NONCE_BYTES],
+    own: [u8; NONCE_BYTES],
+}
+
+impl Greeted {
+    /// Somebody begins so; what to answer.
+    pub(super) fn answer(
+        token: [u8; 16],
+        first: &[u8; FIRST_BYTES],
+    ) -> io::Result<(Self, [u8; ANSWER_BYTES])> {
+        let mut first = &first[..];
+        let (magic, other): ([u8; MAGIC.len()], _) = (array(&mut first)?, array(&mut first)?);
+        if magic != MAGIC {
+            return Err(stranger());
+        }
+        let own: [u8; NONCE_BYTES] = rand::random();
+        let mut answer = [0; ANSWER_BYTES];
+        let (nonce, proof) = answer.split_at_mut(NONCE_BYTES);
+        nonce.copy_from_slice(&own);
+        proof.copy_from_slice(&prove(token, CALLED, &[&other, &own]));
+        Ok((Self { other, own }, answer))
     }
-    let own: [u8; NONCE_BYTES] = rand::random();
-    let proof = prove(token, CALLED, &[&other, &own]);
-    stream.write_all(&[own, proof].concat())?;
-    let from: [u8; 4] = array(stream)?;
-    if !is_proven(token, CALLS, &[&other, &own, &from], array(stream)?) {
-        return Err(stranger());
+
+    /// It goes on so: which member it is.
+    pub(super) fn member(&self, token: [u8; 16], name: &[u8; NAME_BYTES]) -> io::Result<MemberId> {
+        let mut name = &name[..];
+        let (from, proof): ([u8; 4], _) = (array(&mut name)?, array(&mut name)?);
+        match is_proven(token, CALLS, &[&self.other, &self.own, &from], proof) {
+            true => Ok(MemberId(u32::from_le_bytes(from))),
+            false => Err(stranger()),
+        }
     }
-    Ok(MemberId(u32::from_le_bytes(from)))
 }
 
 fn array<const N: usize>(from: &mut impl Read) -> io::Result<[u8; N]> {
@@ -168,6 +192,12 @@ mod tests {
         }
         let long = [0xff; 64];
         assert!(read(&mut &long[..]).is_err());
+    }
+
+    fn hear_greeting(stream: &mut UnixStream, token: [u8; 16]) -> io::Result<MemberId> {
+        let (greeted, answer) = Greeted::answer(token, &array(stream)?)?;
+        stream.write_all(&answer)?;
+        greeted.member(token, &array(stream)?)
     }
 
     /// I12: a stranger is no member.

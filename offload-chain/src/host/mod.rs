@@ -2,7 +2,7 @@
 //!
 //! | thread | does | may be |
 //! |---|---|---|
-//! | `door` | accepts on the member's one address: groups' connections (MPA) go to the engine, members' to the agent | |
+//! | `door` | accepts on the member's one address: who knows the token goes on, groups' connections (MPA) to the engine, members' to the agent | |
 //! | `engine` | runs the group of the open epoch ([`crate::group::tcp::MemberServer`]); stands for the NIC | real-time |
 //! | `agent` | [`crate::membership::Member`] and [`crate::membership::Controller`]: leases, epochs, catching up | |
 //! | `media` | what takes as long as media take: recovery, flushes | |
@@ -29,6 +29,7 @@ mod message;
 mod mux;
 mod peers;
 mod shape;
+mod stranger;
 
 use std::io;
 use std::net::SocketAddr;
