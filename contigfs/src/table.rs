@@ -141,15 +141,13 @@ impl Table {
         plan
     }
 
-    /// Ends what [`plan_free`](Self::plan_free) began. `hold` keeps the number until [`forget`](Self::forget).
-    pub(crate) fn finish_free(&mut self, ino: InodeNo, plan: FreePlan, freed: bool, hold: bool) {
+    /// Ends what [`plan_free`](Self::plan_free) began. The number of what was freed is kept until [`forget`](Self::forget).
+    pub(crate) fn finish_free(&mut self, ino: InodeNo, plan: FreePlan, freed: bool) {
         let (grain, bit) = place(ino);
         let g = self.grain(grain);
         if freed {
             g.live &= !(1 << bit);
-            if hold {
-                g.held |= 1 << bit;
-            }
+            g.held |= 1 << bit;
         }
         if plan.trim_hot {
             g.closing = 0;
@@ -182,13 +180,15 @@ impl Table {
 
     /// Ends what [`plan_sweep`](Self::plan_sweep) began.
     pub(crate) fn finish_sweep(&mut self, ino: InodeNo, sweep: FreePlan) {
-        self.finish_free(ino, sweep, false, false);
+        self.finish_free(ino, sweep, false);
     }
 
     /// The number of a freed inode may be used again.
     pub(crate) fn forget(&mut self, ino: InodeNo) {
         let (grain, bit) = place(ino);
-        self.grain(grain).held &= !(1 << bit);
+        let g = self.grain(grain);
+        assert!(g.held & (1 << bit) != 0, "{ino:?} is forgotten twice");
+        g.held &= !(1 << bit);
         self.update_roomy(grain);
     }
 
@@ -207,7 +207,8 @@ mod tests {
 
     fn free(table: &mut Table, ino: InodeNo) -> FreePlan {
         let plan = table.plan_free(ino);
-        table.finish_free(ino, plan, true, false);
+        table.finish_free(ino, plan, true);
+        table.forget(ino);
         plan
     }
 
@@ -270,9 +271,9 @@ mod tests {
         free(&mut table, InodeNo(32));
         let plans = [one, other].map(|ino| table.plan_free(ino));
         assert!(plans.iter().all(|plan| !plan.trim_hot && !plan.trim_cold));
-        table.finish_free(one, plans[0], true, false);
+        table.finish_free(one, plans[0], true);
         assert_eq!(table.plan_sweep(one, plans[0]), None);
-        table.finish_free(other, plans[1], true, false);
+        table.finish_free(other, plans[1], true);
         let sweep = table.plan_sweep(other, plans[1]).unwrap();
         assert_eq!((sweep.trim_hot, sweep.trim_cold), (false, true));
         assert_eq!(table.plan_sweep(one, plans[0]), None);
@@ -301,7 +302,7 @@ mod tests {
             }
         );
         assert_eq!(table.allocate(), Some(InodeNo(256)));
-        table.finish_free(InodeNo(128), plan, true, true);
+        table.finish_free(InodeNo(128), plan, true);
         assert_eq!(table.allocate(), Some(InodeNo(129)));
         table.forget(InodeNo(128));
         assert_eq!(table.allocate(), Some(InodeNo(128)));

@@ -55,6 +55,8 @@ pub(crate) struct State {
     pub(crate) holds: u64,
     /// The record is gone, or about to go.
     pub(crate) dead: bool,
+    /// It has gone, and the table keeps the number, which is still to be given back.
+    freed: bool,
     /// Mapped grains, if counted since the last change.
     pub(crate) grains: Option<u64>,
     /// Whether and how often the file has been relocated.
@@ -105,6 +107,7 @@ impl Inode {
                 replaced: false,
                 holds: 0,
                 dead: false,
+                freed: false,
                 grains: None,
                 journey: Journey::Settled(0),
             }),
@@ -250,8 +253,13 @@ impl Cache {
         assert!(previous.is_none(), "{:?} was created twice", inode.ino);
     }
 
-    pub(super) fn remove(&self, ino: InodeNo) {
-        self.shard(ino).inodes.remove(&ino);
+    /// Forgets this inode. Another one that has got its number meanwhile stays.
+    pub(super) fn remove(&self, inode: &Arc<Inode>) {
+        let mut shard = self.shard(inode.ino);
+        let found = shard.inodes.get(&inode.ino);
+        if found.is_some_and(|found| Arc::ptr_eq(found, inode)) {
+            shard.inodes.remove(&inode.ino);
+        }
     }
 
     /// Every inode in memory that has something to write.
@@ -272,6 +280,19 @@ impl Cache {
 }
 
 impl State {
+    /// The record of a dead inode has gone, and the table keeps the number.
+    pub(super) fn has_gone(&mut self) {
+        self.freed = true;
+    }
+
+    /// Whether to give the number back to the table: when the record has gone, since a batch under way would take that of the
+    /// next inode of this number, and nobody remembers it. True once: the next time the number may be another inode's.
+    pub(super) fn gives_back(&mut self) -> bool {
+        let now = self.freed && self.opens == 0 && self.lookups == 0;
+        self.freed &= !now;
+        now
+    }
+
     /// Whether nothing is lost when memory forgets the inode. One without names waits to be freed.
     fn idle(&self) -> bool {
         let in_use = self.opens > 0 || self.lookups > 0 || self.holds > 0;
@@ -282,9 +303,135 @@ impl State {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fs::{FormatOptions, Fs, NewNode};
+    use crate::fs::{FormatOptions, Fs, NewNode, Remember};
+    use crate::inode::ProjectId;
     use crate::mem_store::MemStore;
+    use crate::store::{BlockStore, ByteAddr};
+    use ftl::{AccountId, AtomicBatch, Lba, LbaRange, Space};
     use std::ffi::OsStr;
+
+    /// When something comes in between.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    enum Moment {
+        /// The batch that takes the record is about to be carried out.
+        Before,
+        /// It has been.
+        Carried,
+        /// Nobody is charged for the inode any more.
+        Uncharged,
+    }
+
+    type Act = Box<dyn FnOnce() + Send>;
+
+    /// A store under which something is done once, in the middle of an operation.
+    struct Between {
+        inner: MemStore,
+        what: Mutex<Option<(Moment, Act)>>,
+    }
+
+    impl Between {
+        fn comes(&self, now: Moment) {
+            let what = lock(&self.what).take_if(|(moment, _)| *moment == now);
+            if let Some((_, act)) = what {
+                act();
+            }
+        }
+    }
+
+    impl BlockStore for Between {
+        fn read(&self, at: ByteAddr, buf: &mut [u8]) -> Result<(), StoreError> {
+            self.inner.read(at, buf)
+        }
+
+        fn write(&self, at: ByteAddr, data: &[u8]) -> Result<(), StoreError> {
+            self.inner.write(at, data)
+        }
+
+        fn commit(&self, batch: AtomicBatch) -> Result<(), StoreError> {
+            self.comes(Moment::Before);
+            let result = self.inner.commit(batch);
+            self.comes(Moment::Carried);
+            result
+        }
+
+        fn sync(&self, range: LbaRange) -> Result<(), StoreError> {
+            self.inner.sync(range)
+        }
+
+        fn next_mapped(&self, range: LbaRange) -> Option<Lba> {
+            self.inner.next_mapped(range)
+        }
+
+        fn space(&self) -> Space {
+            self.inner.space()
+        }
+
+        fn assign(&self, ranges: &[LbaRange], account: Option<AccountId>) {
+            self.inner.assign(ranges, account);
+            if account.is_none() {
+                self.comes(Moment::Uncharged);
+            }
+        }
+    }
+
+    /// T1: whenever the kernel forgets a file that is being removed, the number stays with it until the record has gone, and is
+    /// given back then, once.
+    #[test]
+    fn a_number_is_free_when_the_record_has_gone() {
+        for moment in [Moment::Before, Moment::Carried, Moment::Uncharged] {
+            let store = Arc::new(Between {
+                inner: MemStore::new(1000),
+                what: Mutex::new(None),
+            });
+            Fs::format(&store, &FormatOptions::default()).unwrap();
+            let fs = Arc::new(Fs::mount(Arc::clone(&store)).unwrap());
+            let make = |name: &str| {
+                let (name, node) = (OsStr::new(name), NewNode::file());
+                let made = fs.create_remember(InodeNo::ROOT, name, &node, Remember::Yes, false);
+                made.unwrap().ino
+            };
+            let ino = make("old");
+            fs.set_project(ino, ProjectId::new(1)).unwrap();
+            let old = fs.inode(ino).unwrap();
+            let forget = {
+                let (fs, old) = (Arc::clone(&fs), Arc::clone(&old));
+                move || {
+                    fs.forget(ino, 1);
+                    assert!(fs.alloc().table.allocate() > Some(ino), "{moment:?}");
+                    let now = fs.inode(ino).unwrap();
+                    assert!(Arc::ptr_eq(&now, &old), "{moment:?}: it is there twice");
+                }
+            };
+            *lock(&store.what) = Some((moment, Box::new(forget)));
+            fs.unlink(InodeNo::ROOT, OsStr::new("old")).unwrap();
+            assert!(lock(&store.what).is_none(), "{moment:?}");
+            assert!(fs.inode(ino).is_err(), "{moment:?}");
+            assert_eq!(make("new"), ino, "{moment:?}: the number is lost");
+            // Who had the old one and is late takes nothing from the new one.
+            assert!(!old.state().gives_back(), "{moment:?}");
+            fs.cache.remove(&old);
+            assert_eq!(fs.inode(ino).unwrap().state().lookups, 1, "{moment:?}");
+            assert!(make("next") > ino, "{moment:?}: two have the number");
+        }
+    }
+
+    /// The same, whoever is the last to have it open or in memory.
+    #[test]
+    fn a_number_waits_for_the_last_who_uses_it() {
+        let store = MemStore::new(100);
+        Fs::format(&store, &FormatOptions::default()).unwrap();
+        let fs = Fs::mount(&store).unwrap();
+        let inode = fs.inode(InodeNo::ROOT).unwrap();
+        let mut state = inode.state();
+        (state.opens, state.lookups, state.dead) = (1, 1, true);
+        assert!(!state.gives_back());
+        state.has_gone();
+        assert!(!state.gives_back());
+        state.opens = 0;
+        assert!(!state.gives_back());
+        state.lookups = 0;
+        assert!(state.gives_back() && !state.gives_back());
+    }
 
     /// Memory forgets inodes that nobody uses, also those that were just made, and keeps the others.
     #[test]

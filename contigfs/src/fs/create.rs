@@ -380,7 +380,7 @@ impl<S: BlockStore> Fs<S> {
     }
 
     fn unreserve_inode(&self, inode: &Arc<Inode>) {
-        self.cache.remove(inode.ino);
+        self.cache.remove(inode);
         let record = inode.state().record;
         self.leave_project(inode.ino, &record);
         self.release_range(record.range);

@@ -154,17 +154,16 @@ impl<S: BlockStore> Fs<S> {
     /// Ends an [`open`](Self::open). The last one of a file without names frees it.
     pub fn close(&self, ino: InodeNo) -> Result<(), FsError> {
         let inode = self.inode(ino)?;
-        let (reap, gone) = {
+        let (reap, gives_back) = {
             let mut state = inode.state();
             assert!(state.opens > 0, "{ino:?} was closed more often than opened");
             state.opens -= 1;
-            let gone = state.opens == 0 && state.dead && state.lookups == 0;
-            (state.is_unused(), gone)
+            (state.is_unused(), state.gives_back())
         };
         if reap {
             self.reap(&inode)?;
-        } else if gone {
-            self.forget_number(&inode);
+        } else if gives_back {
+            self.give_back_number(&inode);
         }
         Ok(())
     }

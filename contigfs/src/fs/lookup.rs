@@ -160,11 +160,11 @@ impl<S: BlockStore> Fs<S> {
         let Ok(inode) = self.inode(ino) else { return };
         let mut state = inode.state();
         state.lookups = state.lookups.saturating_sub(times);
-        let gone = state.dead && state.lookups == 0 && state.opens == 0;
+        let gives_back = state.gives_back();
         let unused = state.is_unused();
         drop(state);
-        if gone {
-            self.forget_number(&inode);
+        if gives_back {
+            self.give_back_number(&inode);
         } else if unused && let Err(error) = self.reap(&inode) {
             tracing::warn!(%error, %ino, "a file without names stays until the next mount");
         }
@@ -178,9 +178,10 @@ impl<S: BlockStore> Fs<S> {
         }
     }
 
-    /// Nobody uses the dead inode any more: its number is free.
-    pub(super) fn forget_number(&self, inode: &Arc<Inode>) {
-        self.cache.remove(inode.ino);
+    /// The number of an inode is free. The caller was told to by [`State::gives_back`](super::cache::State::gives_back).
+    pub(super) fn give_back_number(&self, inode: &Arc<Inode>) {
+        // First, because the next inode of this number is put there.
+        self.cache.remove(inode);
         self.alloc().table.forget(inode.ino);
     }
 }

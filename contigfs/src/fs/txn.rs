@@ -185,7 +185,7 @@ impl<S: BlockStore> Fs<S> {
         }
         if let Err(error) = carry_out(txn.batch) {
             for (ino, plan) in frees {
-                self.alloc().table.finish_free(ino, plan, false, false);
+                self.alloc().table.finish_free(ino, plan, false);
             }
             return Err(error.into());
         }
@@ -272,23 +272,31 @@ impl<S: BlockStore> Fs<S> {
         }
         state.dead = true;
         state.grains = Some(0);
-        let hold = state.lookups > 0 || state.opens > 0;
         let range = edit.after.range;
         drop(state);
         // Before anybody else can get its number or its range.
         self.leave_project(inode.ino, &edit.after);
-        if !hold {
-            self.cache.remove(inode.ino);
-        }
         let plan = frees
             .iter()
             .find(|(ino, _)| *ino == inode.ino)
             .expect("every free was planned")
             .1;
-        let mut alloc = self.alloc();
-        alloc.table.finish_free(inode.ino, plan, true, hold);
-        if let Some(range) = range {
-            alloc.buddy.release(range);
+        {
+            let mut alloc = self.alloc();
+            alloc.table.finish_free(inode.ino, plan, true);
+            if let Some(range) = range {
+                alloc.buddy.release(range);
+            }
+        }
+        // Only now whoever forgets or closes it may give the number back: one that the table did not keep yet would be kept
+        // for good. Who did so before leaves it to us.
+        let gives_back = {
+            let mut state = inode.state();
+            state.has_gone();
+            state.gives_back()
+        };
+        if gives_back {
+            self.give_back_number(&inode);
         }
     }
 }
