@@ -3,6 +3,7 @@
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread;
+use std::time::Duration;
 
 use contigfs::{
     BlockStore, ByteAddr, CopyRange, FallocMode, FileKind, FormatOptions, Fs, InodeNo, MemStore,
@@ -371,4 +372,56 @@ fn closed_while_the_last_name_goes() {
         assert_eq!(held(), before);
     }
     assert_clean(&store.inner);
+}
+
+/// Who goes on writing to a file does not hold up a clone of it, and with that every batch: he waits until it is cloned, whether
+/// the file has the lower or the higher number. Clones in opposite directions do not wait for each other.
+#[test]
+fn the_source_of_a_clone_stands_still() {
+    let store = Gated {
+        inner: MemStore::new(10_000),
+        gate: Mutex::default(),
+    };
+    Fs::format(&store, &FormatOptions::default()).unwrap();
+    let fs = Fs::mount(&store).unwrap();
+    let files = ["one", "two"].map(|file| {
+        let ino = fs.create(ROOT, name(file), &NewNode::file()).unwrap().ino;
+        let whole = [1; 4 * 4096];
+        fs.write(ino, 0, &whole, WriteOptions::default()).unwrap();
+        ino
+    });
+    let clone = |from, to| {
+        let copied = fs.copy_range(&CopyRange {
+            from,
+            from_offset: 0,
+            to,
+            to_offset: 0,
+            len: 4 * 4096,
+        });
+        assert_eq!(copied, Ok(4 * 4096));
+    };
+    for (from, to) in [(files[0], files[1]), (files[1], files[0])] {
+        let ((reached, at_gate), (open, go)) = (channel(), channel());
+        *store.gate.lock().unwrap() = Some((reached, go));
+        thread::scope(|scope| {
+            scope.spawn(|| clone(from, to));
+            at_gate.recv().unwrap();
+            let (wrote, has_written) = channel();
+            let write = || fs.write(from, 0, &[2; 4096], WriteOptions::default());
+            scope.spawn(move || wrote.send(write()).unwrap());
+            let early = has_written.recv_timeout(Duration::from_millis(100));
+            open.send(()).unwrap();
+            assert!(early.is_err(), "it was written to in the middle");
+            assert_eq!(has_written.recv().unwrap(), Ok(4096));
+        });
+        let mut copy = [0; 4096];
+        fs.read(to, 0, &mut copy).unwrap();
+        assert_eq!(copy, [1; 4096]);
+        fs.write(from, 0, &copy, WriteOptions::default()).unwrap();
+    }
+    thread::scope(|scope| {
+        for (from, to) in [(files[0], files[1]), (files[1], files[0])] {
+            scope.spawn(move || (0..1000).for_each(|_| clone(from, to)));
+        }
+    });
 }

@@ -6,7 +6,7 @@ use ftl::{AtomicBatch, GRAIN_BYTES, LbaRange};
 
 use super::data::{WriteOptions, place};
 use super::range::FILE_BYTES_MAX;
-use super::{Fs, Inode, Txn, exclusive, lock, shared};
+use super::{Fs, Inode, Txn, exclusive, lock};
 use crate::error::FsError;
 use crate::format::Range;
 use crate::inode::InodeNo;
@@ -132,10 +132,11 @@ impl<S: BlockStore> Fs<S> {
             return Ok(0);
         }
         let (from, to) = (self.inode(copy.from)?, self.inode(copy.to)?);
-        // In ascending order of number; of one and the same file once.
-        let before = (from.ino < to.ino).then(|| shared(&from.content));
+        // In ascending order of number; of one and the same file once. Nobody writes to the source, or holds a page of it to read:
+        // the batch, and all behind it, would wait for that to end.
+        let before = (from.ino < to.ino).then(|| exclusive(&from.content));
         let _to_content = exclusive(&to.content);
-        let after = (from.ino > to.ino).then(|| shared(&from.content));
+        let after = (from.ino > to.ino).then(|| exclusive(&from.content));
         let _from_content = before.or(after);
         from.live_file()?;
         to.live_file()?;
@@ -166,7 +167,7 @@ impl<S: BlockStore> Fs<S> {
         })
     }
 
-    /// Clones grains of `from` to `offset` in `to`. The caller holds `content` of both, that of `to` exclusively.
+    /// Clones grains of `from` to `offset` in `to`. The caller holds `content` of both exclusively.
     fn clone_into(
         &self,
         from: &Arc<Inode>,
@@ -200,7 +201,7 @@ impl<S: BlockStore> Fs<S> {
             record.size = record.size.max(end);
         });
         {
-            // A page that somebody holds for as long as he likes would hold up the batch, and all batches behind it.
+            // Nor does anybody past the file system, for as long as he likes.
             let _held_still = self.moves(from);
             self.commit(txn)?;
         }
