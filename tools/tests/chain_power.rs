@@ -271,14 +271,18 @@ fn acknowledged_records_survive_power_cuts_of_all_members() {
     cut_and_judge(Preset::STRICT, cuts, seed);
 }
 
-/// The test above must be able to fail: records that are acknowledged when they are visible, and not durable, are missed.
+/// More than anybody should need until something is missed.
+const CUTS_AT_MOST: u64 = 40;
+
+/// The test above must be able to fail: records that are acknowledged when they are visible, and not durable, are missed. Not after each
+/// cut, since marks that say that records have been carried out follow flushes, one after the other.
 #[test]
 fn records_that_were_not_made_durable_are_missed() {
     if !can_serve() || !can_mount() {
         return;
     }
     let judged = catch_unwind(AssertUnwindSafe(|| {
-        cut_and_judge(Preset::VOLATILE, 5, 1);
+        cut_and_judge(Preset::VOLATILE, CUTS_AT_MOST, 1);
     }));
     let why = judged.expect_err("nothing was missed");
     let why = why.downcast_ref::<String>().expect("an assertion");
