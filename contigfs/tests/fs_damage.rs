@@ -2,7 +2,7 @@
 //! what is on the media ends no thread and no program that looks at it.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use contigfs::{
     BlockStore, ByteAddr, Care, Fs, FsError, InodeNo, MemStore, NewNode, Problem, StoreError,
@@ -69,6 +69,62 @@ impl BlockStore for Counting {
     fn space(&self) -> Space {
         self.store.space()
     }
+}
+
+/// A store that has lost a write, of which its next sync tells without doing anything else.
+struct Losing {
+    store: Arc<MemStore>,
+    untold: AtomicBool,
+}
+
+impl BlockStore for Losing {
+    fn read(&self, at: ByteAddr, buf: &mut [u8]) -> Result<(), StoreError> {
+        self.store.read(at, buf)
+    }
+
+    fn write(&self, at: ByteAddr, data: &[u8]) -> Result<(), StoreError> {
+        self.store.write(at, data)
+    }
+
+    fn commit(&self, batch: AtomicBatch) -> Result<(), StoreError> {
+        self.store.commit(batch)
+    }
+
+    fn sync(&self, range: LbaRange) -> Result<(), StoreError> {
+        match self.untold.swap(false, Relaxed) {
+            true => Err(StoreError::Damaged { lba: Lba(1 << 40) }),
+            false => self.store.sync(range),
+        }
+    }
+
+    fn next_mapped(&self, range: LbaRange) -> Option<Lba> {
+        self.store.next_mapped(range)
+    }
+
+    fn space(&self) -> Space {
+        self.store.space()
+    }
+}
+
+/// A write that the media have lost is told of by the next sync of everything, which makes all others durable, with their sizes.
+#[test]
+fn a_lost_write_takes_no_other_with_it() {
+    let (store, _) = fresh(10_000);
+    let losing = Losing {
+        store: Arc::clone(&store),
+        untold: AtomicBool::new(false),
+    };
+    let fs = Fs::mount(&losing).unwrap();
+    let ino = fs.create(ROOT, name("f"), &NewNode::file()).unwrap().ino;
+    fs.write(ino, 0, b"kept", WriteOptions::default()).unwrap();
+    losing.untold.store(true, Relaxed);
+    let lost = StoreError::Damaged { lba: Lba(1 << 40) };
+    assert_eq!(fs.sync_all(), Err(lost.into()));
+    let cut = Fs::mount(store.after_power_cut(|_| 0)).unwrap();
+    let mut found = [0; 4];
+    assert_eq!(cut.read(ino, 0, &mut found), Ok(4));
+    assert_eq!(&found, b"kept");
+    assert_eq!(fs.sync_all(), Ok(()));
 }
 
 /// Files `f0`, `f1`, ... in the root directory, each with its name as its content if it has `content`. Their numbers are 2,

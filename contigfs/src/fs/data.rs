@@ -502,7 +502,14 @@ impl<S: BlockStore> Fs<S> {
         let mut result = self.find_all_stores();
         let dirty = self.cache.dirty();
         let sizes: Vec<u64> = dirty.iter().map(|inode| inode.state().size).collect();
-        self.store.sync(LbaRange::ALL)?;
+        match self.store.sync(LbaRange::ALL) {
+            // Of what was lost a sync may do no more than tell, which it does once. All else can be made durable.
+            Err(lost @ (StoreError::Damaged { .. } | StoreError::Unreadable { .. })) => {
+                result = result.and(Err(lost.into()));
+                self.store.sync(LbaRange::ALL)?;
+            }
+            synced => synced?,
+        }
         let mut dirty: Vec<_> = dirty.into_iter().zip(sizes).collect();
         dirty.sort_by_key(|(inode, _)| inode.ino);
         for group in dirty.chunks(RECORDS_PER_BATCH) {
