@@ -13,18 +13,12 @@ use contigfs::fuse::{CacheListener, PageCache, Window};
 use contigfs::{FsError, InodeNo};
 use softrdma::BackingId;
 
-use super::job::{Job, barrier, waiter};
+use super::job::{Job, barrier};
 use super::privileges::Ender;
 use crate::reactor::Inbox;
 
 /// Counts of files by a hash of their backing; with so many, few files share one with a file that is watched.
 const SLOTS: usize = 1024;
-
-/// Behind the end of every file.
-const FILE_END: u64 = 1 << 62;
-
-/// No bytes: what the kernel believes of the size and the times alone.
-const ATTRIBUTES: Range<u64> = u64::MAX..u64::MAX;
 
 /// What has to be done before a page of a file is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -150,33 +144,12 @@ impl Mapped {
         cache.recall(ino, bytes, then);
     }
 
-    /// Makes a change of the whole content of a file, which mappings see when this returns. Waits for the kernel, so no
-    /// thread may call it that the kernel waits for.
+    /// As [`PageCache::change_all`], whether there is a mount or not.
     pub(super) fn change_all<T>(&self, ino: InodeNo, change: impl FnOnce() -> T) -> T {
-        let Some(cache) = self.cache.get() else {
-            return change();
-        };
-        let all = 0..FILE_END;
-        let recall = |bytes| {
-            let (recalled, window) = waiter();
-            cache.recall(ino, bytes, move |window| {
-                let _ = recalled.send(window);
-            });
-            // The recaller outlives everybody who waits for it, or answers when it ends.
-            window.recv().ok()
-        };
-        let window = recall(all.clone());
-        let result = change();
-        // Whoever has looked meanwhile may have been told the size before.
-        drop(recall(ATTRIBUTES));
-        if let Some(stale) = window.and_then(|window| window.stored(all)) {
-            let (told, done) = waiter();
-            stale.recall(move || {
-                let _ = told.send(());
-            });
-            let _ = done.recv();
+        match self.cache.get() {
+            Some(cache) => cache.change_all(ino, change),
+            None => change(),
         }
-        result
     }
 
     /// A region of a file is about to be registered; as long as it has any, their backing stays the same.

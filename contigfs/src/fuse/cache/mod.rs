@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::Sender;
+use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use crate::inode::InodeNo;
@@ -41,6 +41,11 @@ impl CacheListener for Unheard {
 
 /// What is done when copies have been recalled: the window is STORING.
 type Then = Box<dyn FnOnce(Window) + Send>;
+
+/// The whole content of any file.
+const ALL: Range<u64> = 0..1 << 62;
+/// No bytes: what the kernel believes of the size and the times alone.
+const ATTRIBUTES: Range<u64> = u64::MAX..u64::MAX;
 
 /// Whether the kernel may have copies.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -138,6 +143,35 @@ impl PageCache {
             ino,
             id,
         });
+    }
+
+    /// Makes a change of the whole content of a file, and of its size; mappings see it when this returns. Waits for the kernel, so
+    /// no thread may call it that the kernel waits for.
+    pub fn change_all<T>(self: &Arc<Self>, ino: InodeNo, change: impl FnOnce() -> T) -> T {
+        let window = self.recalled_now(ino, ALL);
+        let result = change();
+        // Before the recaller is waited for: it may be taking a page back for somebody else, of which the write-back waits for this.
+        let stale = window.and_then(|window| window.stored(ALL));
+        // Whoever has looked meanwhile may have been told the size before.
+        drop(self.recalled_now(ino, ATTRIBUTES));
+        if let Some(stale) = stale {
+            let (told, done) = channel();
+            stale.recall(move || {
+                // Whoever asked waits.
+                let _ = told.send(());
+            });
+            let _ = done.recv();
+        }
+        result
+    }
+
+    /// Waits until copies have been recalled. The recaller outlives everybody who waits for it, or answers when it ends.
+    fn recalled_now(self: &Arc<Self>, ino: InodeNo, bytes: Range<u64>) -> Option<Window> {
+        let (recalled, window) = channel();
+        self.recall(ino, bytes, move |window| {
+            let _ = recalled.send(window);
+        });
+        window.recv().ok()
     }
 
     fn send(&self, recall: Recall) {
@@ -349,5 +383,67 @@ impl Drop for Window {
         }
         drop(files);
         self.cache.stored.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::AtomicBool;
+    use std::thread;
+    use std::time::Duration;
+
+    use super::*;
+
+    /// A change of everything does not wait for the recaller as long as write-backs wait for the change: the recaller may be
+    /// waiting for one, of a page that a mapping has stored to in the middle, and that somebody else recalls. What was stored
+    /// there is older than the change.
+    #[test]
+    fn another_recall_in_the_middle_of_a_change() {
+        const PAGE: Range<u64> = 0..ftl::GRAIN_BYTES as u64;
+        let ino = InodeNo(7);
+        let cache = PageCache::new(Box::new(Unheard));
+        let is_dirty = Arc::new(AtomicBool::new(false));
+        let (reached, has_reached) = channel();
+        let (wrote, has_written) = channel();
+        let kernel = {
+            let (cache, is_dirty) = (Arc::clone(&cache), Arc::clone(&is_dirty));
+            move |ino, _: &Range<u64>| {
+                if is_dirty.swap(false, Ordering::SeqCst) {
+                    reached.send(()).unwrap();
+                    wrote
+                        .send(cache.writing_back(ino, PAGE).parts.clone())
+                        .unwrap();
+                }
+                Ok(())
+            }
+        };
+        let recaller = Recaller::start(Arc::clone(&cache), kernel).unwrap();
+        cache.opened(ino);
+        cache.filling(ino, &PAGE, || {});
+        let (ended, has_ended) = channel();
+        let changed = Arc::clone(&cache);
+        thread::spawn(move || {
+            let other = ended.clone();
+            changed.change_all(ino, || {
+                changed.filling(ino, &PAGE, || {});
+                is_dirty.store(true, Ordering::SeqCst);
+                changed.recall(ino, 0..8, move |window| {
+                    drop(window);
+                    other.send("the other store").unwrap();
+                });
+                has_reached.recv().unwrap();
+            });
+            ended.send("the change").unwrap();
+        });
+        let patience = Duration::from_secs(10);
+        let both: Vec<_> = (0..2)
+            .map_while(|_| has_ended.recv_timeout(patience).ok())
+            .collect();
+        if both.len() < 2 {
+            // It would be waited for.
+            std::mem::forget(recaller);
+        }
+        assert_eq!(both.len(), 2, "only {both:?} ended");
+        assert_eq!(has_written.recv().unwrap(), []);
     }
 }
