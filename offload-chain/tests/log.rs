@@ -305,6 +305,24 @@ fn records_that_are_not_carried_out_stay() {
     }
 }
 
+/// I16: what is erased already is not written again: a large ring is nearly all of that, in each epoch. And who copies from there has nothing more
+/// to copy.
+#[test]
+fn what_is_erased_is_left_alone() {
+    let layout = Layout::new(1, 1 << 20, 64).unwrap();
+    let ring = layout.ring_at() as usize..layout.data_at() as usize;
+    let mut memory = Mem::new(layout.size());
+    memory.put(ring.start, &vec![7; 300_000]);
+    memory.put(ring.end - 1, &[7]);
+    format(&mut memory, &Header::first(layout, SALT, false)).unwrap();
+    recover(&mut memory, Epoch(1), None, None).unwrap();
+    assert!(memory.bytes()[ring.clone()].iter().all(|byte| *byte == 0));
+    assert!(memory.dirty_words(ring.start, ring.len()).is_empty());
+    let before = memory.generation();
+    recover(&mut memory, Epoch(2), None, None).unwrap();
+    assert_eq!(memory.changed_since(before), [0, 1], "headers");
+}
+
 /// M12: the test above would notice if the rest of the ring were not erased.
 #[test]
 fn stale_records_that_are_not_erased_are_found() {

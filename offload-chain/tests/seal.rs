@@ -2,6 +2,7 @@
 
 mod support;
 
+use std::cell::RefCell;
 use std::time::Duration;
 
 use offload_chain::Epoch;
@@ -11,7 +12,7 @@ use offload_chain::membership::{
     Action, Birth, Boot, CONFIG, Configuration, MEMBER, Member, MemberId, MemberSettings, Phase,
     Report, Seat, Work, decode, encode,
 };
-use offload_chain::memory::Memory;
+use offload_chain::memory::{Memory, MemoryError};
 use offload_chain::planted::Bug;
 use support::mem::Mem;
 use support::near::Near;
@@ -108,10 +109,26 @@ impl Scene {
         std::iter::from_fn(|| self.member.poll_action()).collect()
     }
 
+    /// The engine has stopped; and if the member wants to look at its log then, it does.
     fn closed(&mut self, epoch: u64) {
+        if let Some(looks) = self.stopped(epoch) {
+            self.work(&looks);
+            self.run();
+        }
+    }
+
+    /// The engine has stopped; what the member wants done then.
+    fn stopped(&mut self, epoch: u64) -> Option<Work> {
         let (store, memory) = (&mut self.store, &mut self.memory);
         self.member.closed(self.now, store, memory, Epoch(epoch));
-        self.run();
+        self.wanted()
+    }
+
+    fn wanted(&mut self) -> Option<Work> {
+        self.run().into_iter().find_map(|action| match action {
+            Action::Work(work) => Some(work),
+            _ => None,
+        })
     }
 
     /// What the engine had in hand: the header goes on.
@@ -129,10 +146,7 @@ impl Scene {
         scene.configure_phase(2, Phase::Sync);
         scene.run();
         scene.configure_phase(2, Phase::Recover);
-        let mut actions = scene.run();
-        let Some(Action::Work(work)) = actions.pop() else {
-            panic!("there is nothing to be done");
-        };
+        let work = scene.wanted().expect("there is something to be done");
         (scene, work)
     }
 
@@ -219,8 +233,97 @@ fn the_log_is_looked_at_when_recovery_has_ended() {
     assert_eq!(scene.reported(), (Epoch(2), Some((Epoch(1), 1))));
     scene.work(&work);
     // It does not open what is over.
+    let actions = scene.run();
+    let [Action::Work(looks)] = &actions[..] else {
+        panic!("{actions:?}");
+    };
+    scene.work(looks);
     assert_eq!(scene.run(), []);
     assert_eq!(scene.reported(), (Epoch(3), Some((Epoch(2), 1))));
+}
+
+/// A log may be as large as takes long to look at: that is done elsewhere, and counts as progress. If there is another epoch by then, it is
+/// looked at again.
+#[test]
+fn the_log_is_looked_at_elsewhere() {
+    let mut scene = scene(None);
+    scene.run();
+    let looks = scene.stopped(2).expect("it wants to look");
+    assert_eq!(scene.reported(), (Epoch(0), None));
+    let told = scene.report().progress;
+    assert_eq!(scene.run(), []);
+    assert!(scene.report().progress > told);
+    scene.configure(3);
+    assert_eq!(scene.run(), [Action::Close(Epoch(3))]);
+    scene.work(&looks);
+    assert_eq!(scene.run(), [], "the engine has not stopped for the next");
+    assert_eq!(scene.reported(), (Epoch(0), None));
+    scene.closed(3);
+    assert_eq!(scene.reported(), (Epoch(3), Some((Epoch(1), 1))));
+}
+
+/// Memory each access to which takes long, and what happens meanwhile.
+struct Slow<'a, F> {
+    memory: &'a mut Mem,
+    meanwhile: RefCell<F>,
+}
+
+impl<F: FnMut()> Memory for Slow<'_, F> {
+    fn size(&self) -> u64 {
+        self.memory.size()
+    }
+
+    fn read(&self, offset: u64, to: &mut [u8]) -> Result<(), MemoryError> {
+        let read = self.memory.read(offset, to);
+        (self.meanwhile.borrow_mut())();
+        read
+    }
+
+    fn write(&mut self, offset: u64, from: &[u8]) -> Result<(), MemoryError> {
+        let written = self.memory.write(offset, from);
+        (self.meanwhile.borrow_mut())();
+        written
+    }
+
+    fn flush(&mut self) -> Result<(), MemoryError> {
+        self.memory.flush()
+    }
+
+    fn generation(&self) -> u64 {
+        self.memory.generation()
+    }
+
+    fn changed_since(&self, generation: u64) -> Vec<u64> {
+        self.memory.changed_since(generation)
+    }
+}
+
+/// I16: work that takes many times as long as media may take for a step is progress as long as its steps are done: a large log would never be
+/// recovered otherwise, as everybody would be given up in each epoch that is tried.
+#[test]
+fn long_work_is_progress() {
+    let (mut scene, work) = Scene::recovering(None);
+    let mut other = scene.memory.clone();
+    let mut told = vec![scene.report().progress];
+    let (store, member, now) = (&mut scene.store, &mut scene.member, &mut scene.now);
+    let begun = *now;
+    let step = || {
+        *now += MEDIA_PATIENCE * 3 / 4;
+        // The access is counted when it has ended, and is seen with the next heartbeat.
+        member.tick(*now, store, &mut other);
+        while let Some(event) = store.poll() {
+            member.handle(*now, store, &mut other, event);
+        }
+        told.push(member.report().progress);
+    };
+    let memory = &mut scene.memory;
+    let meanwhile = RefCell::new(step);
+    work.run(&mut Slow { memory, meanwhile }).unwrap();
+    assert!(scene.now > begun + MEDIA_PATIENCE * 4);
+    assert!(
+        told.is_sorted_by(|before, after| before < after),
+        "{told:?}"
+    );
 }
 
 /// M12: a member that looks while it recovers would be noticed.
@@ -237,7 +340,8 @@ fn looking_while_it_recovers_is_noticed() {
 #[test]
 fn looking_early_is_noticed() {
     let mut scene = scene(Some(Bug::SealedBeforeClosed));
-    scene.run();
+    let looks = scene.wanted().expect("it wants to look");
+    scene.work(&looks);
     scene.engine_goes_on();
     scene.closed(2);
     assert_eq!(scene.reported(), (Epoch(2), Some((Epoch(1), 1))));

@@ -46,7 +46,7 @@ pub(super) enum Inbox {
     Peer(MemberId, Said),
     Engine(EngineNews),
     /// What the member wanted done with its memory has ended.
-    Worked(Result<(), RecoverError>),
+    Worked(Result<Option<(Epoch, u64)>, RecoverError>),
     /// The store may have something to say.
     Store,
     Stop,

@@ -7,7 +7,6 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 
 use crate::group::{FileMemory, MemberFile};
-use crate::log::RecoverError;
 use crate::membership::Work;
 
 use super::agent::Inbox;
@@ -47,7 +46,7 @@ impl Media {
 
 fn run(mut memory: FileMemory, asked: &Receiver<Work>, inbox: &Sender<Inbox>, busy: &AtomicBool) {
     for work in asked {
-        let result: Result<(), RecoverError> = work.run(&mut memory);
+        let result = work.run(&mut memory);
         busy.store(false, Ordering::Relaxed);
         // It fails when the agent has ended.
         let _ = inbox.send(Inbox::Worked(result));

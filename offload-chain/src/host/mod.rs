@@ -5,7 +5,7 @@
 //! | `door` | accepts on the member's one address: who knows the token goes on, groups' connections (MPA) to the engine, members' to the agent | |
 //! | `engine` | runs the group of the open epoch ([`crate::group::tcp::MemberServer`]); stands for the NIC | real-time |
 //! | `agent` | [`crate::membership::Member`] and [`crate::membership::Controller`]: leases, epochs, catching up | |
-//! | `media` | what takes as long as media take: recovery, flushes | |
+//! | `media` | what takes as long as media take: recovery, flushes, looking at a log | |
 //! | `peer` | one for each member that is talked to, one for each that talks | |
 //!
 //! What the agent decides is in `docs/membership.md`; here it is carried out. The order that all hangs on: an epoch's engine has
@@ -60,7 +60,7 @@ pub struct Timing {
     pub misses: u32,
     /// How long members may take for a step of a change of epochs.
     pub patience: Duration,
-    /// How long the others wait for the media of a member that lives.
+    /// How long the others wait for each read, write or flush of the media of a member that lives.
     pub media_patience: Duration,
     /// How long a member may answer READs without having heard from the store. The same on all members.
     pub read_lease: Duration,

@@ -21,6 +21,8 @@ use crate::planted::Bug;
 
 /// Bytes of the ring.
 const ERASED_AT_ONCE: u64 = 256 << 10;
+/// Bytes that are written between flushes, where there are many: one flush of all would take longer than anybody waits for a step.
+const FLUSHED_AT_ONCE: u64 = 16 << 20;
 
 /// Why a log could not be recovered. The member cannot vouch for it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -183,11 +185,12 @@ pub fn recover(
         if !found.records.is_empty() && planted != Some(Bug::RingNotFlushed) {
             memory.flush()?;
         }
+        let mut written = Written::default();
         for (at, record) in &found.records {
             for copy in &record.copies {
                 let mut bytes = vec![0; copy.length as usize];
                 memory.read(at + copy.from, &mut bytes)?;
-                memory.write(data_at + copy.to, &bytes)?;
+                written.write(memory, data_at + copy.to, &bytes)?;
             }
         }
     } else if planted != Some(Bug::FreeNotErased) {
@@ -214,22 +217,50 @@ pub fn recover(
     Ok(found)
 }
 
-/// Erases what of the ring is not between mark and end.
+/// Erases what of the ring is not between mark and end. What is erased already, as nearly all of a large ring is each time, is only read: that takes
+/// less of media, and is nothing that another member would have to copy.
 fn erase_free(memory: &mut impl Memory, found: &Found) -> Result<(), MemoryError> {
     let (ring_at, ring) = (
         found.header.layout.ring_at(),
         found.header.layout.ring_bytes(),
     );
     let zeros = vec![0; ring.min(ERASED_AT_ONCE) as usize];
+    let mut bytes = zeros.clone();
+    let mut written = Written::default();
     let (mut place, end) = (found.place, found.header.place + ring);
     while place < end {
         let length = (end - place)
             .min(ring - place % ring)
-            .min(zeros.len() as u64);
-        memory.write(ring_at + place % ring, &zeros[..length as usize])?;
-        place += length;
+            .min(zeros.len() as u64) as usize;
+        let (piece, at) = (&mut bytes[..length], ring_at + place % ring);
+        memory.read(at, piece)?;
+        if *piece != zeros[..length] {
+            written.write(memory, at, &zeros[..length])?;
+        }
+        place += length as u64;
     }
     Ok(())
+}
+
+/// What was written and not flushed. All of it may be flushed at any time, as a cut may keep all of it (I6).
+#[derive(Debug, Default)]
+struct Written(u64);
+
+impl Written {
+    fn write(
+        &mut self,
+        memory: &mut impl Memory,
+        at: u64,
+        bytes: &[u8],
+    ) -> Result<(), MemoryError> {
+        memory.write(at, bytes)?;
+        self.0 += bytes.len() as u64;
+        if self.0 >= FLUSHED_AT_ONCE {
+            memory.flush()?;
+            self.0 = 0;
+        }
+        Ok(())
+    }
 }
 
 /// Makes the header of another member, whose ring this one has copied, its own: in a log that is not carried out, all have one mark.
@@ -273,4 +304,65 @@ fn check_size(memory: &impl Memory, header: &Header) -> Result<(), RecoverError>
         return Err(RecoverError::Size { expected, found });
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Memory of which it is known how much was written and not flushed, at most.
+    struct Counting {
+        bytes: Vec<u8>,
+        unflushed: u64,
+        most: u64,
+    }
+
+    impl Memory for Counting {
+        fn size(&self) -> u64 {
+            self.bytes.len() as u64
+        }
+
+        fn read(&self, offset: u64, to: &mut [u8]) -> Result<(), MemoryError> {
+            to.copy_from_slice(&self.bytes[offset as usize..][..to.len()]);
+            Ok(())
+        }
+
+        fn write(&mut self, offset: u64, from: &[u8]) -> Result<(), MemoryError> {
+            self.bytes[offset as usize..][..from.len()].copy_from_slice(from);
+            self.unflushed += from.len() as u64;
+            self.most = self.most.max(self.unflushed);
+            Ok(())
+        }
+
+        fn flush(&mut self) -> Result<(), MemoryError> {
+            self.unflushed = 0;
+            Ok(())
+        }
+
+        fn generation(&self) -> u64 {
+            0
+        }
+
+        fn changed_since(&self, _: u64) -> Vec<u64> {
+            Vec::new()
+        }
+    }
+
+    /// I16: no flush has so much to do that others would take the media for dead.
+    #[test]
+    fn much_is_flushed_in_pieces() {
+        let layout = Layout::new(1, 3 * FLUSHED_AT_ONCE, 64).unwrap();
+        let header = Header::first(layout, 1, false);
+        let mut memory = Counting {
+            bytes: vec![7; layout.size() as usize],
+            unflushed: 0,
+            most: 0,
+        };
+        format(&mut memory, &header).unwrap();
+        recover(&mut memory, Epoch(1), None, None).unwrap();
+        let ring = layout.ring_at() as usize..layout.data_at() as usize;
+        assert!(memory.bytes[ring].iter().all(|byte| *byte == 0));
+        assert_eq!(memory.unflushed, 0);
+        assert!(memory.most <= FLUSHED_AT_ONCE + ERASED_AT_ONCE);
+    }
 }

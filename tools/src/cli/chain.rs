@@ -140,7 +140,7 @@ pub struct ChainServe {
     /// How long members may take for a step of a change of epochs.
     #[arg(long, value_name = "TIME", default_value = "200ms", value_parser = humantime::parse_duration)]
     pub patience: Duration,
-    /// How long the others wait in such a step for the disk of this member.
+    /// How long the others wait in such a step for each read, write or flush of the disk of this member.
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = humantime::parse_duration)]
     pub media_patience: Duration,
     /// How long a member may answer reads without having heard from the store; the same on all members.

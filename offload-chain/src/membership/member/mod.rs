@@ -6,6 +6,7 @@
 //! the question (R2), and nothing copied into memory that vouches but locks and ring (R3).
 
 mod copying;
+mod done;
 mod repair;
 mod work;
 
@@ -42,7 +43,7 @@ pub struct MemberSettings {
     pub read_lease: Duration,
     /// A round of catching up with no more chunks than this is enough.
     pub ready_chunks: u64,
-    /// How long its media may take for one piece of work, for the others to wait.
+    /// How long its media may take for one step of a piece of work, a read, a write or a flush, for the others to wait.
     pub media_patience: Duration,
     #[doc(hidden)]
     pub planted: Option<Bug>,

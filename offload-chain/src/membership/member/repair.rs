@@ -1,15 +1,15 @@
 //! What a member does with its own log when an epoch ends, and before the next begins.
 
-use super::work::{Kind, Recovery, Then};
+use super::work::{Kind, Looking, Recovery, Then};
 use super::{Action, Member};
 use crate::epoch::Epoch;
-use crate::log::{RecoverError, find, format};
+use crate::log::RecoverError;
 use crate::membership::configuration::Configuration;
 use crate::memory::Memory;
 use crate::planted::Bug;
 
 impl Member {
-    /// R1: now it looks at its log, which nobody changes any more; then it reports.
+    /// R1: now it looks at its log, which nobody changes any more, and reports when it has.
     pub(super) fn seal_log(&mut self, memory: &mut impl Memory, epoch: Epoch) {
         let Some(config) = &self.configuration else {
             return;
@@ -20,36 +20,45 @@ impl Member {
         let unborn = config.active_epoch == Epoch(0) && config.epoch > Epoch(0);
         match config.birth.header() {
             // Nothing was ever acknowledged.
-            Ok(header) if unborn => self.begin(Kind::Format(header), Then::Seal(epoch)),
-            _ => self.tell_sealed(memory, epoch),
+            Ok(header) if unborn => self.begin(Kind::Format(header), Then::Look(epoch)),
+            Ok(_) => self.look_at_log(memory, epoch),
+            // No log could be this group's.
+            Err(_) => self.tell_sealed(epoch, None),
         }
     }
 
-    pub(super) fn tell_sealed(&mut self, memory: &mut impl Memory, epoch: Epoch) {
-        let Some(config) = self.configuration.clone() else {
+    /// A large log takes long to look at.
+    pub(super) fn look_at_log(&mut self, memory: &mut impl Memory, epoch: Epoch) {
+        let Some(looking) = self.looking() else {
             return;
         };
-        self.closing = None;
-        self.report.sealed = epoch;
-        self.look_at_log(memory, &config);
+        if self.work.is_some() {
+            // Only with a bug that is planted.
+            let log = looking.run(memory);
+            self.tell_sealed(epoch, log);
+        } else {
+            self.begin(Kind::Look(looking), Then::Seal(epoch));
+        }
     }
 
-    pub(super) fn look_at_log(&mut self, memory: &mut impl Memory, config: &Configuration) {
-        let found = find(memory, self.settings.planted).ok();
-        let found = found.filter(|found| found.header.salt == config.birth.salt);
-        let mut log = found.map(|found| (found.header.term, found.sequence));
-        if self.settings.planted == Some(Bug::BlankVouches) && log.is_none() {
-            let header = config.birth.header().ok();
-            if let Some(mut header) = header {
-                header.term = config.active_epoch;
-                let _ = format(memory, &header);
-                log = Some((header.term, 1));
-            }
-        }
-        if log != self.report.log || self.report.sealed == config.epoch {
-            self.report.log = log;
-            self.stale = true;
-        }
+    fn looking(&self) -> Option<Looking> {
+        let config = self.configuration.as_ref()?;
+        Some(Looking {
+            birth: config.birth.header().ok()?,
+            active_epoch: config.active_epoch,
+            planted: self.settings.planted,
+        })
+    }
+
+    pub(super) fn tell_sealed(&mut self, epoch: Epoch, log: Option<(Epoch, u64)>) {
+        self.closing = None;
+        self.report.sealed = epoch;
+        self.tell_log(log);
+    }
+
+    pub(super) fn tell_log(&mut self, log: Option<(Epoch, u64)>) {
+        self.report.log = log;
+        self.stale = true;
     }
 
     pub(super) fn recover(&mut self, config: &Configuration) {
@@ -71,26 +80,26 @@ impl Member {
 
     pub(super) fn recovered(
         &mut self,
-        memory: &mut impl Memory,
         epoch: Epoch,
-        result: Result<(), RecoverError>,
+        result: Result<Option<(Epoch, u64)>, RecoverError>,
     ) {
+        self.stale = true;
         match result {
-            Ok(()) => {
+            Ok(log) => {
                 self.report.recovered = epoch;
                 self.report.ready = None;
                 self.rounds = 0;
                 self.caught_up = None;
+                self.report.log = log;
             }
             Err(error) => {
                 self.report.log = None;
                 self.actions.push_back(Action::Warn(error.to_string()));
+                // Who seals looks then.
+                if let (Some(looking), None) = (self.looking(), self.closing) {
+                    self.begin(Kind::Look(looking), Then::Tell);
+                }
             }
         }
-        // Who seals looks then.
-        if let (Some(config), None) = (self.configuration.clone(), self.closing) {
-            self.look_at_log(memory, &config);
-        }
-        self.stale = true;
     }
 }

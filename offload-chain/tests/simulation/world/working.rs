@@ -1,5 +1,6 @@
 //! What agents want done with their memory takes time, and is cut off anywhere when their process ends (I6).
 
+use offload_chain::Epoch;
 use offload_chain::log::RecoverError;
 use offload_chain::membership::Work;
 use offload_chain::memory::{Memory, MemoryError};
@@ -19,7 +20,7 @@ pub(super) enum UnderWay {
     /// Nothing of it is there yet.
     Ahead(Work),
     /// All of it is, and nobody has been told.
-    Over(Result<(), RecoverError>),
+    Over(Result<Option<(Epoch, u64)>, RecoverError>),
 }
 
 impl World {
