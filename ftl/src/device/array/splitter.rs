@@ -6,7 +6,7 @@
 //!
 //! # Failure
 //! A device that fails a write or a flush, or that has gone, is used no more, and this is known before the operation that
-//! showed it is answered. An operation that other devices carry out as well succeeds if one of them did; a flush
+//! showed it is answered; one that refuses a write (EINVAL) that another carries out has failed it. An operation that other devices carry out as well succeeds if one of them did; a flush
 //! succeeds if every device left has flushed. What only a lost device can do fails as `Gone`.
 
 use super::{Member, Members};
@@ -46,6 +46,8 @@ struct Joint {
     parts: usize,
     succeeded: bool,
     error: Option<MediaError>,
+    /// Devices that have refused a write as one that makes no sense.
+    refused: Vec<usize>,
     work: Work,
 }
 
@@ -196,9 +198,9 @@ impl Splitter {
                 }
             }
             (Work::Discard, Err(_)) => {}
-            // A request that makes no sense says nothing about the device. There is no flush that makes none: a device that
+            // A request that makes no sense says nothing about the device, unless another has carried it out. There is no flush that makes none: a device that
             // refuses it keeps nothing for sure.
-            (Work::Write { .. }, Err(MediaError::Invalid)) => {}
+            (Work::Write { .. }, Err(MediaError::Invalid)) => joint.refused.push(device),
             (Work::Write { .. } | Work::Flush(_), Err(error)) => members.fail(device, error),
         }
         let joint = self.joints[index].as_mut().expect("checked above");
@@ -267,6 +269,7 @@ impl Splitter {
             parts: 0,
             succeeded: false,
             error: None,
+            refused: Vec::new(),
             work,
         };
         match self.free.pop() {
@@ -297,6 +300,12 @@ impl Splitter {
             return;
         };
         self.free.push(index);
+        if joint.succeeded {
+            // It made sense: who refused it has an old copy.
+            for device in joint.refused {
+                self.members.fail(device, MediaError::Invalid);
+            }
+        }
         let result = match (joint.succeeded, joint.error) {
             (true, _) => Ok(()),
             (false, Some(error)) => Err(error),

@@ -260,6 +260,36 @@ fn copies() {
     assert_eq!(run(&mut array, MediaOp::Flush), Ok(()), "of those left");
 }
 
+/// A device that refuses a write of which another has a copy is out before the write is answered, as its copy is old (I1). A write that
+/// all refuse makes no sense, and says nothing about them.
+#[test]
+fn refused_write() {
+    let refuses = Fault::every(OpKind::Write, Effect::Fail(MediaError::Invalid));
+    for refusing in 0..2 {
+        let (mut array, geometry) = laid_out(2);
+        let area = geometry.area_start().0 * 4096;
+        let device = array.devices_mut().flatten().nth(refusing);
+        device.expect("a device").inject(refuses.clone());
+        let mut buf = TestBuf::filled(1, 8);
+        assert_eq!(run(&mut array, buf.write_op(area)), Ok(()));
+        let states = array.members.list().iter().map(Member::state);
+        let failed: Vec<_> = states.map(|state| state == MemberState::Failed).collect();
+        assert_eq!(failed, [refusing == 0, refusing == 1]);
+        let mut read = TestBuf::filled(1, 0);
+        assert_eq!(run(&mut array, read.read_op(area)), Ok(()));
+        assert_eq!(read.bytes(), [8; 4096]);
+    }
+    let (mut array, geometry) = laid_out(2);
+    let area = geometry.area_start().0 * 4096;
+    for device in array.devices_mut().flatten() {
+        device.inject(refuses.clone());
+    }
+    let mut buf = TestBuf::filled(1, 8);
+    let refused = run(&mut array, buf.write_op(area));
+    assert_eq!(refused, Err(MediaError::Invalid));
+    assert!(array.members.list().iter().all(Member::is_live));
+}
+
 /// A device that fails to flush is out, before the flush is answered; those left have flushed (I8).
 #[test]
 fn failing_flush() {
