@@ -582,6 +582,49 @@ fn a_mark_vouches_for_what_is_on_media() {
     assert!((0..400).any(|seed| noticed(&seed)));
 }
 
+/// A log that is not carried out, of a client to which visible is enough after one to which it is not. The later one gives up two records
+/// of four, uses their space again, and all power is gone.
+fn truncated_visibly(seed: u64, bug: Option<Bug>) -> Result<(), String> {
+    let mut rng = Rng::new(seed);
+    let mut group = Local::new(1, layout().size(), 64);
+    format(&mut group.members[0], &Header::first(layout(), SALT, false)).unwrap();
+    let mut log = Log::open(find_header(&group.members[0]).unwrap(), Preset::REPLICATED);
+    for byte in 1..5 {
+        let record = [entry(0, byte, 100)];
+        log.append(&mut group, 0, &record).unwrap();
+    }
+    group.run();
+    let acknowledged = (1..5).map(LogEvent::Appended).collect::<Vec<_>>();
+    assert_eq!(events(&mut group, &mut log), acknowledged);
+    let visible = Preset {
+        executes: false,
+        ..Preset::VOLATILE
+    };
+    let mut log = Log::resume(&find(&group.members[0], None).unwrap(), visible);
+    log.plant(bug);
+    log.truncate(&mut group, 3);
+    group.run();
+    assert_eq!(events(&mut group, &mut log), [LogEvent::Truncated(3)]);
+    while log.append(&mut group, 0, &[entry(0, 9, 100)]).is_ok() {}
+    group.run();
+    group.members[0].cut(&mut rng);
+    let found = find(&group.members[0], None).map_err(|error| error.to_string())?;
+    match (found.header.sequence, found.sequence) {
+        (3, 5..) => Ok(()),
+        (begins, end) => Err(format!("the log is from {begins} to {end}")),
+    }
+}
+
+/// I1: what is durable stays, whoever gives up other records later: their space is not used again before media have that.
+#[test]
+fn a_visible_truncation_loses_nothing_durable() {
+    for seed in 0..400 {
+        truncated_visibly(seed, None).unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
+    }
+    let noticed = |seed: &u64| truncated_visibly(*seed, Some(Bug::MarkNotFlushed)).is_err();
+    assert!((0..400).any(|seed| noticed(&seed)));
+}
+
 /// M12: the test above would notice.
 #[test]
 fn planted_bugs_are_found() {

@@ -404,13 +404,12 @@ impl Log {
             return;
         }
         // Members that persist vouch by their header after a cut, and what is only visible gets to media in any order: the mark may not
-        // get there before the copies it stands for.
-        let persists = self.header.executes && group.persists();
-        let durability = match persists && self.planted != Some(Bug::MarkNotFlushed) {
+        // get there before the copies it stands for, nor what is appended in the space that it frees before the mark.
+        let durability = match group.persists() && self.planted != Some(Bug::MarkNotFlushed) {
             true => Durability::Durable,
             false => self.durability,
         };
-        let flushes = durability != self.durability;
+        let flushes = self.header.executes && durability != self.durability;
         let early = self.planted == Some(Bug::AdvanceBeforeCopy);
         let ready = |kept: &&Kept| match kept.state {
             State::Executed => true,
