@@ -390,6 +390,12 @@ impl Controller {
         }
         if config.phase != Phase::Active {
             let mut late = self.late(config, view);
+            let sealed = config.phase == Phase::Seal && late.is_empty();
+            if sealed && self.source(view, config).is_none() {
+                // Whoever of the last active chain comes back may be one.
+                let why = format!("nobody of {:?} can vouch any more", config.vouching);
+                return Some((why, Vec::new()));
+            }
             late.retain(|id| self.is_stuck(now, *id, view));
             return (!late.is_empty()).then(|| {
                 (
@@ -728,5 +734,39 @@ mod tests {
                 "{lags:?}"
             );
         }
+    }
+
+    /// I14: when those of the chain who vouched cannot any more, once they have looked, another of the last active chain is taken that can,
+    /// and waited for until it is there.
+    #[test]
+    fn who_cannot_vouch_any_more_is_no_source() {
+        let (mut view, mut config) = group([0; 3]);
+        let mut controller = Controller::new(settings());
+        let now = Duration::ZERO;
+        config.epoch = Epoch(2);
+        config.phase = Phase::Seal;
+        config.chain.truncate(1);
+        config.vouching = vec![MemberId(0)];
+        for id in [1, 2] {
+            view.reports.remove(&MemberId(id));
+        }
+        let log = |view: &mut View, log| {
+            let report = view.reports.values_mut().next().unwrap();
+            (report.sealed, report.log) = (Epoch(2), log);
+        };
+        log(&mut view, Some((Epoch(1), 5)));
+        assert_eq!(controller.new_epoch_wanted(now, &view, &config), None);
+        assert!(controller.next_phase(now, &view, &config).is_some());
+        log(&mut view, None);
+        assert!(controller.next_phase(now, &view, &config).is_none());
+        let wanted = controller.new_epoch_wanted(now, &view, &config);
+        let (_, without) = wanted.expect("it never gets on");
+        assert_eq!(controller.propose(&view, &config, &without), None);
+        let mut back = view.reports[&MemberId(0)].clone();
+        back.seat.id = MemberId(1);
+        back.log = Some((Epoch(1), 5));
+        view.reports.insert(MemberId(1), back);
+        let next = controller.propose(&view, &config, &without).unwrap();
+        assert_eq!((next.epoch, next.vouching), (Epoch(3), vec![MemberId(1)]));
     }
 }
