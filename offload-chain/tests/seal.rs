@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use offload_chain::Epoch;
 use offload_chain::config::{Expect, Reply, Request, Store};
-use offload_chain::log::{Header, format};
+use offload_chain::log::{HEADER_BYTES, HEADER_SLOTS, Header, Layout, format};
 use offload_chain::membership::{
     Action, Birth, Boot, CONFIG, Configuration, MEMBER, Member, MemberId, MemberSettings, Phase,
     Report, Seat, Work, decode, encode,
@@ -324,6 +324,30 @@ fn long_work_is_progress() {
         told.is_sorted_by(|before, after| before < after),
         "{told:?}"
     );
+}
+
+/// I16: a member that cannot recover is late, and left out: to try it again, as long as that may take, is no progress.
+#[test]
+fn what_cannot_be_recovered_is_not_tried_for_ever() {
+    let (mut scene, mut work) = Scene::recovering(None);
+    for slot in 0..HEADER_SLOTS {
+        let at = Layout::header_at(slot);
+        scene.memory.write(at, &[0; HEADER_BYTES]).unwrap();
+    }
+    // It takes some heartbeats, and then it looks what is left.
+    for _ in 0..2 {
+        scene.run();
+        scene.work(&work);
+        let Some(next) = scene.wanted() else { break };
+        work = next;
+    }
+    let told = scene.report().progress;
+    assert_eq!(scene.run(), []);
+    assert_eq!(scene.report().progress, told);
+    assert_eq!(scene.reported(), (Epoch(2), None));
+    // In another epoch there may be something to recover.
+    scene.configure(3);
+    assert_eq!(scene.run(), [Action::Close(Epoch(3))]);
 }
 
 /// M12: a member that looks while it recovers would be noticed.

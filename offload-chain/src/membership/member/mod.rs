@@ -76,6 +76,8 @@ pub struct Member {
     report: Report,
     /// What the configuration was when last seen.
     configuration: Option<Configuration>,
+    /// It could not recover for this epoch.
+    failed: Epoch,
     /// It is to seal for this epoch: the engine is asked to stop, and what is under way has to end.
     closing: Option<Epoch>,
     engine_closed: bool,
@@ -148,6 +150,7 @@ impl Member {
             settings,
             report,
             configuration: None,
+            failed: Epoch(0),
             closing: None,
             engine_closed: false,
             work: None,
@@ -441,8 +444,10 @@ impl Member {
             (Phase::Sync, Some(_)) if self.report.synced < epoch => {
                 self.sync(now, memory, &config);
             }
+            // What failed does not become better in this epoch, and others would wait for as long as it tries.
             (Phase::Recover, Some(_))
-                if self.report.synced == epoch && self.report.recovered < epoch =>
+                if self.report.synced == epoch
+                    && self.report.recovered.max(self.failed) < epoch =>
             {
                 self.recover(&config);
             }

@@ -93,6 +93,7 @@ impl Member {
                 self.report.log = log;
             }
             Err(error) => {
+                self.failed = epoch;
                 self.report.log = None;
                 self.actions.push_back(Action::Warn(error.to_string()));
                 // Who seals looks then.
