@@ -667,3 +667,24 @@ fn a_client_that_is_cut_off_leaves_others_alone() {
     assert!(epochs <= 8, "{epochs} epochs in 3 s, {record} records");
     client.leave();
 }
+
+/// I18: a member whose engine is no more ends. As long as it said that it lives, each epoch would have it in its chain, and nobody could
+/// connect in any.
+#[test]
+fn a_member_ends_with_its_engine() {
+    let group = Group::create(1, true);
+    let settings = HostSettings {
+        member: MemberId(1),
+        listen: "127.0.0.1:0".parse().unwrap(),
+        advertise: None,
+        memory: Some(group.path().join("1")),
+        timing: timing(),
+        slow: SlowPolicy::default(),
+        spin: Duration::ZERO,
+        on_engine_thread: Some(Box::new(|| panic!("as an engine with a bug would"))),
+    };
+    let host = Host::start(settings, Box::new(group.store())).unwrap();
+    wait_for("it ends", || host.ended().is_some());
+    let why = host.ended().unwrap();
+    assert!(why.contains("engine"), "{why}");
+}

@@ -124,9 +124,11 @@ impl Engine {
             news,
             calls: VecDeque::new(),
         };
+        let ends = Ends(worker.news.clone());
         let thread = std::thread::Builder::new()
             .name("chain-engine".into())
             .spawn(move || {
+                let _ends = ends;
                 if let Some(prepare) = prepare {
                     prepare();
                 }
@@ -167,6 +169,19 @@ impl Drop for Engine {
         if let Some(thread) = self.thread.take() {
             // A panic was reported where it happened.
             let _ = thread.join();
+        }
+    }
+}
+
+/// Tells the agent when a panic ends the thread: as long as the member said that it lives, it would be in the chain of each epoch.
+struct Ends(Sender<Inbox>);
+
+impl Drop for Ends {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            let why = "the thread of its engine has ended, by a panic".to_owned();
+            // It fails when the agent has ended, too.
+            let _ = self.0.send(Inbox::Engine(EngineNews::Failed(why)));
         }
     }
 }
