@@ -181,6 +181,10 @@ pub(super) fn answer(
     let header = header.emit().to_vec();
     let end = ask.end.min(memory.size().div_ceil(CHUNK_BYTES));
     let first = ask.first.max(FIRST_CHUNK);
+    let numbers = ask.number.checked_add(ANSWERS_MAX as u64);
+    if first > end || numbers.is_none() {
+        return Ok(Vec::new());
+    }
     let give = |nth: u64, chunks| Give {
         number: ask.number + nth,
         from: seat,
@@ -330,5 +334,35 @@ mod tests {
         };
         assert_eq!(round.take(&mut copy, give), Ok(Some(true)));
         assert!(alike(&source, &copy));
+    }
+
+    /// I10: whatever another asks for is answered, or not.
+    #[test]
+    fn odd_questions_are_no_harm() {
+        let (mut source, _, _) = memories();
+        source.write(20 * CHUNK_BYTES, &[1; 2 << 20]).unwrap();
+        let numbers = [
+            0,
+            1,
+            20,
+            source.size() / CHUNK_BYTES,
+            u64::MAX - 1,
+            u64::MAX,
+        ];
+        for (first, end) in numbers.iter().flat_map(|a| numbers.map(|b| (*a, b))) {
+            for since in [None, Some((SEAT.boot, 0))] {
+                let ask = Ask {
+                    epoch: Epoch(1),
+                    number: u64::MAX,
+                    since,
+                    first,
+                    end,
+                    digests: vec![0; 3],
+                };
+                for give in answer(&source, SEAT, &ask).into_iter().flatten() {
+                    assert!(give.chunks.len() <= BATCH_CHUNKS as usize);
+                }
+            }
+        }
     }
 }
