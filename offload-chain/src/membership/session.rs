@@ -169,10 +169,14 @@ impl Session {
 
     /// Time has come to something.
     pub fn tick(&mut self, now: Duration, store: &mut impl Store) {
-        if now < self.next_heartbeat || self.state == State::Ended {
+        if now < self.next_heartbeat {
             return;
         }
+        // Also when it is over: whoever calls this would not sleep otherwise.
         self.next_heartbeat = now + self.settings.period;
+        if self.state == State::Ended {
+            return;
+        }
         let patience = self.settings.period * 8;
         self.asked.retain(|_, (_, at)| now < *at + patience);
         if !self.watching {
@@ -505,5 +509,29 @@ mod tests {
             first.leave(Duration::ZERO, &mut store);
             assert_eq!(holder(&mut store), None);
         }
+    }
+
+    /// D4: a client that is over has nothing to do, and does not look without a pause until its program has noticed.
+    #[test]
+    fn who_is_over_sleeps() {
+        let settings = SessionSettings {
+            slot: Slot::new(0).unwrap(),
+            boot: Boot(1),
+            period: Duration::from_millis(50),
+            misses: 6,
+        };
+        let mut session = Session::new(settings);
+        session.end(SessionEvent::Fenced);
+        let mut store = Lossy {
+            ledger: Ledger::new(),
+            now: Duration::from_secs(1),
+            loses: |_| false,
+            lost: 0,
+            tickets: 0,
+            events: VecDeque::new(),
+        };
+        session.tick(store.now, &mut store);
+        assert!(session.next_tick() > store.now);
+        assert_eq!(store.poll(), None);
     }
 }
