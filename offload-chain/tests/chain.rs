@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -11,7 +12,7 @@ use offload_chain::config::{Event, Expect, FileStore, Reply, Request, Revision, 
 use offload_chain::group::{Durability, Topology};
 use offload_chain::host::{Host, HostSettings, Timing};
 use offload_chain::lock::LockId;
-use offload_chain::log::{Entry, Preset};
+use offload_chain::log::{Entry, HEADER_BYTES, Header, Layout, Preset};
 use offload_chain::membership::{
     Birth, CONFIG, Configuration, MEMBER, MemberId, Report, SLOT, SlowPolicy, decode, encode,
 };
@@ -321,6 +322,64 @@ fn records_stay_until_they_are_truncated() {
     }
     reader.unlock(LockId::LOG).unwrap();
     reader.leave();
+}
+
+/// Damages what media have of a member.
+fn damage(memory: &Path, at: u64) {
+    let mut options = std::fs::File::options();
+    let file = options.read(true).write(true).open(memory).unwrap();
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, at).unwrap();
+    file.write_all_at(&[byte[0] ^ 1], at).unwrap();
+}
+
+/// I14: a log that is damaged at one member goes on where it ends at the others. Whoever took the damage for its end would write over
+/// what was acknowledged, at all of them.
+#[test]
+fn damage_at_one_member_is_no_end() {
+    let group = Group::create(2, false);
+    let _hosts: Vec<Host> = (1..=2).map(|member| group.serve(member)).collect();
+    let mut writer = group.client(Preset::REPLICATED);
+    writer.lock(LockId::LOG, LONG).unwrap();
+    for record in 1..=3u64 {
+        writer.append(entry(0, &record.to_le_bytes())).unwrap();
+    }
+    let ring_at = writer.layout().ring_at();
+    let before = writer.read_memory(0, ring_at, 192).unwrap();
+    writer.unlock(LockId::LOG).unwrap();
+    writer.leave();
+    damage(&group.path().join("2"), ring_at + 64 + 50);
+    for _ in 0..8 {
+        let mut writer = group.client(Preset::REPLICATED);
+        writer.lock(LockId::LOG, LONG).unwrap();
+        writer.append(entry(0, b"more")).unwrap();
+        assert_eq!(writer.read_memory(0, ring_at, 192).unwrap(), before);
+        writer.unlock(LockId::LOG).unwrap();
+        writer.leave();
+    }
+}
+
+/// I14: a header that is damaged at one member is not the log's because the one before it is left there: its numbers have been used.
+#[test]
+fn damage_at_one_member_is_no_way_back() {
+    let group = Group::create(2, true);
+    let _hosts: Vec<Host> = (1..=2).map(|member| group.serve(member)).collect();
+    let mut writer = group.client(Preset::STRICT);
+    for record in 1..=8u64 {
+        writer.lock(LockId::LOG, LONG).unwrap();
+        writer.append(entry(0, &record.to_le_bytes())).unwrap();
+        writer.unlock(LockId::LOG).unwrap();
+        let slots = [0, 1].map(|slot| {
+            let at = Layout::header_at(slot);
+            writer.read_memory(0, at, HEADER_BYTES).unwrap()
+        });
+        let newest = Header::newest([&slots[0], &slots[1]]).unwrap();
+        assert_eq!(newest.sequence, record + 1);
+        damage(&group.path().join("2"), newest.at() + 20);
+        writer.leave();
+        writer = group.client(Preset::STRICT);
+    }
+    writer.leave();
 }
 
 /// I8: a member whose memory fails is left out, and the others go on; when its process starts again it is repaired.

@@ -15,7 +15,10 @@ use crate::group::tcp::{StartError, TcpClient};
 use crate::group::{Denied, Outcome, Primitive, Primitives};
 use crate::host::{link_config, shape_of};
 use crate::lock::{LockId, Word};
-use crate::log::{Found, HEADER_BYTES, HEADER_SLOT_BYTES, HEADER_SLOTS, Header, Layout, Log, find};
+use crate::log::{
+    Found, HEADER_BYTES, HEADER_SLOT_BYTES, HEADER_SLOTS, Header, Layout, Log, RECORD_HEADER_BYTES,
+    find,
+};
 
 /// Between attempts to connect, as long as there were [`SOON`] at most; then it is a period.
 const RETRY: Duration = Duration::from_millis(2);
@@ -166,8 +169,7 @@ impl Client {
 
     /// Any member.
     fn any_place(&self) -> usize {
-        let members = self.group.as_ref().map_or(1, |group| group.tcp.members());
-        rand::rng().random_range(0..members)
+        rand::rng().random_range(0..self.members())
     }
 
     /// Reads at any member, and does nothing else meanwhile.
@@ -205,19 +207,11 @@ impl Client {
 
     /// Has the log's lock: what was unknown is known, and it goes on.
     pub(super) fn open_log(&mut self) -> Result<(), Broken> {
-        let mut slots = Vec::new();
-        for slot in 0..HEADER_SLOTS {
-            slots.push(self.read_now(Layout::header_at(slot), HEADER_BYTES)?);
-        }
-        let header = Header::newest([&slots[0], &slots[1]]).ok_or(Broken)?;
+        let header = self.newest_header()?;
         let log = match header.executes {
             // It starts empty in each epoch, and with each holder of the lock.
             true => Log::open(header, self.settings.preset),
-            // With the lock its own, nobody truncates it meanwhile.
-            false => {
-                let (found, _) = self.find_log()?.ok_or(Broken)?;
-                Log::resume(&found, self.settings.preset)
-            }
+            false => Log::resume(&self.longest_log(&header)?, self.settings.preset),
         };
         let end = log.sequence();
         if self.acknowledged > 0 && self.last_sequence >= end {
@@ -242,11 +236,59 @@ impl Client {
         Ok(())
     }
 
+    /// The newest header of all members. With the log's lock its own they are alike, but where one is damaged: the one before it, which is
+    /// left there, has numbers and space that have been used since.
+    fn newest_header(&mut self) -> Result<Header, Broken> {
+        let mut newest: Option<Header> = None;
+        for place in 0..self.members() {
+            let mut slots = Vec::new();
+            for slot in 0..HEADER_SLOTS {
+                slots.push(self.read_at(place, Layout::header_at(slot), HEADER_BYTES)?);
+            }
+            let found = Header::newest([&slots[0], &slots[1]]);
+            newest =
+                (newest.into_iter().chain(found)).max_by_key(|header| (header.term, header.count));
+        }
+        newest.ok_or(Broken)
+    }
+
+    /// The longest log of all members that have this header, for who has the log's lock: nobody appends or truncates meanwhile. Damage at one
+    /// of them looks like the end; what is appended there would be written over what others have behind it.
+    fn longest_log(&mut self, header: &Header) -> Result<Found, Broken> {
+        let mut longest: Option<Found> = None;
+        let (members, first) = (self.members(), self.any_place());
+        for place in (first..members).chain(0..first) {
+            if let Some(found) = &longest
+                && !self.goes_on(place, found)?
+            {
+                continue;
+            }
+            let found = self.find_log_at(place)?.map(|(found, _)| found);
+            let found = found.filter(|found| found.header == *header);
+            longest = (longest.into_iter().chain(found)).max_by_key(|found| found.sequence);
+        }
+        longest.ok_or(Broken)
+    }
+
+    /// Whether a member seems to have more than was found elsewhere.
+    fn goes_on(&mut self, place: usize, found: &Found) -> Result<bool, Broken> {
+        let at = self.layout.ring_at() + found.place % self.layout.ring_bytes();
+        let head = self.read_at(place, at, RECORD_HEADER_BYTES)?;
+        Ok(found.goes_on(&head))
+    }
+
+    fn members(&self) -> usize {
+        self.group.as_ref().map_or(1, |group| group.tcp.members())
+    }
+
     /// The log as it is in the ring of a member; nothing, if it was truncated while it was read: the ring may be that of a later
     /// lap then, and show no record from the mark on.
     pub(super) fn find_log(&mut self) -> Result<Option<(Found, Image)>, Broken> {
+        self.find_log_at(self.any_place())
+    }
+
+    fn find_log_at(&mut self, place: usize) -> Result<Option<(Found, Image)>, Broken> {
         let length = usize::try_from(self.layout.data_at()).map_err(|_| Broken)?;
-        let place = self.any_place();
         let bytes = self.read_at(place, 0, length)?;
         let headers = (HEADER_SLOTS * HEADER_SLOT_BYTES) as usize;
         let after = self.read_at(place, 0, headers)?;

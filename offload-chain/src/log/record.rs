@@ -166,6 +166,12 @@ pub(super) fn parse(salt: u64, bytes: &[u8], data_bytes: u64) -> Option<Record> 
     })
 }
 
+/// Number and term of a record, as far as its header tells.
+pub(super) fn begins(header: &[u8]) -> Option<(u64, Epoch)> {
+    let (raw, _) = RawRecord::ref_from_prefix(header).ok()?;
+    (raw.magic.get() == MAGIC).then(|| (raw.sequence.get(), Epoch(raw.term.get())))
+}
+
 /// Bytes that the header says follow it.
 pub(super) fn payload_bytes(header: &[u8; RECORD_HEADER_BYTES]) -> u32 {
     let raw: &RawRecord = zerocopy::transmute_ref!(header);

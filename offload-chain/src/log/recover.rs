@@ -69,6 +69,12 @@ pub struct Found {
 }
 
 impl Found {
+    /// Whether this is the beginning of a record that would follow, by what it says; who reads all of it knows.
+    pub(crate) fn goes_on(&self, head: &[u8]) -> bool {
+        let begins = record::begins(head);
+        begins.is_some_and(|(sequence, term)| sequence == self.sequence && term <= self.header.term)
+    }
+
     /// Drops records from this number on.
     fn cut(&mut self, end: u64) -> Result<(), RecoverError> {
         let first = self.header.sequence;
