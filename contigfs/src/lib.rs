@@ -64,7 +64,7 @@ pub use repair::{Care, RepairReport, repair};
 pub use snapshot::{SNAPSHOTS, SnapshotView};
 pub use span::Span;
 pub use store::{
-    BlockStore, ByteAddr, GrowError, Grown, ShareError, StoreError, SyncDone, share_on,
+    BlockStore, ByteAddr, GrowError, Grown, PageDone, ShareError, StoreError, SyncDone, share_on,
 };
 pub use time::Timestamp;
 pub use volume_check::{

@@ -76,6 +76,9 @@ pub enum StoreError {
 /// What is to be done when a sync is over.
 pub type SyncDone = Box<dyn FnOnce(Result<(), StoreError>) + Send>;
 
+/// What is to be done when a page has come: it is looked at, or there is none.
+pub type PageDone = Box<dyn FnOnce(Result<Span<'_>, StoreError>) + Send>;
+
 /// Why grains can not be shared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ShareError {
@@ -181,6 +184,13 @@ pub trait BlockStore: Send + Sync {
         _look: &mut dyn FnMut(&[Span<'_>]),
     ) -> Result<bool, StoreError> {
         Ok(false)
+    }
+
+    /// As [`read`](Self::read) of bytes of one grain, without waiting: `done` gets them, where they lie, from whichever thread
+    /// hears of them first, perhaps before this returns. It must not wait for anything. False: nothing is done, because the store had rather
+    /// be asked to read.
+    fn read_then(&self, _at: ByteAddr, _len: usize, _done: &mut dyn FnMut() -> PageDone) -> bool {
+        false
     }
 
     /// Writes bytes, visible to every reader on return and durable after the next [`sync`](Self::sync) of the range.
@@ -318,6 +328,15 @@ macro_rules! forward {
                 look: &mut dyn FnMut(&[Span<'_>]),
             ) -> Result<bool, StoreError> {
                 (**self).lend(at, len, look)
+            }
+
+            fn read_then(
+                &self,
+                at: ByteAddr,
+                len: usize,
+                done: &mut dyn FnMut() -> PageDone,
+            ) -> bool {
+                (**self).read_then(at, len, done)
             }
 
             fn write(&self, at: ByteAddr, data: &[u8]) -> Result<(), StoreError> {

@@ -1,11 +1,12 @@
 //! Inodes in memory.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, RwLock};
+use std::sync::atomic::{AtomicU64, Ordering, fence};
+use std::sync::{Arc, Mutex, MutexGuard, RwLock, RwLockWriteGuard};
 
-use super::lock;
 use super::sharing::Sharing;
 use super::xattr::XattrCache;
+use super::{exclusive, lock};
 use crate::dir::DirIndex;
 use crate::error::FsError;
 use crate::format::{InodeRecord, Range};
@@ -23,6 +24,8 @@ pub(crate) struct Inode {
     pub(crate) kind: FileKind,
     /// Guards the content; a directory keeps its index here once it was read.
     pub(crate) content: RwLock<Option<DirIndex>>,
+    /// How often somebody has held `content` to change it, other than by writing behind the end.
+    changes: AtomicU64,
     /// Held by whoever writes the record, until it is durable.
     pub(crate) change: Mutex<()>,
     /// Extended attributes, if they were read; held while they change on media.
@@ -73,6 +76,13 @@ pub(crate) enum Journey {
     Relocating(u64),
 }
 
+/// A moment at which nobody changed where the bytes of a file are, and how many.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Moment {
+    changes: u64,
+    journey: Journey,
+}
+
 /// What is known of the bytes behind the end of a file, in its last grain and in the grains after it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Tail {
@@ -93,6 +103,7 @@ impl Inode {
             ino,
             kind: record.kind,
             content: RwLock::new(index),
+            changes: AtomicU64::new(0),
             change: Mutex::new(()),
             xattrs: Mutex::default(),
             sharing: Mutex::default(),
@@ -116,6 +127,30 @@ impl Inode {
 
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {
         lock(&self.state)
+    }
+
+    /// Holds the content to change it.
+    pub(crate) fn change_content(&self) -> RwLockWriteGuard<'_, Option<DirIndex>> {
+        let content = exclusive(&self.content);
+        self.changes.fetch_add(1, Ordering::Relaxed);
+        // Whoever copies a byte of what is changed from now on finds that counted.
+        fence(Ordering::Release);
+        content
+    }
+
+    /// This moment, of which [`is_as_at`](Self::is_as_at) can be asked. Meaningful while `content` is held.
+    pub(crate) fn moment(&self) -> Moment {
+        Moment {
+            changes: self.changes.load(Ordering::Relaxed),
+            journey: self.state().journey,
+        }
+    }
+
+    /// Whether bytes that were copied before this are those of the file, from where they were at that moment. `content` need not
+    /// be held.
+    pub(crate) fn is_as_at(&self, moment: Moment) -> bool {
+        fence(Ordering::Acquire);
+        self.moment() == moment
     }
 
     /// The range of a file, directory or link.

@@ -6,7 +6,7 @@ use ftl::{AtomicBatch, GRAIN_BYTES, LbaRange};
 
 use super::data::{WriteOptions, place};
 use super::range::FILE_BYTES_MAX;
-use super::{Fs, Inode, Txn, exclusive, lock};
+use super::{Fs, Inode, Txn, lock};
 use crate::error::FsError;
 use crate::format::Range;
 use crate::inode::InodeNo;
@@ -134,9 +134,9 @@ impl<S: BlockStore> Fs<S> {
         let (from, to) = (self.inode(copy.from)?, self.inode(copy.to)?);
         // In ascending order of number; of one and the same file once. Nobody writes to the source, or holds a page of it to read:
         // the batch, and all behind it, would wait for that to end.
-        let before = (from.ino < to.ino).then(|| exclusive(&from.content));
-        let _to_content = exclusive(&to.content);
-        let after = (from.ino > to.ino).then(|| exclusive(&from.content));
+        let before = (from.ino < to.ino).then(|| from.change_content());
+        let _to_content = to.change_content();
+        let after = (from.ino > to.ino).then(|| from.change_content());
         let _from_content = before.or(after);
         from.live_file()?;
         to.live_file()?;

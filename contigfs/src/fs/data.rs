@@ -319,7 +319,7 @@ impl<S: BlockStore> Fs<S> {
 
     /// Keeps the number of inodes that wait to be written bounded. Whoever happens to be here has nothing to do with what can
     /// not be written: `fsync` says that.
-    fn count_dirty(&self, became_dirty: bool) {
+    pub(super) fn count_dirty(&self, became_dirty: bool) {
         if became_dirty
             && self.dirty.fetch_add(1, Ordering::Relaxed) >= DIRTY_MAX
             && let Err(error) = self.sync_all()

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::cache::State;
 use super::create::lock_changes;
 use super::lookup::{find_old_name, index_of, index_of_mut};
-use super::{Fs, Inode, Txn, exclusive, shared};
+use super::{Fs, Inode, Txn, shared};
 use crate::dir::DirPlan;
 use crate::error::FsError;
 use crate::inode::{FileKind, InodeNo};
@@ -44,7 +44,7 @@ impl<S: BlockStore> Fs<S> {
             return Err(FsError::IsDirectory);
         }
         let inode = self.child(parent, slot)?;
-        let _child_content = exclusive(&inode.content);
+        let _child_content = inode.change_content();
         let _changes = lock_changes([&dir, &inode]);
         let now = self.now();
         let mut plan = DirPlan::default();

@@ -5,7 +5,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path};
 use std::sync::{Arc, RwLockReadGuard, RwLockWriteGuard};
 
-use super::{Fs, Inode, exclusive, shared};
+use super::{Fs, Inode, shared};
 use crate::dir::{DirIndex, Slot};
 use crate::error::{Corruption, FsError};
 use crate::format::NAME_MAX;
@@ -145,7 +145,7 @@ impl<S: BlockStore> Fs<S> {
 
     /// Locks a live directory for changing.
     pub(super) fn write_dir_index<'a>(&self, dir: &'a Arc<Inode>) -> Result<DirWrite<'a>, FsError> {
-        let mut content = exclusive(&dir.content);
+        let mut content = dir.change_content();
         dir.live_directory()?;
         if content.is_none() {
             let record = dir.state().record;

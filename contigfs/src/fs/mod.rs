@@ -33,6 +33,7 @@ mod data;
 mod extent;
 mod features;
 mod format;
+mod later;
 mod links;
 mod lookup;
 mod metadata_sync;

@@ -148,7 +148,7 @@ impl<S: BlockStore> Fs<S> {
         }
         for ino in scan.relocating {
             let arrived = fs.inode(ino).and_then(|inode| {
-                let _content = super::exclusive(&inode.content);
+                let _content = inode.change_content();
                 fs.carry_on(&inode)
             });
             if let Err(error) = arrived {
@@ -249,7 +249,7 @@ impl<S: BlockStore> Fs<S> {
 
     /// Frees the records and the data of an inode without names that nobody uses.
     pub(super) fn reap(&self, inode: &std::sync::Arc<Inode>) -> Result<(), FsError> {
-        let _content = super::exclusive(&inode.content);
+        let _content = inode.change_content();
         let _change = super::lock(&inode.change);
         {
             let mut state = inode.state();

@@ -9,7 +9,7 @@ use std::sync::{Arc, MutexGuard, TryLockError};
 use ftl::{AccountId, AtomicBatch, GRAIN_BYTES, LbaRange};
 
 use super::create::lock_changes;
-use super::{Fs, Inode, StatFs, Txn, exclusive, lock};
+use super::{Fs, Inode, StatFs, Txn, lock};
 use crate::error::FsError;
 use crate::format::{
     Features, InodeRecord, PROJECT_BYTES, PROJECT_RANGE, PROJECTS_MAX, PROJECTS_PER_GRAIN,
@@ -325,10 +325,7 @@ impl<S: BlockStore> Fs<S> {
         group.sort_by_key(|inode| inode.ino);
         group.dedup_by_key(|inode| inode.ino);
         // So that nobody has a new range meanwhile.
-        let _contents: Vec<_> = group
-            .iter()
-            .map(|inode| exclusive(&inode.content))
-            .collect();
+        let _contents: Vec<_> = group.iter().map(|inode| inode.change_content()).collect();
         let _changes = lock_changes(&group);
         let mut txn = Txn::default();
         self.plan_giving(&mut txn, &group, project, limit, which)

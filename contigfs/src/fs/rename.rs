@@ -263,7 +263,7 @@ impl<S: BlockStore> Fs<S> {
         inode: &'a Arc<Inode>,
     ) -> Result<super::lookup::DirWrite<'a>, FsError> {
         if inode.kind != FileKind::Directory {
-            return Ok(exclusive(&inode.content));
+            return Ok(inode.change_content());
         }
         let content = self.write_dir_index(inode)?;
         if index_of(&content).is_empty() {

@@ -10,7 +10,7 @@ use ftl::{AtomicBatch, GRAIN_BYTES, LbaRange};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 
 use super::data::place;
-use super::{Fs, Inode, SyncScope, Tail, exclusive, lock};
+use super::{Fs, Inode, SyncScope, Tail, lock};
 use crate::error::FsError;
 use crate::inode::InodeNo;
 use crate::planted::Bug;
@@ -55,7 +55,7 @@ impl<S: BlockStore> Fs<S> {
     /// [`FsError::Busy`] if somebody uses it too much; as for reading, if a grain can not be read.
     pub fn share(&self, ino: InodeNo, stored_to: bool) -> Result<Arc<File>, FsError> {
         let inode = self.inode(ino)?;
-        let _content = exclusive(&inode.content);
+        let _content = inode.change_content();
         inode.live_file()?;
         if let Some(sharing) = &mut *lock(&inode.sharing) {
             sharing.stored_to |= stored_to;
@@ -85,7 +85,7 @@ impl<S: BlockStore> Fs<S> {
         let inode = self.inode(ino)?;
         let result = self.fsync(ino, SyncScope::All);
         {
-            let _content = exclusive(&inode.content);
+            let _content = inode.change_content();
             let Some(sharing) = lock(&inode.sharing).take() else {
                 return result;
             };

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use ftl::{AtomicBatch, GRAIN_BYTES, LbaRange};
 
 use super::data::place;
-use super::{Fs, Inode, Tail, Txn, exclusive, lock};
+use super::{Fs, Inode, Tail, Txn, lock};
 use crate::error::FsError;
 use crate::format::Range;
 use crate::planted::Bug;
@@ -29,7 +29,7 @@ impl<S: BlockStore> Fs<S> {
         now: Timestamp,
         also: impl FnOnce(&mut Txn) -> Result<(), FsError>,
     ) -> Result<(), FsError> {
-        let _content = exclusive(&inode.content);
+        let _content = inode.change_content();
         inode.live_file()?;
         let old = inode.state().size;
         // Also of what fails below, nothing behind the end stays shared.

@@ -6,7 +6,7 @@ use ftl::{AtomicBatch, GRAIN_BYTES, LbaRange};
 
 use super::data::WriteOptions;
 use super::range::{FILE_BYTES_MAX, PIECE_MAX};
-use super::{Fs, Inode, Txn, exclusive, lock};
+use super::{Fs, Inode, Txn, lock};
 use crate::error::FsError;
 use crate::format::Range;
 use crate::inode::InodeNo;
@@ -83,7 +83,7 @@ impl<S: BlockStore> Fs<S> {
             .checked_add(len)
             .filter(|&end| end <= FILE_BYTES_MAX)
             .ok_or(FsError::FileTooLarge)?;
-        let _content = exclusive(&inode.content);
+        let _content = inode.change_content();
         inode.live_file()?;
         inode.state().grains = None;
         let is_shared = self.is_shared(&inode);

@@ -58,6 +58,8 @@ pub(super) struct Adapter<S: BlockStore> {
     read_only: bool,
     /// Reads may be answered while the content of a file is held.
     lends: bool,
+    /// Reads may be answered by whoever hears that a page has come.
+    answers_late: bool,
 }
 
 /// A request is answered, now or later; or it was not what it should be, which its reply says when it is dropped.
@@ -91,13 +93,16 @@ impl<S: BlockStore + 'static> Adapter<S> {
             target: target.map(|at| at.to_string()),
             read_only,
             lends: true,
+            // On a ring the answer goes through the thread that took the request, which would be woken up for it.
+            answers_late: features & feature::OVER_IO_URING == 0,
         }
     }
 
     /// The same, mounted on a block device or not. On one, kernels may wait for the answer to `RELEASE` in the thread that answers
-    /// the last read of a file, which must hold nothing then.
+    /// the last read of a file, which must hold nothing then, and be one that nobody else waits for.
     pub(super) fn on_block_device(mut self, on_one: bool) -> Self {
         self.lends = !on_one;
+        self.answers_late &= !on_one;
         self
     }
 

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use contigfs::GrowError;
 use flashnet_tls::Records;
 use ftl::device::array::{PartId, Splitter};
-use ftl::{Action, ActionId, Event as FtlEvent, MediaError, MediaOp, Port};
+use ftl::{Action, ActionId, Event as FtlEvent, Intent, Lba, MediaError, MediaOp, Port};
 use slab::Slab;
 use socket2::{Socket, TcpKeepalive};
 use softrdma::config::mulpdu;
@@ -19,7 +19,7 @@ use softrdma::driver::Spin;
 use softrdma::{Config, Connection, Event, PageError, ProtectionDomain, RegionTable, Time};
 use tracing::{debug, info, warn};
 
-use super::job::{Job, PagesJob, Waiter, one_by_one};
+use super::job::{Job, PagesJob, Reader, Waiter, one_by_one};
 use super::lane::Lanes;
 use super::media::Media;
 use super::pages::{FlashPages, Waiting};
@@ -362,6 +362,7 @@ impl Core {
                             self.ask(&job, n + 1);
                         }
                     }
+                    Waiting::Read(reader) => reader.0(result),
                     other => unreachable!("{other:?} does not wait for a page"),
                 },
                 FtlEvent::Durable { token, result } => match pages.take(token) {
@@ -408,12 +409,27 @@ impl Core {
         }
     }
 
+    /// Gets a page for somebody who reads it.
+    fn read(&mut self, lba: Lba, reader: Reader) {
+        let pages = &mut self.parts.pages;
+        let token = pages.wait(Waiting::Read(reader));
+        let result = match pages.ftl.get(pages.port, lba, Intent::Read, token) {
+            ftl::Get::Ready(page) => Ok(page),
+            ftl::Get::Failed(error) => Err(error),
+            ftl::Get::Pending => return,
+        };
+        if let Waiting::Read(reader) = pages.take(token) {
+            reader.0(result);
+        }
+    }
+
     fn take_jobs(&mut self, now: Time) {
         self.parts.inbox.drain(&mut self.jobs);
         while let Some(job) = self.jobs.pop_front() {
             let pages = &mut self.parts.pages;
             match job {
                 Job::Pages(job) => self.ask(&job, 0),
+                Job::Read(lba, reader) => self.read(lba, reader),
                 Job::Sync(range, waiter) => {
                     let token = pages.wait(Waiting::Durable(waiter));
                     pages.ftl.sync(pages.port, range, token);

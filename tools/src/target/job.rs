@@ -1,5 +1,6 @@
 //! What other threads ask of a reactor, and how they wait for it.
 
+use std::fmt;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -52,11 +53,22 @@ pub(super) fn admit(inboxes: &[Arc<Inbox<Job>>], waiting: Option<Owner>) {
     }
 }
 
+/// Reads a page that has come, or is told that none will. It must not wait for anything. Dropped, it has its own way to say so.
+pub(super) struct Reader(pub Box<dyn FnOnce(Result<PageRef, GetError>) + Send>);
+
+impl fmt::Debug for Reader {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Reader")
+    }
+}
+
 /// A message to a reactor.
 #[derive(Debug)]
 pub(super) enum Job {
     /// Get pages.
     Pages(Arc<PagesJob>),
+    /// Get a page for somebody who reads it, and does not wait.
+    Read(Lba, Reader),
     /// Make a range durable.
     Sync(LbaRange, Waiter<Result<(), StoreError>>),
     /// Bring the map of a range into memory.

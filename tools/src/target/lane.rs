@@ -20,6 +20,7 @@
 //! Who syncs need not even wait: [`Lanes::sync_then`], on a port that all threads share ([`Together`]).
 
 use std::os::fd::RawFd;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -51,6 +52,8 @@ pub(super) struct Lanes {
     lanes: Vec<Arc<Lane>>,
     free: Mutex<Vec<usize>>,
     together: Arc<Together>,
+    /// Threads that wait for pages.
+    asleep: AtomicUsize,
 }
 
 /// One lane.
@@ -109,6 +112,7 @@ impl Lanes {
             lanes: (0..count).map(lane).collect(),
             free: Mutex::new((0..count).collect()),
             together,
+            asleep: AtomicUsize::new(0),
         })
     }
 
@@ -144,6 +148,11 @@ impl Lanes {
             false => self.hand_over(port, action),
         }
         true
+    }
+
+    /// How many threads wait for pages.
+    pub(super) fn asleep(&self) -> usize {
+        self.asleep.load(Ordering::Relaxed)
     }
 
     /// A lane for the calling thread, if one is free.
@@ -255,6 +264,7 @@ impl Driver<'_> {
     /// Gets the pages of `lbas`, which ascend, all with the same intent.
     pub(super) fn pages(&self, lbas: &[Lba], intent: Intent) -> Vec<Result<PageRef, GetError>> {
         let mut pages = Vec::with_capacity(lbas.len());
+        self.lanes.asleep.fetch_add(1, Ordering::Relaxed);
         // Of pages to be overwritten no more are asked for than there are until one must be waited for.
         while pages.len() < lbas.len() {
             let before = pages.len();
@@ -270,6 +280,7 @@ impl Driver<'_> {
             let pending = pending.count();
             self.await_pages(&mut pages, pending);
         }
+        self.lanes.asleep.fetch_sub(1, Ordering::Relaxed);
         pages.into_iter().flatten().collect()
     }
 

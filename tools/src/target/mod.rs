@@ -8,8 +8,8 @@
 //!                    Service (control threads) ─┘                     control path: names, regions
 //! ```
 //!
-//! Threads that wait for the volume make the system calls of their own requests (`lane`); what goes on beside them is the
-//! reactor's.
+//! Threads that wait for the volume make the system calls of their own requests (`lane`), unless many wait to read (`later`);
+//! what goes on beside them is the reactor's.
 
 mod ahead;
 mod core;
@@ -22,6 +22,7 @@ mod held;
 mod housekeeper;
 mod job;
 mod lane;
+mod later;
 mod mapped;
 mod media;
 mod operator;

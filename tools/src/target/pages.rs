@@ -21,7 +21,7 @@ use softrdma::{
 use tracing::warn;
 
 use super::ahead::Ahead;
-use super::job::{Job, PagesJob, Waiter};
+use super::job::{Job, PagesJob, Reader, Waiter};
 use super::mapped::{Before, Mapped};
 use super::places::{Place, Places};
 use super::stalls::{Drained, Of, Stalls};
@@ -116,6 +116,8 @@ pub(super) enum Waiting {
     Sync(usize),
     /// Another thread, for page `n` of its job.
     Job(Arc<PagesJob>, usize),
+    /// A request of the mount, for a page to read.
+    Read(Reader),
     /// Another thread, for durability.
     Durable(Waiter<Result<(), StoreError>>),
     /// Another thread, for another size.

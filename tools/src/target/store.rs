@@ -8,7 +8,8 @@ use std::thread;
 use std::time::Duration;
 
 use contigfs::{
-    BlockStore, ByteAddr, GrowError, Grown, ShareError, Span, StoreError, SyncDone, share_on,
+    BlockStore, ByteAddr, GrowError, Grown, PageDone, ShareError, Span, StoreError, SyncDone,
+    share_on,
 };
 use ftl::device::file::{EnlargeError, enlarge};
 use ftl::snapshot::{Host, SnapshotChange, SnapshotError};
@@ -17,8 +18,9 @@ use ftl::{
     Intent, Lba, LbaRange, PageRef, ResizeError, Space,
 };
 
-use super::job::{Job, PagesJob, Waiter, one_by_one, waiter};
+use super::job::{Job, PagesJob, Reader, Waiter, one_by_one, waiter};
 use super::lane::Lanes;
+use super::later::Later;
 use super::readahead::Readahead;
 use super::regions::Regions;
 use super::share::Shares;
@@ -39,6 +41,8 @@ pub(super) struct TargetStore {
     /// Pages that requests of threads hold at once.
     shares: Arc<Shares>,
     readahead: Option<Arc<Readahead>>,
+    /// Reads that the reactor answers.
+    later: Arc<Later>,
     /// The file or device of a volume that has only one; not there any more once the target closes it.
     file: Weak<File>,
     /// What peers have of files.
@@ -64,12 +68,14 @@ impl TargetStore {
         threads: usize,
     ) -> Self {
         let shares = Arc::new(Shares::new(ftl.pool_frames() / 4, threads));
+        let later = Later::new(ftl.pool_frames());
         Self {
             ftl,
             inbox,
             lanes,
             shares,
             readahead: None,
+            later,
             file: Weak::new(),
             regions: None,
         }
@@ -353,6 +359,38 @@ impl BlockStore for TargetStore {
         let pages = self.pages_of(&pieces, Intent::Read)?;
         look(&spans(&pieces, &pages));
         Ok(true)
+    }
+
+    fn read_then(&self, at: ByteAddr, len: usize, done: &mut dyn FnMut() -> PageDone) -> bool {
+        let lba = at.lba();
+        // Without lanes the reactor gets the page in any case.
+        let is_better = |lanes: &Arc<Lanes>| self.later.is_better(lanes.asleep());
+        if !self.lanes.as_ref().is_none_or(is_better)
+            || self.ftl.try_get(lba, Intent::Read).is_some()
+        {
+            return false;
+        }
+        let Some(under_way) = self.later.begin() else {
+            return false;
+        };
+        if let Some(readahead) = &self.readahead {
+            readahead.reads(LbaRange::new(lba, 1));
+        }
+        let done = done();
+        let reader = Reader(Box::new(move |page| {
+            match page {
+                // SAFETY: the piece lies inside of its page, which is held until the call is over, and the engine makes no
+                // references to pages.
+                Ok(page) => done(Ok(unsafe {
+                    Span::new(page.as_ptr().add(at.in_grain()), len)
+                })),
+                Err(error) => done(Err(store_error(&error))),
+            }
+            drop(under_way);
+        }));
+        // Of a reactor that has ended those who asked are told by the end of `done`.
+        let _ = self.send(Job::Read(lba, reader));
+        true
     }
 
     fn write(&self, at: ByteAddr, data: &[u8]) -> Result<(), StoreError> {

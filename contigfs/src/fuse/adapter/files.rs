@@ -90,6 +90,17 @@ impl<S: BlockStore + 'static> Adapter<S> {
             all: for_cache,
         };
         let (mut reply, place) = (Some(reply), (what.offset, what.size as usize));
+        let mut later = || {
+            let reply = reply.take();
+            move |read: Result<&[u8], FsError>| match (reply, read) {
+                (Some(reply), Ok(bytes)) => reply.parts(&[bytes]),
+                (Some(reply), Err(error)) => reply.errno(read_error_code(error)),
+                (None, _) => {}
+            }
+        };
+        if self.answers_late && !for_cache && self.fs.read_then(ino, place, options, &mut later) {
+            return Ok(());
+        }
         let mut answer = |bytes: &[Span<'_>]| {
             if let Some(reply) = reply.take() {
                 reply.spans(bytes);
