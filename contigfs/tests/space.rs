@@ -85,6 +85,47 @@ fn short_writes_and_whole_reservations() {
     assert_clean(&store);
 }
 
+/// I1, I9: what `fallocate` has answered outlives a power cut, also in front of an end that the media do not know yet: the file
+/// is as long as was asked for, and what was reserved can still be written on a full volume.
+#[test]
+fn what_is_allocated_in_front_of_an_unsynced_end_is_durable() {
+    let (size, len) = (10 * 4096 - 100, 9 * 4096 - 50);
+    let all = [
+        FallocMode::Allocate { keep_size: false },
+        FallocMode::ZeroRange { keep_size: false },
+        FallocMode::Allocate { keep_size: true },
+        FallocMode::ZeroRange { keep_size: true },
+    ];
+    for (n, mode) in all.into_iter().enumerate() {
+        let (store, fs) = fresh(64);
+        let ino = fs.create(ROOT, name("f"), &NewNode::file()).unwrap().ino;
+        let bytes = vec![7; size as usize];
+        let options = WriteOptions::default();
+        assert_eq!(fs.write(ino, 0, &bytes, options), Ok(bytes.len()));
+        fs.fallocate(ino, 0, len, mode).unwrap();
+        assert_eq!(fs.attr(ino).unwrap().size, size);
+        for choice in [0, usize::MAX] {
+            let store = store.after_power_cut(|n| choice.min(n - 1));
+            assert_clean(&store);
+            let fs = Fs::mount(&store).unwrap();
+            let expected = if n < 2 { len } else { 0 };
+            assert_eq!(fs.attr(ino).unwrap().size, expected, "{mode:?}");
+            // Growing clears what a crash may have left, and nothing else.
+            fs.write(ino, 0, b"x", options).unwrap();
+            let other = fs.create(ROOT, name("g"), &NewNode::file()).unwrap().ino;
+            let rest = vec![1; 64 * 4096];
+            assert!(fs.write(other, 0, &rest, options).unwrap() < rest.len());
+            let bytes = &bytes[..len as usize];
+            assert_eq!(
+                fs.write(ino, 0, bytes, options),
+                Ok(bytes.len()),
+                "{mode:?}"
+            );
+            assert_clean(&store);
+        }
+    }
+}
+
 /// On a full volume every operation either works or changes nothing; then everything can be deleted, in any order.
 #[test]
 fn a_full_volume_can_be_emptied() {

@@ -8,7 +8,7 @@ use super::data::WriteOptions;
 use super::range::{FILE_BYTES_MAX, PIECE_MAX};
 use super::{Fs, Inode, Txn, lock};
 use crate::error::FsError;
-use crate::format::Range;
+use crate::format::{InodeRecord, Range};
 use crate::inode::InodeNo;
 use crate::planted::Bug;
 use crate::store::BlockStore;
@@ -163,10 +163,9 @@ impl<S: BlockStore> Fs<S> {
         let mut txn = Txn::default();
         txn.batch.zeros.push(grains);
         txn.edit(inode, |record| {
-            record.reserved |= keep_size && end > size;
+            reaches(record, end, keep_size);
             record.ctime = now;
             if grows {
-                record.size = end;
                 record.mtime = now;
             }
         });
@@ -214,12 +213,9 @@ impl<S: BlockStore> Fs<S> {
         let now = self.now();
         let _change = lock(&inode.change);
         txn.edit(inode, |record| {
-            record.reserved |= keep_size && end > size;
+            reaches(record, end, keep_size);
             record.mtime = now;
             record.ctime = now;
-            if grows {
-                record.size = end;
-            }
         });
         self.commit(txn)?;
         {
@@ -271,6 +267,16 @@ impl<S: BlockStore> Fs<S> {
         }
         inode.state().grains = None;
         Ok(())
+    }
+}
+
+/// Notes that grains up to `end` are mapped. What the record says of the size counts: that the file is as long already the
+/// media may not know yet, and what lies behind the end that they know would be taken for leftovers of a crash.
+fn reaches(record: &mut InodeRecord, end: u64, keep_size: bool) {
+    if keep_size {
+        record.reserved |= end > record.size;
+    } else {
+        record.size = record.size.max(end);
     }
 }
 
