@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use contigfs::{
     BlockStore, ByteAddr, CheckReport, FileKind, Fs, FsError, InodeNo, MemStore, NewNode, Problem,
-    SetAttr, WriteOptions, XattrMode, check,
+    SetAttr, StoreError, WriteOptions, XattrMode, check,
 };
 use ftl::{AtomicBatch, GRAIN_BYTES, Lba, LbaRange};
 use support::{acl, assert_clean, fresh, name};
@@ -434,6 +434,26 @@ fn damage() {
     assert_eq!(list(&fs, bad), [""; 0]);
     set(&fs, bad, "user.b", b"").unwrap();
     assert_clean(&store);
+}
+
+/// What the device gives an error for may be whole: removing an attribute then fails, and takes none of the others.
+#[test]
+fn an_error_of_the_device() {
+    let (store, fs) = fresh(1000);
+    let ino = file(&fs, "f");
+    set(&fs, ino, "user.a", b"value").unwrap();
+    set(&fs, ino, "user.b", b"other").unwrap();
+    drop(fs);
+    let fs = Fs::mount(Arc::clone(&store)).unwrap();
+    let lba = HEADS.offset(ino.0);
+    store.set_unreadable(lba, true);
+    let unreadable = StoreError::Unreadable { lba };
+    let removed = fs.remove_xattr(ino, name("user.b"));
+    assert_eq!(removed, Err(FsError::Store(unreadable)));
+    store.set_unreadable(lba, false);
+    assert_eq!(list(&fs, ino), ["user.a", "user.b"]);
+    fs.remove_xattr(ino, name("user.b")).unwrap();
+    assert_eq!(get(&fs, ino, "user.a").unwrap(), b"value");
 }
 
 /// The checker notices a mode that does not say what the access list says.

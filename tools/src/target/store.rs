@@ -11,6 +11,7 @@ use contigfs::{
     BlockStore, ByteAddr, GrowError, Grown, PageDone, ShareError, Span, StoreError, SyncDone,
     share_on,
 };
+use ftl::device::MediaError;
 use ftl::device::file::{EnlargeError, enlarge};
 use ftl::snapshot::{Host, SnapshotChange, SnapshotError};
 use ftl::{
@@ -289,8 +290,17 @@ pub(super) fn store_error(error: &GetError) -> StoreError {
     match *error {
         GetError::NoSpace => StoreError::NoSpace,
         GetError::Quota => StoreError::Quota,
-        GetError::Damaged { lba } | GetError::Media { lba, .. } => StoreError::Damaged { lba },
+        GetError::Damaged { lba } => StoreError::Damaged { lba },
+        GetError::Media { lba, error } => unread(lba, error),
         _ => StoreError::Failed,
+    }
+}
+
+/// A grain that its device gives an error for: the next try may read it, but not on a device that is gone.
+const fn unread(lba: Lba, error: MediaError) -> StoreError {
+    match error {
+        MediaError::Gone => StoreError::Damaged { lba },
+        _ => StoreError::Unreadable { lba },
     }
 }
 
@@ -299,9 +309,8 @@ pub(super) fn durable_error(error: &DurableError) -> StoreError {
     match *error {
         DurableError::NoSpace => StoreError::NoSpace,
         DurableError::Quota => StoreError::Quota,
-        DurableError::Damaged { lba }
-        | DurableError::Media { lba, .. }
-        | DurableError::Lost { lba } => StoreError::Damaged { lba },
+        DurableError::Damaged { lba } | DurableError::Lost { lba } => StoreError::Damaged { lba },
+        DurableError::Media { lba, error } => unread(lba, error),
         _ => StoreError::Failed,
     }
 }
@@ -550,5 +559,26 @@ impl BlockStore for TargetStore {
             capacity_before: before.capacity_grains * GRAIN,
             capacity: now.capacity_grains * GRAIN,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What the device gives an error for may be whole, so it is not told to be damaged: of damaged attributes, for one, all go
+    /// when any of them is removed.
+    #[test]
+    fn an_error_of_the_device_is_no_damage() {
+        let (lba, error) = (Lba(7), MediaError::Io);
+        let unreadable = StoreError::Unreadable { lba };
+        assert_eq!(store_error(&GetError::Media { lba, error }), unreadable);
+        let of_batch = DurableError::Media { lba, error };
+        assert_eq!(durable_error(&of_batch), unreadable);
+        let damaged = StoreError::Damaged { lba };
+        assert_eq!(store_error(&GetError::Damaged { lba }), damaged);
+        assert_eq!(durable_error(&DurableError::Lost { lba }), damaged);
+        let error = MediaError::Gone;
+        assert_eq!(store_error(&GetError::Media { lba, error }), damaged);
     }
 }
