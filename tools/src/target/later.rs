@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// With so many threads asleep for pages, further reads are left to the reactor.
-const ASLEEP_MIN: usize = 3;
+const ASLEEP_MIN: usize = 4;
 
 /// The reads that are under way.
 #[derive(Debug)]
