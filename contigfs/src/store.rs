@@ -186,6 +186,11 @@ pub trait BlockStore: Send + Sync {
         Ok(false)
     }
 
+    /// Whether so many wait for the store that whoever is to read had better ask [`read_then`](Self::read_then) first. Quick to say.
+    fn reads_later(&self) -> bool {
+        false
+    }
+
     /// As [`read`](Self::read) of bytes of one grain, without waiting: `done` gets them, where they lie, from whichever thread
     /// hears of them first, perhaps before this returns. It must not wait for anything. False: nothing is done, because the store had rather
     /// be asked to read.
@@ -328,6 +333,10 @@ macro_rules! forward {
                 look: &mut dyn FnMut(&[Span<'_>]),
             ) -> Result<bool, StoreError> {
                 (**self).lend(at, len, look)
+            }
+
+            fn reads_later(&self) -> bool {
+                (**self).reads_later()
             }
 
             fn read_then(

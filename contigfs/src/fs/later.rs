@@ -28,6 +28,9 @@ impl<S: BlockStore + 'static> Fs<S> {
     where
         D: FnOnce(Result<&[u8], FsError>) + Send + 'static,
     {
+        if len > GRAIN_BYTES || !self.store.reads_later() {
+            return false;
+        }
         let Ok(inode) = self.inode(ino) else {
             return false;
         };
@@ -118,6 +121,10 @@ mod tests {
     impl BlockStore for Late {
         fn read(&self, at: ByteAddr, buf: &mut [u8]) -> Result<(), StoreError> {
             self.inner.read(at, buf)
+        }
+
+        fn reads_later(&self) -> bool {
+            true
         }
 
         fn read_then(&self, at: ByteAddr, len: usize, done: &mut dyn FnMut() -> PageDone) -> bool {

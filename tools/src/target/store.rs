@@ -370,13 +370,15 @@ impl BlockStore for TargetStore {
         Ok(true)
     }
 
+    fn reads_later(&self) -> bool {
+        let is_better = |lanes: &Arc<Lanes>| self.later.is_better(lanes.asleep());
+        // Without lanes the reactor gets the pages in any case.
+        self.lanes.as_ref().is_none_or(is_better)
+    }
+
     fn read_then(&self, at: ByteAddr, len: usize, done: &mut dyn FnMut() -> PageDone) -> bool {
         let lba = at.lba();
-        // Without lanes the reactor gets the page in any case.
-        let is_better = |lanes: &Arc<Lanes>| self.later.is_better(lanes.asleep());
-        if !self.lanes.as_ref().is_none_or(is_better)
-            || self.ftl.try_get(lba, Intent::Read).is_some()
-        {
+        if self.ftl.try_get(lba, Intent::Read).is_some() {
             return false;
         }
         let Some(under_way) = self.later.begin() else {
