@@ -1,18 +1,17 @@
-//! Many that read at once, of a file that does not fit into memory and is cut off, moved and punched meanwhile, while others come and
-//! go beside it: what they read is always of the file (I9, I11). With so many reads under way the reactor answers most of them.
+//! Many that read at once, of a file that does not fit into memory and is cut off, punched and cloned over meanwhile, while others come
+//! and go beside it: what they read is always of the file (I9, I11). With so many reads under way the reactor answers some of them; what
+//! comes between a read and its answer is chosen exactly in `contigfs/src/fs/later.rs`.
 
 mod common;
 
 use std::fs::{self, File, OpenOptions};
-use std::io::Error;
-use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{Image, can_mount, can_serve};
+use common::{Image, can_mount, can_serve, copy_range, fallocate};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
@@ -37,24 +36,12 @@ fn words(whose: u64, grains: std::ops::Range<u64>) -> Vec<u8> {
     words.flat_map(|n| (whose | n).to_le_bytes()).collect()
 }
 
-fn fallocate(file: &File, mode: i32, offset: u64, len: u64) {
-    // SAFETY: no memory is passed, and the descriptor is open.
-    let done = unsafe { libc::fallocate(file.as_raw_fd(), mode, offset as i64, len as i64) };
-    assert_eq!(done, 0, "{}", Error::last_os_error());
-}
-
 /// Gives a part of the file the bytes of another.
 fn clone_within(file: &File, from: u64, to: u64, len: u64) {
     if from.abs_diff(to) < len {
         return;
     }
-    let (mut from, mut to) = (from as i64, to as i64);
-    // SAFETY: the descriptor is open and both offsets outlive the call.
-    let copied = unsafe {
-        let file = file.as_raw_fd();
-        libc::copy_file_range(file, &mut from, file, &mut to, len as usize, 0)
-    };
-    assert_eq!(copied, len as isize, "{}", Error::last_os_error());
+    copy_range((file, from), (file, to), len);
 }
 
 /// Reads anywhere; each word is zero, or was written at its place of some grain of the file.
@@ -89,11 +76,11 @@ fn change(file: &File, beside: &Path, round: u64, rng: &mut SmallRng) {
         2 => fallocate(file, keep | libc::FALLOC_FL_ZERO_RANGE, offset, len),
         _ => clone_within(file, rng.random_range(0..GRAINS - 256) * GRAIN, offset, len),
     }
-    // Where it was may be somebody else's now.
+    // The memory that its pages had may be somebody else's now.
     let other = open(&beside.join(format!("other-{}", round % 3)));
     other.write_all_at(&words(OTHERS, 0..512), 0).unwrap();
-    for part in restore.clone().step_by(256) {
-        let part = part..(part + 256).min(restore.end);
+    for start in restore.clone().step_by(256) {
+        let part = start..(start + 256).min(restore.end);
         let at = part.start * GRAIN;
         file.write_all_at(&words(OURS, part), at).unwrap();
     }

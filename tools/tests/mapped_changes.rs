@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{Image, Target, can_mount, can_serve};
+use common::{Image, Target, can_mount, can_serve, copy_range, fallocate};
 use memmap2::{MmapOptions, MmapRaw};
 
 const PAGE: u64 = 4096;
@@ -45,20 +45,8 @@ fn page_of(path: &Path, byte: u8) -> File {
     file
 }
 
-fn fallocate(file: &File, mode: i32, offset: u64, len: u64) {
-    // SAFETY: no memory is passed, and the descriptor is open.
-    let done = unsafe { libc::fallocate(file.as_raw_fd(), mode, offset as i64, len as i64) };
-    assert_eq!(done, 0, "{}", Error::last_os_error());
-}
-
 fn copy(from: &File, to: &File, offset: u64, len: u64) {
-    let (mut at, mut to_at) = (0, offset as i64);
-    // SAFETY: the descriptors are open and both offsets outlive the call.
-    let copied = unsafe {
-        let (from, to) = (from.as_raw_fd(), to.as_raw_fd());
-        libc::copy_file_range(from, &mut at, to, &mut to_at, len as usize, 0)
-    };
-    assert_eq!(copied, len as isize, "{}", Error::last_os_error());
+    copy_range((from, 0), (to, offset), len);
 }
 
 /// Has the file's dirty pages written back, as the kernel does when it wants to: `msync` would wait for whoever changes the

@@ -20,7 +20,8 @@
 //! 8. `Inode::sharing`, which is held while memory changes its size, and `Fs::shared`
 //! 9. `Inode::state`, `alloc` and `projects`: short, never across a call of the store, never two at once.
 //!
-//! Reads and writes of a file hold only its `content`, hence files are independent, readers of one file are
+//! Reads that no thread waits for hold nothing meanwhile; who holds `content` to change it is counted, so that they notice
+//! (`later`). Other reads and writes of a file hold only its `content`, hence files are independent, readers of one file are
 //! parallel, and so are writers that do not make it longer. Commits of operations in different directories are in
 //! flight at the same time and share flushes below.
 

@@ -6,8 +6,10 @@ pub mod client;
 pub mod fault_disk;
 pub mod world;
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::fs::File;
+use std::io::{BufRead, BufReader, Error, Read, Write};
 use std::net::SocketAddr;
+use std::os::fd::AsRawFd;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
@@ -324,4 +326,22 @@ pub fn drain(stream: &mut std::net::TcpStream) -> Vec<u8> {
         Err(error) => panic!("the target keeps the connection: {error}"),
     }
     bytes
+}
+
+/// As the system call.
+pub fn fallocate(file: &File, mode: i32, offset: u64, len: u64) {
+    // SAFETY: no memory is passed, and the descriptor is open.
+    let done = unsafe { libc::fallocate(file.as_raw_fd(), mode, offset as i64, len as i64) };
+    assert_eq!(done, 0, "{}", Error::last_os_error());
+}
+
+/// Copies by the system call that may clone.
+pub fn copy_range((from, from_at): (&File, u64), (to, to_at): (&File, u64), len: u64) {
+    let (mut from_at, mut to_at) = (from_at as i64, to_at as i64);
+    // SAFETY: the descriptors are open and both offsets outlive the call.
+    let copied = unsafe {
+        let (from, to) = (from.as_raw_fd(), to.as_raw_fd());
+        libc::copy_file_range(from, &mut from_at, to, &mut to_at, len as usize, 0)
+    };
+    assert_eq!(copied, len as isize, "{}", Error::last_os_error());
 }
