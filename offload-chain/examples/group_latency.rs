@@ -52,7 +52,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         let pm = EmulatedPm::new(Domain::Dmp, SIZE as usize);
         let table = RegionTable::new([member as u8; 32]);
         let member = Member::new(config, pm, &table, Time(0))?;
-        let mut server = MemberServer::new(member, listener, addresses.clone())?;
+        let mut server = MemberServer::new(member, listener, &addresses)?;
         let end = Arc::clone(&end);
         threads.push(std::thread::spawn(move || server.run(&end)));
     }

@@ -81,7 +81,7 @@ fn engine(number: usize, path: &Path) {
     };
     let table = RegionTable::new([number as u8; 32]);
     let member = Member::new(config, pages, &table, Time(0)).unwrap();
-    let mut server = MemberServer::new(member, listener, addresses).unwrap();
+    let mut server = MemberServer::new(member, listener, &addresses).unwrap();
     waker.set(server.waker().unwrap()).unwrap();
     let end = Arc::new(AtomicBool::new(false));
     let told = Arc::clone(&end);
@@ -189,7 +189,7 @@ fn proof() {
         let input = engine.0.stdin.as_mut().unwrap();
         writeln!(input, "{}", addresses.join(" ")).unwrap();
     }
-    let addresses: Vec<_> = addresses.iter().map(|at| at.parse().unwrap()).collect();
+    let addresses: Vec<SocketAddr> = addresses.iter().map(|at| at.parse().unwrap()).collect();
     let mut client = TcpClient::connect(shape(), 0, &addresses, &link(), [7; 32], LONG).unwrap();
 
     let start = |member: usize| Process::start(&["--application", &text(member)]);

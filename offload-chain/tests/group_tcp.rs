@@ -26,28 +26,33 @@ fn link() -> Config {
 
 struct Group {
     shape: GroupShape,
-    addresses: Vec<SocketAddr>,
+    /// The addresses of each member.
+    places: Vec<Vec<SocketAddr>>,
     ends: Vec<Arc<AtomicBool>>,
     threads: Vec<JoinHandle<()>>,
 }
 
 fn serve(shape: GroupShape, dir: &Path) -> Group {
+    serve_at(&[], shape, dir)
+}
+
+/// Each member's name has these addresses, too, before its own.
+fn serve_at(others: &[SocketAddr], shape: GroupShape, dir: &Path) -> Group {
     let bind = |_| TcpListener::bind("127.0.0.1:0").unwrap();
     let listeners: Vec<_> = (0..shape.members).map(bind).collect();
-    let addresses: Vec<_> = listeners
-        .iter()
-        .map(|at| at.local_addr().unwrap())
-        .collect();
+    let own = |listener: &TcpListener| listener.local_addr().unwrap();
+    let place = |listener| [others, &[own(listener)]].concat();
+    let places: Vec<_> = listeners.iter().map(place).collect();
     let mut group = Group {
         shape,
-        addresses: addresses.clone(),
+        places: places.clone(),
         ends: Vec::new(),
         threads: Vec::new(),
     };
     for (number, listener) in listeners.into_iter().enumerate() {
         let end = Arc::new(AtomicBool::new(false));
         group.ends.push(Arc::clone(&end));
-        let (addresses, path) = (addresses.clone(), dir.join(number.to_string()));
+        let (places, path) = (places.clone(), dir.join(number.to_string()));
         group.threads.push(std::thread::spawn(move || {
             let waker = Arc::new(OnceLock::<Arc<mio::Waker>>::new());
             let wake = Arc::clone(&waker);
@@ -75,7 +80,7 @@ fn serve(shape: GroupShape, dir: &Path) -> Group {
             };
             let table = RegionTable::new([number as u8; 32]);
             let member = Member::new(config, pages, &table, Time(0)).unwrap();
-            let mut server = MemberServer::new(member, listener, addresses).unwrap();
+            let mut server = MemberServer::new(member, listener, &slices(&places)).unwrap();
             waker.set(server.waker().unwrap()).unwrap();
             server.run(&end).unwrap();
         }));
@@ -83,10 +88,22 @@ fn serve(shape: GroupShape, dir: &Path) -> Group {
     group
 }
 
+fn slices(places: &[Vec<SocketAddr>]) -> Vec<&[SocketAddr]> {
+    places.iter().map(Vec::as_slice).collect()
+}
+
 impl Group {
     fn client(&self, number: u16) -> TcpClient {
         let seed = [number as u8; 32];
-        TcpClient::connect(self.shape, number, &self.addresses, &link(), seed, LONG).unwrap()
+        TcpClient::connect(
+            self.shape,
+            number,
+            &slices(&self.places),
+            &link(),
+            seed,
+            LONG,
+        )
+        .unwrap()
     }
 
     fn stop(self) {
@@ -111,6 +128,26 @@ fn call(client: &mut TcpClient, primitive: Primitive) -> Outcome {
     let (done, outcome) = outcome(client);
     assert_eq!(done, flight);
     outcome.unwrap()
+}
+
+/// A name may have addresses at which a member does not listen, as `localhost` has one of IPv6: the others are tried (I16).
+#[test]
+fn a_member_is_found_at_any_of_its_addresses() {
+    let nobody = TcpListener::bind("127.0.0.1:0").unwrap();
+    let dead = nobody.local_addr().unwrap();
+    drop(nobody);
+    let dir = tempfile::tempdir().unwrap();
+    let shape = GroupShape::new([9; 16], 1, 3, 1 << 20);
+    let group = serve_at(&[dead], shape, dir.path());
+    let mut client = group.client(0);
+    let write = Primitive::Write {
+        offset: 0,
+        bytes: vec![1; 5000],
+        durability: Durability::Visible,
+    };
+    call(&mut client, write);
+    drop(client);
+    group.stop();
 }
 
 /// Two clients, pipelined, all primitives; then files hold what the model holds.

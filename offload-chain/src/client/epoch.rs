@@ -36,16 +36,17 @@ pub(super) struct Group {
 /// An epoch that this client wants to be connected in, and is not yet. Nothing that changes anything was posted in it.
 #[derive(Debug)]
 pub(super) struct Attempt {
-    addresses: Vec<SocketAddr>,
+    /// The addresses of each member.
+    places: Vec<Vec<SocketAddr>>,
     /// A number is used once in an epoch.
     number: u16,
     next: Instant,
 }
 
 impl Attempt {
-    pub(super) fn new(addresses: Vec<SocketAddr>, number: u16) -> Self {
+    pub(super) fn new(places: Vec<Vec<SocketAddr>>, number: u16) -> Self {
         Self {
-            addresses,
+            places,
             number,
             next: Instant::now(),
         }
@@ -131,8 +132,8 @@ impl Client {
         let shape = shape_of(&self.config).map_err(|_| Broken)?;
         let (link, seed) = (link_config(), rand::random());
         let patience = self.settings.timing.silence() * 2;
-        let addresses = &attempt.addresses;
-        let connected = TcpClient::connect(shape, attempt.number, addresses, &link, seed, patience);
+        let places: Vec<&[SocketAddr]> = attempt.places.iter().map(Vec::as_slice).collect();
+        let connected = TcpClient::connect(shape, attempt.number, &places, &link, seed, patience);
         let mut tcp = connected.map_err(|error| {
             tracing::debug!(%error, epoch = %self.config.epoch, "the group is not to be reached");
             match error {

@@ -133,7 +133,7 @@ impl Client {
             let session = SessionThread::start(store, slot, settings.timing)?;
             let wait = deadline.saturating_duration_since(Instant::now());
             match session.hear(wait) {
-                Some(News::Connect(config, addresses)) => {
+                Some(News::Connect(config, places)) => {
                     let layout = config.birth.layout().map_err(ClientError::Layout)?;
                     let mut client = Self {
                         settings,
@@ -158,7 +158,7 @@ impl Client {
                         epochs: 0,
                         ended: None,
                     };
-                    client.heard(News::Connect(config, addresses));
+                    client.heard(News::Connect(config, places));
                     return match client.wait_for_group(deadline) {
                         Ok(()) => Ok(client),
                         Err(error) => {
@@ -351,10 +351,10 @@ impl Client {
             News::Fenced | News::Taken => {
                 self.end(ClientError::Fenced);
             }
-            News::Connect(config, addresses) => {
+            News::Connect(config, places) => {
                 self.leave_epoch();
                 self.config = *config;
-                self.attempt = Some(Attempt::new(addresses, self.slot.number() as u16));
+                self.attempt = Some(Attempt::new(places, self.slot.number() as u16));
             }
         }
     }

@@ -12,8 +12,8 @@ use crate::epoch::Epoch;
 use crate::host::{Timing, store_sleep};
 use crate::lock::Slot;
 use crate::membership::{
-    Boot, Configuration, MEMBER, MemberId, Report, Seat, Session, SessionEvent, SessionSettings,
-    decode,
+    Boot, Configuration, MEMBER, MemberId, Report, STORE_IS_LATE, Seat, Session, SessionEvent,
+    SessionSettings, decode, store_patience,
 };
 
 /// So many times as long as a member a client may be silent. A member that is missed in error comes back by itself; a client has lost its
@@ -26,8 +26,8 @@ const LEAVING: Duration = Duration::from_secs(2);
 /// What the program hears.
 #[derive(Debug)]
 pub(super) enum News {
-    /// The group of an epoch, and where its members are, head first.
-    Connect(Box<Configuration>, Vec<SocketAddr>),
+    /// The group of an epoch, and where its members are, head first: each has at least one address.
+    Connect(Box<Configuration>, Vec<Vec<SocketAddr>>),
     /// Nothing of that epoch is answered any more.
     Over(Epoch),
     /// The slot is another's now.
@@ -196,10 +196,14 @@ impl Worker {
                     }
                     SessionEvent::Fenced => News::Fenced,
                     SessionEvent::Taken => News::Taken,
+                    SessionEvent::StoreLate(after) => {
+                        tracing::warn!(?after, "{STORE_IS_LATE}");
+                        continue;
+                    }
                 };
                 self.tell(news);
             }
-            let again = |(_, at): (Ticket, Duration)| now > at + self.timing.period * 8;
+            let again = |(_, at): (Ticket, Duration)| now > at + store_patience(self.timing.period);
             if self.wanted.is_some() && self.asked.is_none_or(again) && now >= self.rests {
                 self.look_up(now);
             }
@@ -233,14 +237,16 @@ impl Worker {
         let Some(config) = self.wanted.take() else {
             return;
         };
-        let address = |seat: &Seat| {
+        let place = |seat: &Seat| {
             let report = self.reports.get(&seat.id);
             let report = report.filter(|report| report.seat == *seat);
-            report.and_then(|report| report.address.to_socket_addrs().ok()?.next())
+            let found = report?.address.to_socket_addrs().ok()?;
+            let place = Vec::from_iter(found);
+            (!place.is_empty()).then_some(place)
         };
-        let addresses: Option<Vec<SocketAddr>> = config.chain.iter().map(address).collect();
-        match addresses {
-            Some(addresses) => self.tell(News::Connect(config, addresses)),
+        let places: Option<Vec<_>> = config.chain.iter().map(place).collect();
+        match places {
+            Some(places) => self.tell(News::Connect(config, places)),
             // Another look; or somebody is gone, and another epoch comes.
             None => self.wanted = Some(config),
         }

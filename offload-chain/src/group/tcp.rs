@@ -6,7 +6,7 @@
 
 use std::collections::HashMap;
 use std::io::{self, ErrorKind, Read, Write};
-use std::net::{Shutdown, SocketAddr};
+use std::net::{Shutdown, SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -24,6 +24,9 @@ use super::shape::{Denied, GroupShape};
 
 /// Bytes received or sent by one system call.
 const IO_BYTES: usize = 256 << 10;
+/// After so many bytes, one way, it is another link's turn: a long READ, or a client that sends faster than it is served, holds up the
+/// others for no longer than that takes.
+const TURN_BYTES: usize = 4 * IO_BYTES;
 /// Between attempts to reach a member that is not there yet.
 pub(crate) const RETRY: Duration = Duration::from_millis(5);
 /// Longest sleep.
@@ -59,6 +62,8 @@ pub(crate) struct Loop<N: Node> {
     active: Instant,
     /// The listener has somebody.
     pub(crate) calls: bool,
+    /// Something could have been sent still when it was another link's turn.
+    unsent: bool,
 }
 
 impl<N: Node> Loop<N> {
@@ -75,6 +80,7 @@ impl<N: Node> Loop<N> {
             spin: Duration::ZERO,
             active: now,
             calls: false,
+            unsent: false,
         })
     }
 
@@ -111,7 +117,7 @@ impl<N: Node> Loop<N> {
         let due = self.node.poll_timeout();
         let due = due.map_or(wait, |at| Duration::from_nanos(at.0.saturating_sub(now.0)));
         let mut wait = wait.min(due);
-        if self.active.elapsed() < self.spin || self.has_input() {
+        if self.active.elapsed() < self.spin || self.unsent || self.has_input() {
             wait = Duration::ZERO;
         }
         match self.poll.poll(&mut self.events, Some(wait)) {
@@ -149,7 +155,8 @@ impl<N: Node> Loop<N> {
     fn receive(&mut self) {
         let now = Time(0) + self.started.elapsed();
         for socket in self.sockets.values_mut() {
-            while self.node.wants_input(socket.link) {
+            let mut received = 0;
+            while received < TURN_BYTES && self.node.wants_input(socket.link) {
                 if !socket.input.is_empty() {
                     let taken = self.node.handle_bytes(socket.link, now, &socket.input);
                     socket.input.drain(..taken);
@@ -167,6 +174,7 @@ impl<N: Node> Loop<N> {
                     }
                     Ok(count) => {
                         self.active = Instant::now();
+                        received += count;
                         let bytes = &self.scratch[..count];
                         let taken = self.node.handle_bytes(socket.link, now, bytes);
                         socket.input.extend_from_slice(&bytes[taken..]);
@@ -186,8 +194,10 @@ impl<N: Node> Loop<N> {
     fn transmit(&mut self) {
         let now = Time(0) + self.started.elapsed();
         let mut ended = Vec::new();
+        self.unsent = false;
         for (&token, socket) in &mut self.sockets {
-            while socket.writable {
+            let mut sent = 0;
+            while socket.writable && sent < TURN_BYTES {
                 if socket.sent == socket.output.len() {
                     socket.output.clear();
                     socket.sent = 0;
@@ -198,7 +208,10 @@ impl<N: Node> Loop<N> {
                     }
                 }
                 match socket.stream.write(&socket.output[socket.sent..]) {
-                    Ok(count) => socket.sent += count,
+                    Ok(count) => {
+                        socket.sent += count;
+                        sent += count;
+                    }
                     Err(error) if error.kind() == ErrorKind::WouldBlock => socket.writable = false,
                     Err(error) if error.kind() == ErrorKind::Interrupted => {}
                     Err(_) => {
@@ -209,7 +222,9 @@ impl<N: Node> Loop<N> {
                     }
                 }
             }
-            if socket.sent < socket.output.len() {
+            let turn_is_over = socket.writable && sent >= TURN_BYTES;
+            self.unsent |= turn_is_over;
+            if turn_is_over || socket.sent < socket.output.len() {
                 continue;
             }
             match self.node.socket_state(socket.link) {
@@ -237,8 +252,10 @@ pub struct MemberServer<S: Store> {
     inner: Loop<Member<S>>,
     /// None: somebody else accepts connections.
     listener: Option<TcpListener>,
-    /// Of all members.
-    addresses: Vec<SocketAddr>,
+    /// The addresses of all members, which are tried in turn.
+    places: Vec<Vec<SocketAddr>>,
+    /// How often each member was tried to be reached.
+    tries: Vec<usize>,
     tried: Instant,
     progress: Progress,
 }
@@ -267,18 +284,18 @@ impl Progress {
 }
 
 impl<S: Store> MemberServer<S> {
-    /// A server on a listening socket. `addresses` are those of all members, in order.
+    /// A server on a listening socket. `places` are those of all members, in order: of one that has several addresses, all are tried.
     ///
     /// # Errors
     /// What the system says.
     pub fn new(
         member: Member<S>,
         listener: std::net::TcpListener,
-        addresses: Vec<SocketAddr>,
+        places: &[impl ToSocketAddrs],
     ) -> io::Result<Self> {
         listener.set_nonblocking(true)?;
         let mut listener = TcpListener::from_std(listener);
-        let mut server = Self::without_listener(member, addresses)?;
+        let mut server = Self::without_listener(member, places)?;
         let registry = server.inner.poll.registry();
         registry.register(&mut listener, LISTENER, Interest::READABLE)?;
         server.listener = Some(listener);
@@ -289,13 +306,16 @@ impl<S: Store> MemberServer<S> {
     ///
     /// # Errors
     /// What the system says.
-    pub fn without_listener(member: Member<S>, addresses: Vec<SocketAddr>) -> io::Result<Self> {
+    pub fn without_listener(member: Member<S>, places: &[impl ToSocketAddrs]) -> io::Result<Self> {
+        let addresses = |place: &_| ToSocketAddrs::to_socket_addrs(place).map(Vec::from_iter);
+        let places: Vec<_> = places.iter().map(addresses).collect::<io::Result<_>>()?;
         let now = Instant::now();
         Ok(Self {
             tried: now.checked_sub(RETRY).unwrap_or(now),
             inner: Loop::new(member)?,
             listener: None,
-            addresses,
+            tries: vec![0; places.len()],
+            places,
             progress: Progress::default(),
         })
     }
@@ -379,6 +399,9 @@ impl<S: Store> MemberServer<S> {
     /// Sends what a member that is broken has to say still: why.
     pub(crate) fn last_words(&mut self) {
         self.inner.transmit();
+        while self.inner.unsent {
+            self.inner.transmit();
+        }
     }
 
     /// Ends the member (I12) and gives back its store.
@@ -392,8 +415,15 @@ impl<S: Store> MemberServer<S> {
         }
         self.tried = Instant::now();
         for number in self.inner.node.missing() {
-            let stream = self.addresses.get(number).map(|&at| TcpStream::connect(at));
-            let Some(Ok(stream)) = stream else { continue };
+            let Some(place) = self.places.get(number).filter(|place| !place.is_empty()) else {
+                continue;
+            };
+            let tries = &mut self.tries[number];
+            let address = place[*tries % place.len()];
+            *tries = tries.wrapping_add(1);
+            let Ok(stream) = TcpStream::connect(address) else {
+                continue;
+            };
             let now = self.inner.now();
             let Ok(link) = self.inner.node.connect(now, number) else {
                 continue;
@@ -446,6 +476,28 @@ pub enum StartError {
     TimedOut(Duration),
 }
 
+/// Connects to a member at the first of its addresses where it is.
+fn reach(
+    member: usize,
+    place: &impl ToSocketAddrs,
+    timeout: Duration,
+) -> Result<std::net::TcpStream, StartError> {
+    let mut failed = StartError::Io(io::Error::other("a member has no address"));
+    for address in place.to_socket_addrs()? {
+        match std::net::TcpStream::connect_timeout(&address, timeout) {
+            Ok(stream) => return Ok(stream),
+            Err(source) => {
+                failed = StartError::Connect {
+                    member,
+                    address,
+                    source,
+                }
+            }
+        }
+    }
+    Err(failed)
+}
+
 /// A client of members that [`OverTcp`] connects, one link to each.
 pub trait Joins: Node + Primitives {
     /// Whether it takes primitives by now.
@@ -476,14 +528,14 @@ pub struct OverTcp<C: Joins> {
 pub type TcpClient = OverTcp<Client>;
 
 impl TcpClient {
-    /// Connects to all members and waits until the group is ready.
+    /// Connects to all members and waits until the group is ready. Of a member that has several addresses, all are tried.
     ///
     /// # Errors
     /// See [`StartError`].
     pub fn connect(
         shape: GroupShape,
         number: u16,
-        addresses: &[SocketAddr],
+        addresses: &[impl ToSocketAddrs],
         link: &Config,
         seed: [u8; 32],
         timeout: Duration,
@@ -503,17 +555,12 @@ impl<C: Joins> OverTcp<C> {
     /// Connects a client to all members, and waits until it takes primitives.
     pub(crate) fn join(
         client: C,
-        addresses: &[SocketAddr],
+        addresses: &[impl ToSocketAddrs],
         timeout: Duration,
     ) -> Result<Self, StartError> {
         let mut inner = Loop::new(client)?;
-        for (member, &address) in addresses.iter().enumerate() {
-            let failed = |source| StartError::Connect {
-                member,
-                address,
-                source,
-            };
-            let stream = std::net::TcpStream::connect_timeout(&address, timeout).map_err(failed)?;
+        for (member, place) in addresses.iter().enumerate() {
+            let stream = reach(member, place, timeout)?;
             stream.set_nonblocking(true)?;
             inner.add(TcpStream::from_std(stream), LinkId(member as u32))?;
         }
@@ -591,6 +638,130 @@ impl<C: Joins> Primitives for OverTcp<C> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Has so much to say on each of its links, and hears everything.
+    struct Talker {
+        left: Vec<usize>,
+        heard: Vec<usize>,
+    }
+
+    impl Node for Talker {
+        fn handle_bytes(&mut self, link: LinkId, _: Time, bytes: &[u8]) -> usize {
+            self.heard[link.0 as usize] += bytes.len();
+            bytes.len()
+        }
+
+        fn handle_eof(&mut self, _: LinkId, _: Time) {}
+
+        fn handle_transport_error(&mut self, link: LinkId) {
+            panic!("{link:?} failed");
+        }
+
+        fn poll_transmit(
+            &mut self,
+            link: LinkId,
+            _: Time,
+            out: &mut Vec<u8>,
+            limit: usize,
+        ) -> usize {
+            let left = &mut self.left[link.0 as usize];
+            let count = limit.min(*left);
+            *left -= count;
+            out.resize(out.len() + count, 7);
+            count
+        }
+
+        fn wants_input(&self, _: LinkId) -> bool {
+            true
+        }
+
+        fn socket_state(&self, _: LinkId) -> SocketState {
+            SocketState::Open
+        }
+
+        fn poll_timeout(&self) -> Option<Time> {
+            None
+        }
+
+        fn handle_timeout(&mut self, _: Time) {}
+    }
+
+    fn talker(left: Vec<usize>) -> (Loop<Talker>, Vec<std::net::TcpStream>) {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let heard = vec![0; left.len()];
+        let mut inner = Loop::new(Talker { left, heard }).unwrap();
+        let links = 0..inner.node.left.len() as u32;
+        let pair = |link| {
+            let far = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            let near = listener.accept().unwrap().0;
+            near.set_nonblocking(true).unwrap();
+            inner.add(TcpStream::from_std(near), LinkId(link)).unwrap();
+            far
+        };
+        let far = links.map(pair).collect();
+        (inner, far)
+    }
+
+    /// Who reads much is sent a little at a time, and the loop does not sleep meanwhile; others get theirs in between (I16).
+    #[test]
+    fn a_long_answer_is_not_sent_in_one_go() {
+        const LONG: usize = 64 << 20;
+        let (mut inner, far) = talker(vec![LONG, 8]);
+        let readers = far.into_iter().map(|mut far| {
+            std::thread::spawn(move || io::copy(&mut far, &mut io::sink()).unwrap())
+        });
+        let readers: Vec<_> = readers.collect();
+        let begun = Instant::now();
+        let mut before = LONG;
+        while inner.node.left != [0, 0] || inner.unsent {
+            inner.turn(Duration::from_secs(60)).unwrap();
+            let now = inner.node.left[0];
+            assert!(
+                before - now <= 2 * (TURN_BYTES + IO_BYTES),
+                "{} at once",
+                before - now
+            );
+            before = now;
+        }
+        assert!(begun.elapsed() < Duration::from_secs(50), "it slept");
+        while inner
+            .sockets
+            .values()
+            .any(|socket| socket.sent < socket.output.len())
+        {
+            inner.turn(Duration::from_secs(60)).unwrap();
+        }
+        drop(inner);
+        let read: Vec<u64> = readers
+            .into_iter()
+            .map(|reader| reader.join().unwrap())
+            .collect();
+        assert_eq!(read, [LONG as u64, 8]);
+    }
+
+    /// Who sends without a pause is heard a little at a time, and heard to the end.
+    #[test]
+    fn a_long_message_is_not_taken_in_one_go() {
+        const LONG: usize = 64 << 20;
+        let (mut inner, far) = talker(vec![0, 0]);
+        let writers = far
+            .into_iter()
+            .map(|mut far| std::thread::spawn(move || far.write_all(&vec![1; LONG]).unwrap()));
+        let writers: Vec<_> = writers.collect();
+        let begun = Instant::now();
+        let mut before = [0, 0];
+        while inner.node.heard != [LONG, LONG] {
+            inner.turn(Duration::from_secs(60)).unwrap();
+            for (before, now) in before.iter_mut().zip(&inner.node.heard) {
+                assert!(now - *before <= TURN_BYTES + IO_BYTES, "{}", now - *before);
+                *before = *now;
+            }
+        }
+        assert!(begun.elapsed() < Duration::from_secs(50), "it slept");
+        for writer in writers {
+            writer.join().unwrap();
+        }
+    }
 
     /// A member that has nothing to do is not slow; one that waits is, as long as its oldest operation waits.
     #[test]

@@ -14,7 +14,7 @@ use crate::group::{FileMemory, MemberFile, ReadLease};
 use crate::log::RecoverError;
 use crate::membership::{
     Action, Boot, Configuration, Controller, ControllerSettings, MEMBER, Member, MemberId,
-    MemberSettings, Note, Phase, Report, Seat, SlowPolicy, decode,
+    MemberSettings, Note, Phase, Report, STORE_IS_LATE, Seat, SlowPolicy, decode,
 };
 
 use super::engine::{Engine, EngineNews, Opening};
@@ -370,13 +370,13 @@ impl Agent {
             let (boot, address) = self.directory.get(&seat.id)?;
             (*boot == seat.boot).then_some(address)
         };
-        let mut addresses = Vec::new();
+        let mut places = Vec::new();
         for seat in chain {
             let Some(address) = known(seat) else {
                 return self.look_up();
             };
-            match address.to_socket_addrs().map(|mut found| found.next()) {
-                Ok(Some(address)) => addresses.push(address),
+            match address.to_socket_addrs().map(Vec::from_iter) {
+                Ok(found) if !found.is_empty() => places.push(found),
                 // Whoever looks up names may take long for each answer.
                 found => {
                     let why = found.map_or_else(|e| e.to_string(), |_| "no address".to_owned());
@@ -396,7 +396,7 @@ impl Agent {
             epoch,
             shape,
             position,
-            addresses,
+            places,
             reads: Arc::clone(&self.reads),
         });
         // Nobody is missed before there was time to be heard.
@@ -479,6 +479,7 @@ impl Agent {
                     tracing::warn!(member = member.0, lag_ms, "a member holds the others up");
                 }
                 Note::Bad(why) => self.warn(why),
+                Note::StoreLate(_) => self.warn(STORE_IS_LATE.into()),
             }
         }
     }

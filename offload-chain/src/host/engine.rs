@@ -41,7 +41,7 @@ pub(super) struct Opening {
     pub(super) epoch: Epoch,
     pub(super) shape: GroupShape,
     pub(super) position: usize,
-    pub(super) addresses: Vec<SocketAddr>,
+    pub(super) places: Vec<Vec<SocketAddr>>,
     pub(super) reads: Arc<ReadLease>,
 }
 
@@ -324,7 +324,8 @@ impl Worker {
             planted: None,
         };
         let member = Member::new(config, pages, &table, Time(0)).map_err(|error| said(&error))?;
-        let server = MemberServer::without_listener(member, opening.addresses);
+        let places: Vec<&[SocketAddr]> = opening.places.iter().map(Vec::as_slice).collect();
+        let server = MemberServer::without_listener(member, &places);
         let mut server = server.map_err(|error| said(&error))?;
         server.spin(self.spin);
         self.bell

@@ -17,6 +17,7 @@ use super::configuration::{
     Seat, decode, encode,
 };
 use super::slow::{SlowPolicy, SlowWatch};
+use super::store_patience;
 
 /// For how many periods a member that was doubted once is under suspicion.
 const SUSPECTED: u32 = 1200;
@@ -72,6 +73,8 @@ pub enum Note {
     Slow(MemberId, u64),
     /// Something in the store is wrong.
     Bad(String),
+    /// The store has not answered for so long, which is as long as is waited for it.
+    StoreLate(Duration),
 }
 
 /// A controller.
@@ -236,8 +239,12 @@ impl Controller {
             return;
         }
         self.next_look = now + self.settings.period;
-        let patience = self.settings.period * 8;
+        let patience = store_patience(self.settings.period);
+        let asked = self.asked.len();
         self.asked.retain(|_, (_, at)| now < *at + patience);
+        if self.asked.len() < asked {
+            self.notes.push(Note::StoreLate(patience));
+        }
         if !self.watching {
             let prefix = String::new();
             self.ask(now, store, Request::Watch { prefix }, Asked::Watch);
@@ -702,6 +709,39 @@ mod tests {
             always > silence && always < silence * (GRACE_MAX + 2),
             "{always:?}"
         );
+    }
+
+    /// A store whose answers come too late is told of; one that answers in time is not.
+    #[test]
+    fn a_late_store_is_told_of() {
+        #[derive(Default)]
+        struct Asked(Vec<Ticket>);
+        impl Store for Asked {
+            fn submit(&mut self, _: Request) -> Ticket {
+                let ticket = Ticket(self.0.len() as u64);
+                self.0.push(ticket);
+                ticket
+            }
+            fn poll(&mut self) -> Option<Event> {
+                None
+            }
+        }
+        let period = settings().period;
+        for (late, told) in [(7, vec![]), (8, vec![Note::StoreLate(period * 8)])] {
+            let (mut controller, mut store) = (Controller::new(settings()), Asked::default());
+            let mut now = Duration::from_secs(1);
+            controller.tick(now, &mut store);
+            let first = store.0.clone();
+            for _ in 0..late {
+                now += period;
+                controller.tick(now, &mut store);
+            }
+            for ticket in first {
+                let answer = Ok(Reply::Items(Vec::new(), Revision::ABSENT));
+                controller.handle(now, &mut store, Event::Answer(ticket, answer));
+            }
+            assert_eq!(controller.take_notes(), told, "after {late} periods");
+        }
     }
 
     /// Whom clients doubt is who holds them up; also if slow members are not to be removed. Nobody, if all are alike.

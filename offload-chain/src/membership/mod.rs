@@ -15,6 +15,8 @@
 //! Each party may stop for ever, or go on minutes later, between any two calls. A group waits, and says for whom, when
 //! nobody who can vouch is left.
 
+use std::time::Duration;
+
 mod configuration;
 mod controller;
 mod copy;
@@ -32,3 +34,13 @@ pub use copy::{Ask, BATCH_CHUNKS, Give, Message};
 pub use member::{Action, Member, MemberSettings, Work};
 pub use session::{Session, SessionEvent, SessionSettings};
 pub use slow::SlowPolicy;
+
+/// How long controllers and clients wait for an answer of the store. What they asked is asked again then, and what is said later does not
+/// count.
+pub(crate) fn store_patience(period: Duration) -> Duration {
+    period * 8
+}
+
+/// What to say of a store that takes longer.
+pub(crate) const STORE_IS_LATE: &str = "the store does not answer, and longer than eight periods is not waited for it: \
+    one that is always so slow wants a longer --period, and a longer --read-lease with it";

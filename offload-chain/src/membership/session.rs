@@ -14,6 +14,7 @@ use crate::lock::Slot;
 use super::configuration::{
     Boot, CLIENT, CONFIG, Configuration, DOUBT, Doubt, Phase, SLOT, decode, encode,
 };
+use super::store_patience;
 
 /// How a client is to behave.
 #[derive(Clone, Debug)]
@@ -39,6 +40,8 @@ pub enum SessionEvent {
     Fenced,
     /// Somebody else has the slot.
     Taken,
+    /// The store has not answered for so long, which is as long as is waited for it. Said again when it has answered in time since.
+    StoreLate(Duration),
 }
 
 /// A client's place in a group.
@@ -61,6 +64,8 @@ pub struct Session {
     watching: bool,
     /// Something may have changed since the configuration was asked for.
     looks_again: bool,
+    /// That was told, and nothing has been answered in time since.
+    store_is_late: bool,
     events: VecDeque<SessionEvent>,
 }
 
@@ -106,6 +111,7 @@ impl Session {
             doubted: None,
             watching: false,
             looks_again: false,
+            store_is_late: false,
             events: VecDeque::new(),
         }
     }
@@ -177,8 +183,13 @@ impl Session {
         if self.state == State::Ended {
             return;
         }
-        let patience = self.settings.period * 8;
+        let patience = store_patience(self.settings.period);
+        let asked = self.asked.len();
         self.asked.retain(|_, (_, at)| now < *at + patience);
+        if self.asked.len() < asked && !self.store_is_late {
+            self.store_is_late = true;
+            self.events.push_back(SessionEvent::StoreLate(patience));
+        }
         if !self.watching {
             self.watching = true;
             let prefix = CONFIG.to_owned();
@@ -210,6 +221,7 @@ impl Session {
                 let Some((asked, _)) = self.asked.remove(&ticket) else {
                     return;
                 };
+                self.store_is_late = false;
                 if asked == Asked::Watch && answer.is_err() {
                     self.watching = false;
                 }
@@ -462,6 +474,47 @@ mod tests {
         }
         assert!(store.events.len() < 20, "{} wait", store.events.len());
         assert_eq!(session.state, State::Registered);
+    }
+
+    /// A store that answers too late each time is told of, once; and once more if it was in time in between.
+    #[test]
+    fn a_late_store_is_told_of() {
+        let mut store = Lossy {
+            ledger: Ledger::new(),
+            now: Duration::ZERO,
+            loses: |_| false,
+            lost: 0,
+            tickets: 0,
+            events: VecDeque::new(),
+        };
+        let period = Duration::from_millis(50);
+        let mut session = Session::new(SessionSettings {
+            slot: Slot::new(0).unwrap(),
+            boot: Boot(1),
+            period,
+            misses: 100,
+        });
+        let mut told = |for_periods: u32, late: bool| {
+            let mut told = 0;
+            for _ in 0..for_periods {
+                session.tick(store.now, &mut store);
+                if !late {
+                    while let Some(event) = store.poll() {
+                        session.handle(store.now, &mut store, event);
+                    }
+                }
+                while let Some(event) = session.poll_event() {
+                    told += u32::from(event == SessionEvent::StoreLate(period * 8));
+                }
+                store.now += period;
+            }
+            told
+        };
+        assert_eq!(told(20, false), 0);
+        assert_eq!(told(100, true), 1);
+        assert_eq!(told(20, false), 0);
+        assert_eq!(told(7, true), 0);
+        assert_eq!(told(20, true), 1);
     }
 
     /// I12: who finds a slot taken leaves it to whom it belongs: a living client, or a dead one that has to be fenced.

@@ -216,6 +216,7 @@ impl World {
                     self.note(&format!("client {at}: slot taken"));
                     self.restart_client(at);
                 }
+                SessionEvent::StoreLate(_) => {}
             }
         }
     }

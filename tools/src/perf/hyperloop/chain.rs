@@ -136,7 +136,7 @@ impl Chain {
         };
         let table = RegionTable::new(rand::random());
         let member = Member::new(config, NoPages, &table, Time(0))?;
-        let mut server = MemberServer::new(member, listener, addresses.to_vec())?;
+        let mut server = MemberServer::new(member, listener, addresses)?;
         let end = Arc::clone(&self.end);
         let id = self.thread("endpoint", Priority::Endpoint, move || server.run(&end))?;
         self.endpoints.push(id);
