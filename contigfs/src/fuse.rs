@@ -41,6 +41,7 @@ mod passthrough;
 mod reply;
 mod ring;
 mod session;
+mod table;
 mod wire;
 
 pub use cache::{CacheListener, PageCache, Stale, Unheard, Window};
@@ -53,3 +54,4 @@ pub use mount::{
     mount_with_cache,
 };
 pub use passthrough::{SHARE_ATTRIBUTE, SharePages};
+pub use table::MountEntry;

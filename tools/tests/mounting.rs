@@ -206,6 +206,41 @@ fn mount_and_umount() {
     assert!(place.entry().is_none());
 }
 
+/// What somebody has mounted over a volume is not taken away with it: neither by the command, which refuses, nor by the target's end,
+/// which leaves a dead mount beneath that the next target removes.
+#[test]
+fn what_covers_a_mount_stays() {
+    if !can_mount_as_root() {
+        return;
+    }
+    let place = Place::new();
+    place.mount("");
+    fs::write(place.dir.join("file"), b"content").unwrap();
+    let cover = || {
+        let mut mount = Command::new("mount");
+        mount.args(["-t", "tmpfs", "cover"]).arg(&place.dir);
+        assert!(mount.status().unwrap().success());
+        fs::write(place.dir.join("other"), b"others'").unwrap();
+    };
+    let is_there = || fs::read(place.dir.join("other")).is_ok_and(|found| found == b"others'");
+    cover();
+    let output = place.call("umount.fuse.contigfs", &[place.dir.to_str().unwrap()]);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        !output.status.success() && errors.contains("covered"),
+        "{errors}"
+    );
+    assert!(is_there());
+    place.signal(libc::SIGTERM);
+    place.wait_for_end();
+    assert!(is_there());
+    umount(&[], &place.dir);
+    place.mount("");
+    assert_eq!(fs::read(place.dir.join("file")).unwrap(), b"content");
+    place.unmount();
+    place.assert_clean();
+}
+
 /// With `syncfs` a mount is on a loop device that shows the volume, and `sync` is enough: no byte is lost by a crash although
 /// nobody has called fsync. Such a mount ends, and is found by the commands, as any other.
 #[test]

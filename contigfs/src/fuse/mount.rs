@@ -4,7 +4,6 @@ use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,6 +14,7 @@ use super::cache::{PageCache, Recaller, Unheard};
 use super::gate::Gate;
 use super::passthrough::{Looker, Passthrough, SharePages};
 use super::session::{Attached, Notifier, Serve, Session};
+use super::table::MountEntry;
 use super::wire::feature;
 use super::{device, direct, helper, ring};
 use crate::error::FsError;
@@ -22,8 +22,6 @@ use crate::fs::{AtimePolicy, Fs};
 use crate::inode::InodeNo;
 use crate::snapshot::Sweeper;
 use crate::store::BlockStore;
-
-const MOUNT_TABLE: &str = "/proc/self/mountinfo";
 
 /// How to mount.
 #[derive(Clone, Debug)]
@@ -160,6 +158,9 @@ pub enum UnmountError {
     /// Some process has a file open there, or its working directory.
     #[error("{0} is in use: a process has a file open there or works in it")]
     Busy(PathBuf),
+    /// Something else was mounted over it, which is not this mount's to take away.
+    #[error("{0} is covered by what was mounted over it: unmount that first")]
+    Covered(PathBuf),
     /// Unmounted here, but not everywhere: another mount namespace, as containers have one, has a copy of the mount of its own. It
     /// is served there until it goes, or the process ends.
     #[error("{0} is unmounted, but still mounted in another mount namespace (of a container, say)")]
@@ -182,6 +183,8 @@ pub struct Mounted {
     /// Makes everything durable, after the last request.
     sync: Box<dyn Fn() -> Result<(), FsError> + Send + Sync>,
     path: PathBuf,
+    /// As the mount table has it when it is seen, if that could be read: the directory, and the file system's number.
+    listed: Option<MountEntry>,
     /// Gone once unmounted.
     session: Option<Session>,
     /// What all requests go through.
@@ -267,6 +270,7 @@ pub fn mount_with_cache<S: BlockStore + 'static>(
         });
         served.inspect_err(|_nobody_serves_it| drop(try_unmount(dir)))
     };
+    let spot = dir.canonicalize();
     let device = attach(dir, options, atime).map_err(|error| explain(dir, error))?;
     let served = match options.has_rings() {
         true => serve(device, features | feature::OVER_IO_URING).or_else(|error| {
@@ -285,6 +289,7 @@ pub fn mount_with_cache<S: BlockStore + 'static>(
         false => None,
     };
     let mut mounted = Mounted {
+        listed: spot.ok().and_then(|dir| MountEntry::on(&dir).ok()?),
         sweeper,
         sync: Box::new(move || fs.sync_all()),
         path: dir.to_owned(),
@@ -359,10 +364,19 @@ impl Mounted {
         self.session.as_ref().is_none_or(Session::is_finished)
     }
 
+    /// Whether something else was mounted over this: unmounting by the directory's name would take that away.
+    fn is_covered(&self) -> bool {
+        let Some(own) = &self.listed else {
+            return false;
+        };
+        let seen = MountEntry::on(&own.dir);
+        seen.is_ok_and(|seen| seen.is_some_and(|seen| seen.device != own.device))
+    }
+
     /// Unmounts and makes everything durable. Does nothing when that was done before.
     ///
     /// # Errors
-    /// When the mount is busy it stays, and this may be called again.
+    /// When the mount is busy, or covered, it stays, and this may be called again.
     pub fn unmount(&mut self) -> Result<(), UnmountError> {
         let Some(session) = self.session.take() else {
             return Ok(());
@@ -371,6 +385,10 @@ impl Mounted {
             path: path.to_owned(),
             source,
         };
+        if !session.is_finished() && self.is_covered() {
+            self.session = Some(session);
+            return Err(UnmountError::Covered(self.path.clone()));
+        }
         if !session.is_finished()
             && let Err(error) = try_unmount(&self.path)
             // Somebody else may just have done it.
@@ -494,26 +512,8 @@ fn check_mount_point(dir: &Path) -> Result<(), MountError> {
 
 /// Whether the mount table lists the directory.
 fn is_mount_point(dir: &Path) -> bool {
-    let (Ok(dir), Ok(table)) = (dir.canonicalize(), std::fs::read(MOUNT_TABLE)) else {
-        return false;
-    };
-    let wanted = escape(dir.as_os_str().as_bytes());
-    table
-        .split(|&byte| byte == b'\n')
-        .filter_map(|line| line.split(|&byte| byte == b' ').nth(4))
-        .any(|listed| listed == wanted)
-}
-
-/// A path as the mount table writes it: blanks and backslashes in octal.
-fn escape(path: &[u8]) -> Vec<u8> {
-    let mut escaped = Vec::with_capacity(path.len());
-    for &byte in path {
-        match byte {
-            b' ' | b'\t' | b'\n' | b'\\' => escaped.extend(format!("\\{byte:03o}").into_bytes()),
-            _ => escaped.push(byte),
-        }
-    }
-    escaped
+    let listed = dir.canonicalize().and_then(|dir| MountEntry::on(&dir));
+    listed.is_ok_and(|listed| listed.is_some())
 }
 
 fn check_means(root: bool) -> Result<(), MountError> {
@@ -550,10 +550,5 @@ mod tests {
         assert!(matches!(file, Err(MountError::NotDirectory(_))), "{file:?}");
         let busy = check_mount_point(Path::new("/proc"));
         assert!(matches!(busy, Err(MountError::Busy(_))), "{busy:?}");
-    }
-
-    #[test]
-    fn blanks_are_escaped_as_in_the_mount_table() {
-        assert_eq!(escape(b"/a b\\c"), b"/a\\040b\\134c");
     }
 }

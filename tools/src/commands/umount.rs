@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use contigfs::fuse::MountEntry;
 use ftl::FileDevice;
 use ftl::device::DeviceOpenError;
 
@@ -14,10 +15,6 @@ use crate::cli;
 use crate::devices;
 use crate::target::take_down;
 
-const MOUNT_TABLE: &str = "/proc/self/mountinfo";
-const TYPE: &[u8] = b"fuse.contigfs";
-/// With the option `syncfs`.
-const BLOCK_TYPE: &[u8] = b"fuseblk.contigfs";
 /// Longest wait. A target that serves a volume to remote clients, too, keeps it.
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -76,14 +73,25 @@ fn is_over(source: &Path) -> Result<bool> {
     }
 }
 
-/// Source of the last mount of a volume on `dir`, as the mount table has it.
+/// Source of the volume that is seen on `dir`, as the mount table has it.
+///
+/// # Errors
+/// Also if something else is mounted over a volume there.
 pub(super) fn source(dir: &Path) -> Result<Option<PathBuf>> {
-    let mut mounts = mounts()?.into_iter();
-    let last = mounts.rfind(|mount| mount.dir == dir);
-    Ok(last.map(|mount| mount.source))
+    let here = table()?.into_iter().filter(|entry| entry.dir == dir);
+    let here: Vec<MountEntry> = here.collect();
+    match here.last() {
+        Some(seen) if seen.is_contigfs() => Ok(Some(source_of(seen))),
+        Some(seen) if here.iter().any(MountEntry::is_contigfs) => bail!(
+            "the volume on {} is covered by what was mounted over it ({}): unmount that first",
+            dir.display(),
+            String::from_utf8_lossy(&seen.kind)
+        ),
+        _ => Ok(None),
+    }
 }
 
-/// A line of the mount table.
+/// A mounted volume.
 pub(super) struct Mount {
     /// Where.
     pub(super) dir: PathBuf,
@@ -91,25 +99,26 @@ pub(super) struct Mount {
     pub(super) source: PathBuf,
 }
 
+fn table() -> Result<Vec<MountEntry>> {
+    MountEntry::all().context("cannot read the mount table")
+}
+
 /// Mounts of volumes, in the order of the mount table.
 pub(super) fn mounts() -> Result<Vec<Mount>> {
-    let table = std::fs::read(MOUNT_TABLE)
-        .with_context(|| format!("cannot read the mount table {MOUNT_TABLE}"))?;
-    let path = |field: &[u8]| PathBuf::from(OsString::from_vec(unescape(field)));
-    let lines = table.split(|&byte| byte == b'\n');
-    let mounts = lines.filter_map(|line| {
-        let fields: Vec<&[u8]> = line.split(|&byte| byte == b' ').collect();
-        let dash = fields.iter().position(|field| *field == b"-")?;
-        let source = path(fields.get(dash + 2)?);
-        let source = match *fields.get(dash + 1)? {
-            TYPE => source,
-            BLOCK_TYPE => behind_loop(&source).unwrap_or(source),
-            _ => return None,
-        };
-        let dir = path(fields.get(4)?);
-        Some(Mount { dir, source })
+    let volumes = table()?.into_iter().filter(MountEntry::is_contigfs);
+    let mounts = volumes.map(|entry| Mount {
+        source: source_of(&entry),
+        dir: entry.dir,
     });
     Ok(mounts.collect())
+}
+
+fn source_of(entry: &MountEntry) -> PathBuf {
+    let behind = match entry.is_on_block_device() {
+        true => behind_loop(&entry.source),
+        false => None,
+    };
+    behind.unwrap_or_else(|| entry.source.clone())
 }
 
 /// What a loop device shows.
@@ -120,35 +129,12 @@ fn behind_loop(device: &Path) -> Option<PathBuf> {
     Some(PathBuf::from(OsString::from_vec(shown)))
 }
 
-/// A field of the mount table, which has blanks and backslashes in octal.
-fn unescape(field: &[u8]) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(field.len());
-    let mut rest = field;
-    while let Some((&byte, behind)) = rest.split_first() {
-        let octal = behind.get(..3).filter(|_| byte == b'\\');
-        let octal = octal.and_then(|digits| std::str::from_utf8(digits).ok());
-        match octal.and_then(|digits| u8::from_str_radix(digits, 8).ok()) {
-            Some(byte) => {
-                bytes.push(byte);
-                rest = &behind[3..];
-            }
-            None => {
-                bytes.push(byte);
-                rest = behind;
-            }
-        }
-    }
-    bytes
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn fields_of_the_mount_table() {
-        assert_eq!(unescape(b"/a\\040b\\134c\\"), b"/a b\\c\\");
-        assert_eq!(unescape(b"/plain"), b"/plain");
+    fn others_are_no_volumes() {
         assert!(source(Path::new("/proc")).unwrap().is_none());
     }
 }

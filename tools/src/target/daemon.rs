@@ -12,7 +12,8 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, anyhow, bail};
 use contigfs::fuse::{
-    MountOptions, Mounted, SharePages, UnmountError, mount_with_cache, unmount_by_helper,
+    MountEntry, MountOptions, Mounted, SharePages, UnmountError, mount_with_cache,
+    unmount_by_helper,
 };
 use contigfs::{Fs, FsOptions, InodeNo};
 use ftl::device::FileDevice;
@@ -766,6 +767,11 @@ fn unmount(mut mounted: Mounted) -> Result<()> {
             let taken = mounted.take_away(detach);
             taken.with_context(|| format!("cannot unmount {}", dir.display()))
         }
+        Err(error @ UnmountError::Covered(_)) => {
+            warn!("{error}; what is beneath it is dead from now on");
+            mounted.refuse();
+            Ok(())
+        }
         Err(error @ UnmountError::Elsewhere(_)) => {
             warn!("{error}; it is taken away from there");
             // It may be there for ever, and what is in memory has to be written.
@@ -785,7 +791,10 @@ fn detach_stale(dir: &Path) {
             Some(libc::ENOTCONN | libc::ECONNABORTED)
         )
     };
-    if fs::metadata(dir).is_err_and(stale) {
+    // Not what others have left.
+    let seen = std::path::absolute(dir).and_then(|dir| MountEntry::on(&dir));
+    let is_ours = seen.is_ok_and(|seen| seen.is_none_or(|seen| seen.is_contigfs()));
+    if is_ours && fs::metadata(dir).is_err_and(stale) {
         match detach(dir) {
             Ok(()) => info!(dir = %dir.display(), "removed the mount of a target that has died"),
             Err(error) => warn!(dir = %dir.display(), %error, "cannot remove a dead mount"),
