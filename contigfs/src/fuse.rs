@@ -30,6 +30,7 @@ mod attr;
 mod block;
 mod cache;
 mod caller;
+mod complaints;
 mod device;
 mod direct;
 mod gate;

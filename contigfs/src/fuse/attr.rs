@@ -1,5 +1,6 @@
 //! Attributes, times and errors in the words of the kernel.
 
+use super::complaints::may_complain;
 use super::wire::{AttrOut, AttrReply, EntryOut, SetattrIn, StatxOut, StatxTime, set};
 use crate::error::FsError;
 use crate::fs::gives_privileges;
@@ -22,10 +23,14 @@ const SECTORS_PER_GRAIN: u64 = ftl::GRAIN_BYTES as u64 / 512;
 /// What [`StatxOut`] says (`STATX_BASIC_STATS`, `STATX_BTIME`).
 const STATX_MASK: u32 = libc::STATX_BASIC_STATS | libc::STATX_BTIME;
 
-/// The errno of an error; damage is logged.
+/// The errno of an error; damage is logged, as often as the log bears it.
 pub(super) fn error_code(error: FsError) -> i32 {
     if matches!(error, FsError::Corrupt(_) | FsError::Store(_)) {
-        tracing::error!(%error, "request failed");
+        match may_complain() {
+            Some(0) => tracing::error!(%error, "request failed"),
+            Some(untold) => tracing::error!(%error, untold, "request failed, as others before did"),
+            None => tracing::debug!(%error, "request failed"),
+        }
     }
     error.errno()
 }
