@@ -383,6 +383,19 @@ mod tests {
         events: VecDeque<Event>,
     }
 
+    impl Lossy {
+        fn new(loses: fn(&Request) -> bool) -> Self {
+            Self {
+                ledger: Ledger::new(),
+                now: Duration::ZERO,
+                loses,
+                lost: 0,
+                tickets: 0,
+                events: VecDeque::new(),
+            }
+        }
+    }
+
     impl Store for Lossy {
         fn submit(&mut self, request: Request) -> Ticket {
             self.tickets += 1;
@@ -402,14 +415,7 @@ mod tests {
     }
 
     fn registers(loses: fn(&Request) -> bool) -> bool {
-        let mut store = Lossy {
-            ledger: Ledger::new(),
-            now: Duration::ZERO,
-            loses,
-            lost: 0,
-            tickets: 0,
-            events: VecDeque::new(),
-        };
+        let mut store = Lossy::new(loses);
         let period = Duration::from_millis(40);
         let mut session = Session::new(SessionSettings {
             slot: Slot::new(3).unwrap(),
@@ -447,14 +453,7 @@ mod tests {
     /// says then counts.
     #[test]
     fn a_slow_store_is_not_flooded() {
-        let mut store = Lossy {
-            ledger: Ledger::new(),
-            now: Duration::ZERO,
-            loses: |_| false,
-            lost: 0,
-            tickets: 0,
-            events: VecDeque::new(),
-        };
+        let mut store = Lossy::new(|_| false);
         let period = Duration::from_millis(50);
         let mut session = Session::new(SessionSettings {
             slot: Slot::new(0).unwrap(),
@@ -479,14 +478,7 @@ mod tests {
     /// A store that answers too late each time is told of, once; and once more if it was in time in between.
     #[test]
     fn a_late_store_is_told_of() {
-        let mut store = Lossy {
-            ledger: Ledger::new(),
-            now: Duration::ZERO,
-            loses: |_| false,
-            lost: 0,
-            tickets: 0,
-            events: VecDeque::new(),
-        };
+        let mut store = Lossy::new(|_| false);
         let period = Duration::from_millis(50);
         let mut session = Session::new(SessionSettings {
             slot: Slot::new(0).unwrap(),
@@ -521,14 +513,7 @@ mod tests {
     #[test]
     fn a_slot_is_given_back_by_its_client_only() {
         for dead in [false, true] {
-            let mut store = Lossy {
-                ledger: Ledger::new(),
-                now: Duration::ZERO,
-                loses: |_| false,
-                lost: 0,
-                tickets: 0,
-                events: VecDeque::new(),
-            };
+            let mut store = Lossy::new(|_| false);
             let run = |session: &mut Session, store: &mut Lossy| {
                 session.tick(Duration::ZERO, store);
                 while let Some(event) = store.poll() {
