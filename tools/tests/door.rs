@@ -191,6 +191,62 @@ fn refused_for_ever() {
     assert!(target.stop().success());
 }
 
+/// C2: beside a snapshot a full volume has no room for data that change; what has to be written to end registrations, and to start
+/// with tenants, is written all the same: revoked and cut off is for ever, and the target starts.
+#[test]
+fn a_full_volume_beside_a_snapshot() {
+    if !can_serve() || !can_mount() {
+        return;
+    }
+    let image = Image::new("64MiB");
+    let config = config(&image, &tenant(&image, "alpha", ""));
+    let mount = image.beside("mnt");
+    fs::create_dir(&mount).unwrap();
+    let options = ["--config", &config, "--mount", mount.to_str().unwrap()];
+    let target = image.serve(&options);
+    let alpha = key_of(&image, "alpha");
+    let token = alpha.sign(&claims("alpha", 0, later()));
+    let mut session = connect(&target, &token).unwrap();
+    let flags = FLAG_TRUNCATE | FLAG_PERSISTENT;
+    let names = ["/kept", "/revoked", "/shrunk"];
+    let files = names.map(|name| make(&mut session, name, 20_000, flags));
+    good(&["snapshot", "create", mount.to_str().unwrap(), "one"]);
+    let mut filler = fs::File::create(mount.join("filler")).unwrap();
+    let mut fill = || {
+        for len in [1 << 20, 4096] {
+            while filler.write_all(&pattern(len, 1)).is_ok() {}
+        }
+        filler.sync_all().unwrap();
+    };
+    fill();
+
+    let revoke = Request {
+        handle: files[1].handle,
+        ..Request::new(Op::Revoke, "")
+    };
+    session.call(revoke).unwrap();
+    let shrunk = fs::File::options().write(true).open(mount.join("shrunk"));
+    let shrunk = shrunk.unwrap();
+    shrunk.set_len(10_000).unwrap();
+    shrunk.set_len(20_000).unwrap();
+    session.close();
+    fill();
+    drop(filler);
+    target.kill();
+    let target = image.serve(&options);
+    for (name, file) in names.iter().zip(&files) {
+        let mut session = connect(&target, &token).unwrap();
+        match *name {
+            "/kept" => assert!(read(&mut session, file).unwrap() == [0; 20_000]),
+            _ => {
+                let found = read(&mut session, file).map(|_| Vec::new());
+                assert!(end(found).contains("STag"), "{name}");
+            }
+        }
+    }
+    assert!(target.stop().success());
+}
+
 /// A tenant reaches only its own: exports, regions, and nothing at all with a token that is not good; strangers are not let in
 /// (RELIABILITY §8). Another tenant's use of an STag ends that stream.
 #[test]

@@ -7,7 +7,7 @@ use contigfs::{
     BlockStore, ByteAddr, FallocMode, FileKind, Fs, FsError, InodeNo, NewNode, StoreError,
     SyncScope,
 };
-use ftl::{GRAIN_BYTES, Lba, LbaRange};
+use ftl::{AtomicBatch, GRAIN_BYTES, Lba, LbaRange};
 use tracing::warn;
 
 use super::SYSTEM_DIRECTORY;
@@ -99,6 +99,20 @@ impl<S: BlockStore> Media<S> {
     /// Writes inside one grain.
     pub(super) fn write(&self, at: u64, bytes: &[u8]) -> Result<(), StoreError> {
         self.fs.store().write(ByteAddr::new(self.start, at), bytes)
+    }
+
+    /// The same of what has to be written also when the volume is full. Beside a snapshot there is no room then for what data
+    /// overwrite, but some is held back for what a batch patches (`ftl/docs/snapshots.md`, S9).
+    pub(super) fn write_in_any_case(&self, at: u64, bytes: &[u8]) -> Result<(), StoreError> {
+        match self.write(at, bytes) {
+            Err(StoreError::NoSpace | StoreError::Quota) => {
+                let place = ByteAddr::new(self.start, at);
+                let mut batch = AtomicBatch::new();
+                batch.patch(place.lba(), place.in_grain() as u16, bytes);
+                self.fs.store().commit(batch)
+            }
+            written => written,
+        }
     }
 
     /// Makes these grains durable, by the offset of a byte in each.

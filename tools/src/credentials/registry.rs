@@ -331,7 +331,7 @@ impl<S: BlockStore> Registry<S> {
             return Ok(());
         };
         let farewell = Farewell { session, verifier };
-        media.write(FAREWELL_AT, &farewell.emit())?;
+        media.write_in_any_case(FAREWELL_AT, &farewell.emit())?;
         media.sync(&[FAREWELL_AT])
     }
 
@@ -398,7 +398,7 @@ impl<S: BlockStore> Registry<S> {
             tenant.seen = tenant.seen.max(now);
         }
         let write = |grain: &[u8]| {
-            media.write(TENANTS_AT, grain)?;
+            media.write_in_any_case(TENANTS_AT, grain)?;
             media.sync(&[TENANTS_AT])
         };
         write(&record::emit_tenants(&all)).map_err(FsError::from)?;
@@ -523,7 +523,7 @@ impl<S: BlockStore> Registry<S> {
             ended.push(InodeNo(record.inode));
         }
         match self.media.get() {
-            Some(media) => media.write(Record::place(slot), &record.emit(slot)),
+            Some(media) => media.write_in_any_case(Record::place(slot), &record.emit(slot)),
             None => Ok(()),
         }
     }
