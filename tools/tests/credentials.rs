@@ -3,13 +3,14 @@
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
+use std::ops::Deref;
 use std::sync::{Arc, Mutex, Weak};
 
 use contigfs::{
-    ByteAddr, Extent, ExtentObserver, FormatOptions, Fs, InodeNo, MemStore, NewNode, SetAttr,
-    WriteOptions,
+    BlockStore, ByteAddr, Extent, ExtentObserver, FormatOptions, Fs, InodeNo, MemStore, NewNode,
+    SetAttr, StoreError, WriteOptions,
 };
-use ftl::Lba;
+use ftl::{AtomicBatch, GRAIN_BYTES, Lba, LbaRange, Space};
 use proptest::prelude::*;
 use softrdma::{BackingId, MemoryRegion, ProtectionDomain, RegionTable, Stag};
 use tools::credentials::planted::Bug;
@@ -19,7 +20,84 @@ use tools::credentials::{
     ANONYMOUS, Claims, Denial, Door, Grant, Greeting, Hooks, Key, Registry, Standing, Tenant,
 };
 
-type Store = Arc<MemStore>;
+type Store = Arc<Disk>;
+
+/// A store of which the device gives an error for one grain, until that is written as a whole.
+struct Disk {
+    memory: MemStore,
+    unreadable: Mutex<Option<Lba>>,
+}
+
+impl Disk {
+    fn of(memory: MemStore) -> Store {
+        let unreadable = Mutex::default();
+        Arc::new(Self { memory, unreadable })
+    }
+
+    fn set_unreadable(&self, grain: Option<Lba>) {
+        *self.unreadable.lock().unwrap() = grain;
+    }
+
+    /// Who reads or changes some of these bytes needs what is there.
+    fn look(&self, at: ByteAddr, len: usize) -> Result<(), StoreError> {
+        let end = ByteAddr(at.0 + len.saturating_sub(1) as u64);
+        match *self.unreadable.lock().unwrap() {
+            Some(lba) if (at.lba()..=end.lba()).contains(&lba) => {
+                Err(StoreError::Unreadable { lba })
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Deref for Disk {
+    type Target = MemStore;
+
+    fn deref(&self) -> &MemStore {
+        &self.memory
+    }
+}
+
+impl BlockStore for Disk {
+    fn read(&self, at: ByteAddr, buf: &mut [u8]) -> Result<(), StoreError> {
+        self.look(at, buf.len())?;
+        self.memory.read(at, buf)
+    }
+
+    fn write(&self, at: ByteAddr, data: &[u8]) -> Result<(), StoreError> {
+        match data.len() {
+            GRAIN_BYTES => {
+                let mut unreadable = self.unreadable.lock().unwrap();
+                unreadable.take_if(|lba| *lba == at.lba());
+            }
+            _ => self.look(at, data.len())?,
+        }
+        self.memory.write(at, data)
+    }
+
+    fn commit(&self, batch: AtomicBatch) -> Result<(), StoreError> {
+        for (lba, offset, bytes) in &batch.patches {
+            self.look(ByteAddr::new(*lba, u64::from(*offset)), bytes.len())?;
+        }
+        self.memory.commit(batch)
+    }
+
+    fn commit_relaxed(&self, batch: AtomicBatch) -> Result<(), StoreError> {
+        self.memory.commit_relaxed(batch)
+    }
+
+    fn sync(&self, range: LbaRange) -> Result<(), StoreError> {
+        self.memory.sync(range)
+    }
+
+    fn next_mapped(&self, range: LbaRange) -> Option<Lba> {
+        self.memory.next_mapped(range)
+    }
+
+    fn space(&self) -> Space {
+        self.memory.space()
+    }
+}
 
 /// Life of a registration, in seconds.
 const LIFETIME: u64 = 1000;
@@ -92,7 +170,7 @@ fn standing(domain: ProtectionDomain) -> Standing {
 }
 
 fn formatted() -> Store {
-    let store = Arc::new(MemStore::new(8192));
+    let store = Disk::of(MemStore::new(8192));
     Fs::format(&store, &FormatOptions::default()).unwrap();
     store
 }
@@ -128,7 +206,7 @@ impl Life {
 
     /// What a power cut leaves: of everything that was not synced the oldest version.
     fn cut(&self) -> Store {
-        Arc::new(self.store.after_power_cut(|_| 0))
+        Disk::of(self.store.after_power_cut(|_| 0))
     }
 
     fn file(&self, name: &str, bytes: usize) -> InodeNo {
@@ -234,6 +312,36 @@ fn ended_by_shrinking(bug: Option<Bug>) -> bool {
         && after.honours(above.stag, ALPHA).is_none()
         && after.honours(below.stag, ALPHA).is_some()
         && after.registry.find(above.stag, ALPHA).is_none()
+}
+
+/// C2: the same if the device gives an error for what is stored there when the file shrinks, and for that of what is revoked then.
+/// What else is stored there stays as it is, and so is what is remembered (C4).
+#[test]
+fn ended_where_nothing_can_be_read() {
+    let life = Life::start(formatted(), None);
+    let ino = life.file("a", 10_000);
+    let above = life.issue(ALPHA, ino, (8000, 2000)).unwrap();
+    let below = life.issue(ALPHA, ino, (0, 4000)).unwrap();
+    let revoked = [10, 20].map(|at| life.issue(ALPHA, ino, (at, 10)).unwrap().stag);
+    assert_eq!(life.registry.revoke(revoked[0], ALPHA), Ok(true));
+    let stored = life.fs.lookup_path("/.flashnet/credentials").unwrap();
+    let slots = life.fs.file_extent(stored).unwrap().range.start.offset(2);
+    let fails = || life.store.set_unreadable(Some(slots));
+    fails();
+    life.resize(ino, 9000);
+    life.resize(ino, 10_000);
+    fails();
+    assert_eq!(life.registry.revoke(revoked[1], ALPHA), Ok(true));
+    let after = Life::start(life.cut(), None);
+    assert!(after.honours(above.stag, ALPHA).is_none());
+    assert!(after.honours(below.stag, ALPHA).is_some());
+    assert!(
+        revoked
+            .iter()
+            .all(|&stag| after.honours(stag, ALPHA).is_none())
+    );
+    assert_eq!((after.restored.living, after.restored.remembered), (1, 3));
+    assert!(life.is_consistent() && after.is_consistent());
 }
 
 /// C3: a file that was removed and made again under the same number has none of the registrations (no other's bytes), also if
@@ -408,7 +516,7 @@ fn power_cuts_at_every_write() {
                 dice = dice * 31 + 17;
                 dice % n
             });
-            let after = Life::start(Arc::new(store), None);
+            let after = Life::start(Disk::of(store), None);
             assert!(after.honours(first.stag, ALPHA).is_some(), "{calls}");
             for stag in issued.iter().filter(|stag| Some(**stag) != doubtful) {
                 assert!(after.honours(*stag, ALPHA).is_some(), "{calls}: {stag}");

@@ -522,9 +522,17 @@ impl<S: BlockStore> Registry<S> {
             self.stags.deregister(record.stag);
             ended.push(InodeNo(record.inode));
         }
-        match self.media.get() {
-            Some(media) => media.write_in_any_case(Record::place(slot), &record.emit(slot)),
-            None => Ok(()),
+        let Some(media) = self.media.get() else {
+            return Ok(());
+        };
+        match media.write_in_any_case(Record::place(slot), &record.emit(slot)) {
+            // It may be read again some day, and nobody may come to life then.
+            Err(StoreError::Damaged { .. } | StoreError::Unreadable { .. }) => {
+                let first = slot - slot % SLOTS_PER_GRAIN;
+                let grain = state.slots.emit(first..first + SLOTS_PER_GRAIN);
+                media.write_in_any_case(Record::place(first), &grain)
+            }
+            written => written,
         }
     }
 

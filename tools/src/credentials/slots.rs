@@ -2,10 +2,11 @@
 //! retirement. Pure bookkeeping; what is written when is decided by the registry.
 
 use std::collections::{BTreeMap, HashMap};
+use std::ops::Range;
 
 use softrdma::{BackingId, ProtectionDomain, Stag};
 
-use super::record::{Record, SLOTS};
+use super::record::{RECORD_BYTES, Record, SLOTS};
 
 /// Registrations that live at a time.
 pub(super) const LIVING_MAX: usize = SLOTS / 2;
@@ -153,6 +154,22 @@ impl Slots {
         Some((record, living.backing))
     }
 
+    /// What is to be written in these slots, as far as it is known: of retired ones no more than what is remembered.
+    pub(super) fn emit(&self, slots: Range<usize>) -> Vec<u8> {
+        let mut bytes = vec![0; slots.len() * RECORD_BYTES];
+        let living = self.living.range(slots.clone());
+        let living = living.map(|(&slot, living)| (slot, living.record));
+        let retired = self.retired.iter();
+        let retired = retired.map(|(&sequence, &(slot, stag))| (slot, retired_of(sequence, stag)));
+        for (slot, record) in living.chain(retired) {
+            if slots.contains(&slot) {
+                let at = (slot - slots.start) * RECORD_BYTES;
+                bytes[at..at + RECORD_BYTES].copy_from_slice(&record.emit(slot));
+            }
+        }
+        bytes
+    }
+
     /// The slot of the living registration that has this STag, of either flavour.
     pub(super) fn by_stag(&self, stag: Stag) -> Option<usize> {
         let slot = *self.by_index.get(&stag.index())?;
@@ -188,5 +205,25 @@ impl Slots {
     /// How many are retired and remembered.
     pub(super) fn retired(&self) -> usize {
         self.retired.len()
+    }
+}
+
+/// What is remembered of a retired registration.
+fn retired_of(sequence: u64, stag: Stag) -> Record {
+    Record {
+        lives: false,
+        writable: false,
+        sequence,
+        stag,
+        sync_stag: stag,
+        inode: 0,
+        generation: 0,
+        offset: 0,
+        length: 0,
+        base: 0,
+        epoch: 0,
+        exports: 0,
+        expires: 0,
+        domain: ProtectionDomain(0),
     }
 }
