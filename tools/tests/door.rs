@@ -5,6 +5,7 @@ mod common;
 use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::thread;
@@ -21,6 +22,7 @@ use tools::control::{
 };
 use tools::credentials::token::from_text;
 use tools::credentials::{Claims, Denial, Key, SessionBlock, unix_now};
+use tools::target::Predecessor;
 
 /// What the configuration file of a target says of a tenant.
 fn tenant(image: &Image, name: &str, more: &str) -> String {
@@ -652,6 +654,32 @@ fn a_target_is_replaced() {
     let fourth = image.serve(&["--replace"]);
     assert!(fourth.stop().success());
     good(&["fsck", image.path().to_str().unwrap()]);
+}
+
+/// Who is about to take over when the target is told to end hears that the volume is closed when it is, not before: else it would
+/// find the device in use and give up, and nobody would serve.
+#[test]
+fn an_end_and_a_replacement_at_once() {
+    if !can_serve() {
+        return;
+    }
+    let image = Image::new("128MiB");
+    let target = image.serve(&[]);
+    // Nobody moves this end of it, so the target takes its time to end.
+    let session = target.session();
+    let devices = [image.path()];
+    let predecessor = Predecessor::find(&devices).unwrap().unwrap();
+    // SAFETY: a signal to a child that has not been waited for.
+    unsafe { libc::kill(target.pid() as i32, libc::SIGTERM) };
+    // It has been heard by then.
+    thread::sleep(Duration::from_millis(500));
+    predecessor.replace(|_| true).unwrap();
+    let image = fs::File::open(&devices[0]).unwrap();
+    // SAFETY: the descriptor is open.
+    let locked = unsafe { libc::flock(image.as_raw_fd(), libc::LOCK_SH | libc::LOCK_NB) };
+    assert_eq!(locked, 0, "the device is in use");
+    assert!(target.ended().success());
+    drop(session);
 }
 
 /// A region that is revoked is an error for its channel, not a reason to try for ever (I18).

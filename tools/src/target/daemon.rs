@@ -413,8 +413,12 @@ impl Target {
     }
 
     /// Ends in order: mount, connections, file system, log. Afterwards the volume is clean.
-    pub fn stop(self) -> Result<()> {
-        self.end(DRAIN)
+    pub fn stop(mut self) -> Result<()> {
+        // One that asks to take over just now waits for the end of this, too.
+        let successor = self.handover.take().and_then(Handover::end);
+        let result = self.end(DRAIN);
+        drop(successor);
+        result
     }
 
     /// Ends; connections may take so long to do so in order.

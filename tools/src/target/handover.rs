@@ -216,10 +216,14 @@ impl Handover {
             }
         }
     }
-}
 
-impl Drop for Handover {
-    fn drop(&mut self) {
+    /// Nobody is waited for any more. Who has asked to take over meanwhile is kept until the volume is closed.
+    pub(super) fn end(mut self) -> Option<Replacement> {
+        self.stop();
+        self.asked.try_recv().ok()
+    }
+
+    fn stop(&mut self) {
         self.ending.store(true, Ordering::Release);
         // SAFETY: the descriptor is open. This wakes the thread that accepts, which then ends.
         unsafe { libc::shutdown(self.listener.as_raw_fd(), libc::SHUT_RDWR) };
@@ -227,6 +231,12 @@ impl Drop for Handover {
             thread.thread().unpark();
             let _ = thread.join();
         }
+    }
+}
+
+impl Drop for Handover {
+    fn drop(&mut self) {
+        self.stop();
     }
 }
 
