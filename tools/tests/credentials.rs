@@ -259,6 +259,16 @@ impl Life {
         self.fs.with_extent(ino, issue).unwrap()
     }
 
+    fn attach(
+        &self,
+        ino: InodeNo,
+        stag: Stag,
+        domain: ProtectionDomain,
+    ) -> Result<MemoryRegion, IssueError> {
+        let attach = |extent: Extent| self.registry.attach(stag, domain, extent, NOW);
+        self.fs.with_extent(ino, attach).unwrap()
+    }
+
     /// What lives is registered, and nothing else is; others were told of every region that came and went.
     fn is_consistent(&self) -> bool {
         let mut counts = self.counts.0.lock().unwrap().clone();
@@ -436,6 +446,59 @@ fn follows_its_file(bug: Option<Bug>) -> bool {
     follows && after.honours(region.stag, ALPHA) == Some(backing(ino))
 }
 
+/// D11: a registration of a file that the device gives an error for at the start is not honoured, and not forgotten.
+#[test]
+fn who_can_not_be_looked_at_is_not_forgotten() {
+    let life = Life::start(formatted(), None);
+    life.registry.prepare().unwrap();
+    // Others have their records beside those of the target.
+    for n in 0..40 {
+        life.file(&format!("{n}"), 1);
+    }
+    let ino = life.file("a", 10_000);
+    let region = life.issue(ALPHA, ino, (0, 4000)).unwrap();
+    let without = || {
+        let store = life.cut();
+        store.set_unreadable(Some(Lba((1 << 28) + ino.0 / 32)));
+        let after = Life::start(store, None);
+        after.store.set_unreadable(None);
+        assert_eq!(after.restored.retired, 0);
+        assert!(after.honours(region.stag, ALPHA).is_none());
+        after
+    };
+    let later = Life::start(without().cut(), None);
+    assert!(later.honours(region.stag, ALPHA).is_some());
+    // Who asks for it has it, as soon as that can be.
+    let asks: [fn(&Life, InodeNo, Stag) -> Result<MemoryRegion, IssueError>; 2] = [
+        |life, ino, stag| life.attach(ino, stag, ALPHA),
+        |life, ino, _| life.issue(ALPHA, ino, (0, 4000)),
+    ];
+    for ask in asks {
+        let after = without();
+        assert_eq!(ask(&after, ino, region.stag), Ok(region));
+        assert!(after.honours(region.stag, ALPHA).is_some() && after.is_consistent());
+    }
+    // C2: it ends like any other.
+    let ends: [fn(&Life, InodeNo, Stag); 2] = [
+        |life, ino, _| {
+            [1000, 10_000]
+                .iter()
+                .for_each(|&size| life.resize(ino, size))
+        },
+        |life, _, stag| assert_eq!(life.registry.revoke(stag, ALPHA), Ok(true)),
+    ];
+    for end in ends {
+        let after = without();
+        end(&after, ino, region.stag);
+        assert_eq!(
+            after.attach(ino, region.stag, ALPHA),
+            Err(IssueError::Stale)
+        );
+        let later = Life::start(after.cut(), None);
+        assert!(later.honours(region.stag, ALPHA).is_none());
+    }
+}
+
 /// C2: deleting a file ends its registrations, open or not, for ever; those of others stay.
 fn ended_by_deleting(bug: Option<Bug>) -> bool {
     let life = Life::start(formatted(), bug);
@@ -568,7 +631,7 @@ fn attaching() {
     let life = Life::start(formatted(), None);
     let ino = life.file("a", 10_000);
     let region = life.issue(ALPHA, ino, (0, 100)).unwrap();
-    let attach = |stag, domain| life.registry.attach(stag, domain, NOW);
+    let attach = |stag, domain| life.attach(ino, stag, domain);
     assert_eq!(attach(region.stag, ALPHA), Ok(region));
     assert_eq!(attach(region.sync_stag.unwrap(), ALPHA), Ok(region));
     assert_eq!(attach(region.stag, BETA), Err(IssueError::Stale));

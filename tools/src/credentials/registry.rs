@@ -21,7 +21,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use contigfs::{BlockStore, FileKind, Fs, FsError, InodeNo, StoreError};
+use contigfs::{BlockStore, Extent, FileKind, Fs, FsError, InodeNo, StoreError};
 use ftl::Lba;
 use softrdma::{
     BackingId, MemoryRegion, ProtectionDomain, RegionSpec, RegionTable, RegisterError, Rights,
@@ -53,6 +53,11 @@ pub trait Hooks: Send + Sync {
     /// A region of a file that lies at `start` is about to be registered: what it is backed by, which follows the file. None:
     /// too many files have regions.
     fn registering(&self, ino: InodeNo, start: Lba) -> Option<BackingId>;
+    /// The same of one that peers know already, in the middle of a life, when the caller has a region of this file himself: what
+    /// has to be known of a file before peers write to it is not known of this one.
+    fn registering_late(&self, ino: InodeNo) {
+        let _ = ino;
+    }
     /// Regions of these files have ended, one for each entry.
     fn ended(&self, files: &[InodeNo]);
 }
@@ -167,6 +172,8 @@ pub enum EnrolError {
 pub struct Restored {
     /// Registered again.
     pub living: usize,
+    /// Left as they are, because their files could not be looked at: they are registered when somebody asks for them.
+    pub unknown: usize,
     /// Retired just now.
     pub retired: usize,
     /// Retired earlier and remembered.
@@ -419,7 +426,7 @@ impl<S: BlockStore> Registry<S> {
         for (slot, record) in found {
             let start = match self.fits(&record, standings, now) {
                 true => self.start_of(&record),
-                false => None,
+                false => Ok(None),
             };
             let mut state = lock(&self.state);
             let known = state.slots.by_stag(record.stag).is_some()
@@ -430,12 +437,15 @@ impl<S: BlockStore> Registry<S> {
                 backing: None,
             };
             let registered = match start {
-                Some(start) if !known => self.register(&mut living, start).is_ok(),
+                Ok(Some(start)) if !known => self.register(&mut living, start).is_ok(),
                 _ => false,
             };
             state.slots.insert(slot, living);
             if registered {
                 restored.living += 1;
+            } else if let (Err(error), false) = (start, known) {
+                warn!(%error, ino = record.inode, "the file of a stored registration cannot be looked at");
+                restored.unknown += 1;
             } else {
                 debug!(?record, "a stored registration does not hold any more");
                 self.retire(&mut state, slot, &mut Vec::new())?;
@@ -459,18 +469,24 @@ impl<S: BlockStore> Registry<S> {
         epoch && exports && record.expires > now
     }
 
-    /// Where the file of a record lies, if it is the one (C3). Nobody can change files yet.
-    fn start_of(&self, record: &Record) -> Option<Lba> {
+    /// Where the file of a record lies, if it is the one (C3). Nobody can change files yet. An error is one of the store: then that
+    /// is not known.
+    fn start_of(&self, record: &Record) -> Result<Option<Lba>, FsError> {
         let ino = InodeNo(record.inode);
         if ino == InodeNo::TABLE || ino == InodeNo::ROOT || self.is_own(ino) {
-            return None;
+            return Ok(None);
         }
-        let extent = self.fs.file_extent(ino).ok()?;
-        let attr = self.fs.attr(ino).ok()?;
+        let look = || Ok((self.fs.file_extent(ino)?, self.fs.attr(ino)?));
+        let (extent, attr) = match look() {
+            Err(error @ FsError::Store(_)) => return Err(error),
+            Err(_) => return Ok(None),
+            Ok(found) => found,
+        };
         let same = attr.generation == record.generation || self.has_bug(Bug::GenerationUnchecked);
         let inside =
             record.end().is_some_and(|end| end <= extent.size) || self.has_bug(Bug::SizeUnchecked);
-        (same && inside && attr.kind == FileKind::File).then_some(extent.range.start)
+        let is_it = same && inside && attr.kind == FileKind::File;
+        Ok(is_it.then_some(extent.range.start))
     }
 
     /// Registers a record under its own STags.
@@ -560,7 +576,7 @@ impl<S: BlockStore> Registry<S> {
         .map_err(|error| IssueError::Store(error.into()))?;
         let mut state = lock(&self.state);
         if let Some(slot) = state.slots.by_range(&wanted) {
-            let names = self.attach_slot(&mut state, slot, now)?;
+            let names = self.attach_slot(&mut state, slot, grant.start, now)?;
             drop(state);
             // Somebody else may be about to make it durable.
             media
@@ -640,30 +656,39 @@ impl<S: BlockStore> Registry<S> {
         (living.record.domain == domain).then_some(living.record)
     }
 
-    /// A registration, open on one connection more. The caller keeps its file, which is the right one, from changing.
+    /// A registration, open on one connection more. The caller keeps its file, which is the right one, from changing; there it
+    /// lies.
     pub fn attach(
         &self,
         stag: Stag,
         domain: ProtectionDomain,
+        extent: Extent,
         now: u64,
     ) -> Result<MemoryRegion, IssueError> {
         let mut state = lock(&self.state);
         let slot = state.slots.by_stag(stag).ok_or(IssueError::Stale)?;
         let living = state.slots.get(slot).ok_or(IssueError::Stale)?;
-        if living.record.domain != domain || living.is_over(now) {
+        let is_inside = (living.record.end()).is_some_and(|end| end <= extent.size);
+        if living.record.domain != domain || living.is_over(now) || !is_inside {
             return Err(IssueError::Stale);
         }
-        self.attach_slot(&mut state, slot, now)
+        self.attach_slot(&mut state, slot, extent.range.start, now)
     }
 
     fn attach_slot(
         &self,
         state: &mut State,
         slot: usize,
+        start: Lba,
         now: u64,
     ) -> Result<MemoryRegion, IssueError> {
         let expires = now.saturating_add(self.options.lifetime);
         let living = state.slots.get_mut(slot).ok_or(IssueError::Stale)?;
+        if living.backing.is_none() {
+            // Its file could not be looked at when the target was started.
+            self.hooks.registering_late(InodeNo(living.record.inode));
+            self.register(living, start)?;
+        }
         living.attached += 1;
         self.renew(slot, living, expires);
         let record = &living.record;
@@ -717,10 +742,15 @@ impl<S: BlockStore> Registry<S> {
         &self,
         choose: impl FnOnce(&Slots) -> Vec<usize>,
     ) -> Result<usize, StoreError> {
-        let (ended, result) = self.retire_chosen(choose);
+        let mut count = 0;
+        let (ended, result) = self.retire_chosen(|slots| {
+            let chosen = choose(slots);
+            count = chosen.len();
+            chosen
+        });
         // Not under the lock: it waits for the reactors.
         self.hooks.ended(&ended);
-        result.map(|()| ended.len())
+        result.map(|()| count)
     }
 
     /// The same, and answers the files of those that it has ended, for [`Hooks::ended`], also if the volume fails.

@@ -46,6 +46,7 @@ use super::store::TargetStore;
 use super::tenancy::{Observers, TargetHooks, Tenancy};
 use super::tls_door::TlsDoor;
 use crate::client::WINDOW_MAX;
+use crate::credentials::registry::View;
 use crate::credentials::{ANONYMOUS, Registry, registry, unix_now};
 use crate::descriptors;
 use crate::devices::{self, Access, MediaPlaces};
@@ -267,7 +268,8 @@ impl Target {
             verifier_before,
             inboxes: inboxes.clone(),
         });
-        for view in registry.views().iter().filter(|view| view.record.writable) {
+        let is_written = |view: &&View| view.record.writable && view.registered.is_some();
+        for view in registry.views().iter().filter(is_written) {
             let ino = InodeNo(view.record.inode);
             service
                 .watch_privileges(ino)

@@ -452,14 +452,18 @@ impl Service {
         let (stag, domain) = (Stag(request.handle), member.standing.domain);
         let record = self.registry.find(stag, domain).ok_or_else(stale)?;
         let inode = InodeNo(record.inode);
-        self.fs.open(inode).map_err(|_| stale())?;
+        self.fs.open(inode).map_err(|error| match error {
+            FsError::NotFound => stale(),
+            // Clients take the other for ever.
+            error => error.into(),
+        })?;
         let attached = (|| {
             let attr = self.fs.attr(inode)?;
             if attr.generation != record.generation {
                 return Err(stale());
             }
-            let register = |_| {
-                let region = self.registry.attach(stag, domain, unix_now())?;
+            let register = |extent| {
+                let region = self.registry.attach(stag, domain, extent, unix_now())?;
                 let open = OpenRegion {
                     domain,
                     inode: Some(inode),
@@ -472,9 +476,9 @@ impl Service {
                 };
                 Ok((self.add(owner, open)?, region))
             };
-            let attached = self
-                .fs
-                .with_extent(inode, |extent| self.with_backing(inode, extent, register));
+            let attached = self.fs.with_extent(inode, |extent| {
+                self.with_backing(inode, extent, |_| register(extent))
+            });
             let (handle, region) = attached.map_err(Refusal::from).flatten()?;
             Ok(opened(handle, &region, &attr))
         })();

@@ -170,6 +170,11 @@ impl Hooks for TargetHooks {
         Some(backing)
     }
 
+    fn registering_late(&self, ino: InodeNo) {
+        // It may: then the first WRITE finds out.
+        self.mapped.privileged(ino);
+    }
+
     fn ended(&self, files: &[InodeNo]) {
         files.iter().for_each(|&ino| self.mapped.deregistered(ino));
         self.regions.detach(files);
