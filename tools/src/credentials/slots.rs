@@ -123,12 +123,12 @@ impl Slots {
 
     /// Remembers a retired one that was read.
     pub(super) fn remember(&mut self, slot: usize, record: &Record) {
-        self.sequence = self.sequence.max(record.sequence);
         // Two of the same sequence were written by a crash in the middle of a retirement; both are remembered.
         let mut sequence = record.sequence;
         while self.retired.contains_key(&sequence) {
             sequence += 1;
         }
+        self.sequence = self.sequence.max(sequence);
         self.retired.insert(sequence, (slot, record.stag));
     }
 
@@ -225,5 +225,35 @@ fn retired_of(sequence: u64, stag: Stag) -> Record {
         exports: 0,
         expires: 0,
         domain: ProtectionDomain(0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// I5: what was found under a number that another one has is remembered under the next, which is given to nobody then.
+    #[test]
+    fn nobody_remembered_is_lost_to_a_number() {
+        let mut slots = Slots::default();
+        let stag = |n: u32| Stag(n << 8);
+        for n in 0..3 {
+            let record = retired_of(7, stag(n));
+            slots.remember(n as usize, &record);
+        }
+        for n in 3..6 {
+            let record = Record {
+                lives: true,
+                ..retired_of(0, stag(n))
+            };
+            let living = Living {
+                record,
+                attached: 0,
+                backing: None,
+            };
+            slots.insert(n as usize, living);
+            slots.retire(n as usize).unwrap();
+        }
+        assert_eq!(slots.retired(), 6);
     }
 }
