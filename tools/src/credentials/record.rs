@@ -23,6 +23,8 @@ const SLOTS_AT: u64 = 2 * GRAIN_BYTES as u64;
 pub const SLOTS_PER_GRAIN: usize = GRAIN_BYTES / size_of::<RawRecord>();
 
 const MAGIC: [u8; 8] = *b"FNCREDS1";
+/// Nobody has counted so far: behind it there is always a next one.
+const SEQUENCE_MAX: u64 = u64::MAX / 2;
 const LIVES: u8 = 1;
 const RETIRED: u8 = 2;
 
@@ -272,7 +274,8 @@ impl Record {
     pub fn parse(n: usize, bytes: &[u8]) -> Option<Self> {
         let raw = RawRecord::read_from_bytes(bytes).ok()?;
         let whole = raw.crc.get() == crc(n, &bytes[..RECORD_BYTES - 4]);
-        let known = matches!(raw.state, LIVES | RETIRED) && raw.writable <= 1;
+        let counts = raw.sequence.get() <= SEQUENCE_MAX;
+        let known = matches!(raw.state, LIVES | RETIRED) && raw.writable <= 1 && counts;
         (whole && known).then(|| Self {
             lives: raw.state == LIVES,
             writable: raw.writable == 1,
@@ -335,6 +338,12 @@ mod tests {
             assert_eq!(Record::parse(3, &damaged), None, "bit {bit}");
         }
         assert_eq!(Record::parse(3, &[0; RECORD_BYTES]), None);
+        // A crafted one leaves no number for those behind it.
+        let last = Record {
+            sequence: u64::MAX,
+            ..record()
+        };
+        assert_eq!(Record::parse(3, &last.emit(3)), None);
         assert_eq!(Record::place(SLOTS), FILE_BYTES);
     }
 
