@@ -120,6 +120,8 @@ fn program(memory: Stag, kept: Stag, keep: &Arc<Buffer>, depth: u64) -> Program 
 struct Peer {
     connection: Connection<NoPages>,
     link: LinkId,
+    /// Receive queue that its messages go to.
+    queue: usize,
     results: Arc<Buffer>,
     to_engine: Vec<u8>,
 }
@@ -140,6 +142,10 @@ const QUARTER: usize = 1024;
 
 impl World {
     fn new(depth: u64) -> Self {
+        Self::with(depth, |program| program)
+    }
+
+    fn with(depth: u64, change: impl FnOnce(Program) -> Program) -> Self {
         let table = RegionTable::new([1; 32]);
         let memory = Buffer::from_bytes(&(0..4 * QUARTER).map(|at| at as u8).collect::<Vec<_>>());
         let keep = Buffer::zeroed(MESSAGE * depth as usize);
@@ -159,7 +165,7 @@ impl World {
             local_domain: LOCAL,
             planted: None,
         };
-        let program = program(inside.stag, kept.stag, &keep, depth);
+        let program = change(program(inside.stag, kept.stag, &keep, depth));
         let mut engine = Engine::new(config, &table, program, NOW).unwrap();
         let ring = engine.ring_memory(0);
         let ring = RegionSpec::memory(WIRE, Rights::REMOTE_WRITE, ring);
@@ -251,6 +257,7 @@ impl Peer {
         Self {
             connection,
             link,
+            queue: 0,
             results,
             to_engine: Vec::new(),
         }
@@ -278,7 +285,7 @@ impl Peer {
                     bytes: FENCE.to_vec(),
                 };
                 let spec = LinkSpec {
-                    receive: Some(0),
+                    receive: Some(self.queue),
                     checks: vec![fence],
                     alike: None,
                 };
@@ -497,6 +504,50 @@ fn refusals() {
         assert!(events.first().and_then(refusal).is_some(), "{events:?}");
         world.assert_confined();
     }
+}
+
+/// A message for an operation that another has begun leaves nothing behind if it is refused, as one that begins an operation
+/// does: its sender loses the link, and what the next one posts is carried out as it says (O3).
+#[test]
+fn a_refused_message_to_an_operation_leaves_nothing() {
+    let mut world = World::with(4, |mut program| {
+        let begins = ReceiveSpec {
+            message: MESSAGE,
+            kind_at: 0,
+            formats: vec![Format {
+                kind: 1,
+                moves: Vec::new(),
+            }],
+            keep: None,
+        };
+        program.receives.insert(0, begins);
+        program.queues[0].requests[0] = Template::Wait {
+            on: Count::Receive(1),
+            per_operation: 1,
+            queue: 0,
+            releases: 2,
+        };
+        program
+    });
+    world.send(&copy(0, 0, 0));
+    world.run();
+    let mut joins = |message: &[u8]| {
+        world.peer = Peer {
+            queue: 1,
+            ..Peer::new(&mut world.engine)
+        };
+        world.run();
+        world.send(message);
+        world.run();
+        world.engine.broken().cloned()
+    };
+    assert_eq!(joins(&copy(0, 2 * QUARTER as u64, 64)), None);
+    assert!(matches!(seen()[..], [EngineEvent::Refused { .. }, ..]));
+    assert_eq!(joins(&cas(0, u64::MAX, 0)), None);
+    assert_eq!(world.answers(), 1);
+    assert_eq!(world.engine.executed(0, 1)[Opcode::Copy as usize], 0);
+    assert_eq!(world.engine.executed(0, 2)[Opcode::CompareSwap as usize], 1);
+    world.assert_confined();
 }
 
 /// Messages with any numbers in them, thousands of them: some are carried out, none leaves its memory, and only their sender's

@@ -126,6 +126,19 @@ impl Ring {
             .write(self.place(operation, request) + at, bytes);
     }
 
+    /// Appends what [`patch`](Self::patch) would write over.
+    pub(super) fn append_to(
+        &self,
+        operation: u64,
+        request: usize,
+        at: usize,
+        len: usize,
+        to: &mut Vec<u8>,
+    ) {
+        let at = self.place(operation, request) + at;
+        self.memory.append_to(at, len, to);
+    }
+
     /// Marks the next `count` requests, WAITs left out, as owned by the engine.
     pub(super) fn grant(&mut self, count: u32) {
         let mut left = count;

@@ -136,6 +136,7 @@ pub struct Engine<S: PageStore> {
     dry: u64,
     // Reused, so that nothing is allocated per operation.
     message: Vec<u8>,
+    before: Vec<u8>,
     done: Vec<Finished>,
 }
 
@@ -189,6 +190,7 @@ impl<S: PageStore> Engine<S> {
             broken: None,
             dry: 0,
             message: Vec::new(),
+            before: Vec::new(),
             done: Vec::new(),
             config,
         };

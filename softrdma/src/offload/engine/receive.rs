@@ -100,15 +100,21 @@ impl<S: PageStore> Engine<S> {
             local,
             config,
             depth,
+            before,
             ..
         } = self;
         let spec = &receives[queue].spec;
         let kind = message[spec.kind_at];
         let format = spec.formats.iter().find(|format| format.kind == kind);
         let format = format.ok_or(Refusal::Kind)?;
+        before.clear();
         for step in &format.moves {
             let bytes = &message[step.from..step.from + step.len];
-            rings[step.queue].patch(operation, step.request, step.at, bytes);
+            let ring = &rings[step.queue];
+            if queue > 0 {
+                ring.append_to(operation, step.request, step.at, step.len, before);
+            }
+            ring.patch(operation, step.request, step.at, bytes);
         }
         let mut guard = Guard {
             regions,
@@ -139,6 +145,12 @@ impl<S: PageStore> Engine<S> {
             if let Err(refusal) = judged {
                 if queue == 0 {
                     rings.iter_mut().for_each(|ring| ring.arm(operation));
+                } else {
+                    // What the operation has from other messages stays.
+                    for step in format.moves.iter().rev() {
+                        let bytes = before.split_off(before.len() - step.len);
+                        rings[step.queue].patch(operation, step.request, step.at, &bytes);
+                    }
                 }
                 return Err(refusal);
             }
