@@ -34,12 +34,12 @@ pub enum Refusal {
     /// The region has no sync STag.
     #[error("{0} offers no sync STag for this region")]
     NoSyncStag(Peer),
-    /// ATOMIC WRITE carries no more.
+    /// ATOMIC WRITE carries no more, and no less.
     #[error(
-        "b has {0} bytes, and ATOMIC WRITE carries at most {ATOMIC_WRITE_BYTES}; \
+        "b has {0} bytes, and ATOMIC WRITE carries {ATOMIC_WRITE_BYTES}; \
          wait for the first FLUSH, then WRITE"
     )]
-    TailTooLong(u32),
+    NotAtomic(u32),
     /// Wrong on iWARP.
     #[error(
         "with {0} a completion of WRITE or SEND only says that the local transport took the bytes, which may not have \
@@ -141,8 +141,8 @@ pub(super) fn able(recipe: &Recipe, update: Update, peer: Peer) -> Result<(), Re
                 return Err(Refusal::NoAtomicWrite(peer));
             }
             RequesterStep::AtomicWrite(_) => match update {
-                Update::Compound { tail_bytes } if tail_bytes > ATOMIC_WRITE_BYTES => {
-                    return Err(Refusal::TailTooLong(tail_bytes));
+                Update::Compound { tail_bytes } if tail_bytes != ATOMIC_WRITE_BYTES => {
+                    return Err(Refusal::NotAtomic(tail_bytes));
                 }
                 _ => {}
             },

@@ -60,12 +60,12 @@ pub enum Update {
     Singleton,
     /// Two changes: *b* is never persistent without *a*.
     Compound {
-        /// Bytes of *b*. ATOMIC WRITE carries no more than 8.
+        /// Bytes of *b*. ATOMIC WRITE carries 8, no more and no less.
         tail_bytes: u32,
     },
 }
 
-/// Most that an ATOMIC WRITE carries.
+/// What an ATOMIC WRITE carries.
 pub const ATOMIC_WRITE_BYTES: u32 = 8;
 
 impl Update {
