@@ -1,7 +1,9 @@
 //! The recipes executed: between two real endpoints joined in memory, against emulated persistent memory whose power is
 //! cut after every acknowledgement (defends I1). What the endpoint lacks is refused by name.
 
+use std::cell::Cell;
 use std::collections::HashSet;
+use std::rc::Rc;
 
 use offload_chain::persist::*;
 use softrdma::driver::loopback::Pair;
@@ -18,6 +20,18 @@ struct Joined {
     pair: Pair<NoPages, EmulatedPm>,
     program: Program,
     pm: EmulatedPm,
+    pace: Rc<Cell<Pace>>,
+}
+
+/// How fast the responder is.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Pace {
+    /// Whoever waits is answered.
+    Fast,
+    /// All is done, and its answer comes when nobody waits for it any more.
+    Late,
+    /// Its program does not run.
+    Stopped,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -49,12 +63,19 @@ impl Channel for Joined {
     }
 
     fn wait(&mut self) -> Result<Completion, Stopped> {
+        if self.pace.get() == Pace::Late {
+            self.pair.run();
+            self.serve()?;
+            return Err(Stopped::Quiet);
+        }
         for _ in 0..1000 {
             if let Some(completion) = self.pair.a.connection.poll_completion() {
                 return Ok(completion);
             }
             self.pair.step();
-            self.serve()?;
+            if self.pace.get() == Pace::Fast {
+                self.serve()?;
+            }
         }
         Err(Stopped::Quiet)
     }
@@ -65,6 +86,7 @@ struct Session {
     pm: EmulatedPm,
     buffers: ReceiveBuffers,
     domain: Domain,
+    pace: Rc<Cell<Pace>>,
 }
 
 fn region(table: &RegionTable) -> MemoryRegion {
@@ -93,16 +115,19 @@ fn start(recipe: &Recipe, domain: Domain, private_profile: bool) -> Session {
     let program = Program::new(Responder::new(recipe), buffers.clone());
     program.start(&mut pair.b.connection).unwrap();
     pair.run();
+    let pace = Rc::new(Cell::new(Pace::Fast));
     let joined = Joined {
         pair,
         program,
         pm: pm.clone(),
+        pace: Rc::clone(&pace),
     };
     Session {
         endpoint: Endpoint::new(joined, region).unwrap(),
         pm,
         buffers,
         domain,
+        pace,
     }
 }
 
@@ -221,6 +246,37 @@ fn what_is_too_weak_is_lost() {
         };
         run(&recipe, &changes, &mut session.endpoint).unwrap();
         assert_eq!(session.after_restart(&recipe).0, [0; 64], "{recipe}");
+    }
+}
+
+/// An acknowledgement that comes when nobody waits for it any more is not taken for that of the next update, whatever that
+/// has in common with the one before (I1).
+#[test]
+fn a_late_acknowledgement_is_of_no_other_update() {
+    use RecipeId::{C1, C2, C3, S1, S2, S3};
+    for id in [S1, S2, S3, C1, C2, C3] {
+        let recipe = recipe_named(id);
+        let mut session = start(&recipe, Domain::Dmp, false);
+        let mut update = |sequence: u64, pace| {
+            session.pace.set(pace);
+            let (record, tail) = ([sequence as u8; 64], [sequence as u8; 8]);
+            let changes = Changes {
+                sequence,
+                a: Change {
+                    at: RECORD_AT,
+                    bytes: &record,
+                },
+                b: recipe.is_compound().then_some(Change {
+                    at: TAIL_AT,
+                    bytes: &tail,
+                }),
+            };
+            run(&recipe, &changes, &mut session.endpoint)
+        };
+        update(1, Pace::Late).unwrap_err();
+        let said = update(2, Pace::Stopped);
+        let (record, _) = session.after_restart(&recipe);
+        assert!(said.is_err() || record == [2; 64], "{recipe}: {record:?}");
     }
 }
 

@@ -118,7 +118,17 @@ impl<C: Channel> Endpoint<C> {
         }
     }
 
+    /// Takes the next completion. If there is none, not in time either, the connection has to end: an acknowledgement that
+    /// comes later would be taken for that of a later update.
     fn take_one(&mut self) -> Result<(), EndpointError<C::Error>> {
+        let taken = self.take();
+        if taken.is_err() {
+            self.channel.connection().abort();
+        }
+        taken
+    }
+
+    fn take(&mut self) -> Result<(), EndpointError<C::Error>> {
         let completion = self.channel.wait().map_err(EndpointError::Channel)?;
         if !completion.status.is_success() {
             return Err(EndpointError::Failed(completion.status));
