@@ -25,6 +25,10 @@ pub enum Access {
 /// # Errors
 /// Names the device that can not be opened, is missing, or does not belong to the others, and the way out.
 pub fn open(paths: &[PathBuf], access: Access) -> Result<ArrayDevice<FileDevice>> {
+    // What stands between commas may be nothing at all.
+    if paths.is_empty() {
+        bail!("no device given");
+    }
     refuse_twice(paths)?;
     let mut devices = Vec::new();
     for path in paths {

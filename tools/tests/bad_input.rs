@@ -94,6 +94,17 @@ fn not_a_volume_and_no_file() {
     );
 }
 
+/// Commas alone name no device, as they may be left over in an entry of fstab: that is said, and is no bug of the program.
+#[test]
+fn commas_without_a_device() {
+    if !can_serve() {
+        return;
+    }
+    for care in ["-n", "-p", "-y"] {
+        assert_says(&bad(&["fsck", care, ","]), &["no device"]);
+    }
+}
+
 #[test]
 fn truncated_image() {
     if !can_serve() {
