@@ -105,6 +105,25 @@ fn commas_without_a_device() {
     }
 }
 
+/// Ready files of the same stem are those of different targets, and the file that shares it is somebody else's; what a target
+/// cannot make it leaves no part of.
+#[test]
+fn a_ready_file_is_made_beside_no_other() {
+    if !can_serve() {
+        return;
+    }
+    let image = Image::new("64MiB");
+    let other = image.beside("volume.tmp");
+    fs::write(&other, b"not yours").unwrap();
+    let ready = image.beside("volume.ready");
+    fs::create_dir(&ready).unwrap();
+    let before = fs::read_dir(image.beside("")).unwrap().count();
+    let message = serve_fails(&image.path(), &["--ready-file", ready.to_str().unwrap()]);
+    assert_says(&message, &["ready file", "volume.ready"]);
+    assert_eq!(fs::read(&other).unwrap(), b"not yours");
+    assert_eq!(fs::read_dir(image.beside("")).unwrap().count(), before);
+}
+
 #[test]
 fn truncated_image() {
     if !can_serve() {

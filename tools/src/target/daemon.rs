@@ -350,13 +350,11 @@ impl Target {
         let text = |at: Option<SocketAddr>| at.map_or("none".to_owned(), |at| at.to_string());
         let (address, tls_address) = (text(self.address), text(self.tls_address));
         if let Some(path) = &settings.ready_file {
-            let temporary = path.with_extension("tmp");
             let line_of_tls = match self.tls_address {
                 Some(at) => format!("{at}\n"),
                 None => String::new(),
             };
-            fs::write(&temporary, format!("{address}\n{line_of_tls}"))
-                .and_then(|()| fs::rename(&temporary, path))
+            write_ready(path, &format!("{address}\n{line_of_tls}"))
                 .with_context(|| format!("cannot write the ready file {}", path.display()))?;
         }
         info!(address, tls_address, "serving");
@@ -493,6 +491,20 @@ impl Target {
         }
         first_error.map_or(Ok(()), Err)
     }
+}
+
+/// Makes a file that holds all of `text` from the beginning. Until then it lies beside its place, under a name that no other
+/// target and nobody else has.
+fn write_ready(path: &Path, text: &str) -> io::Result<()> {
+    let mut name = path.as_os_str().to_owned();
+    name.push(format!(".{:08x}.tmp", rand::random::<u32>()));
+    let aside = PathBuf::from(name);
+    let written = fs::write(&aside, text).and_then(|()| fs::rename(&aside, path));
+    if written.is_err() {
+        // If it was never made there is none.
+        let _ = fs::remove_file(&aside);
+    }
+    written
 }
 
 /// Whether something that was written may be gone with a device.
