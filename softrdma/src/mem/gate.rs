@@ -72,7 +72,7 @@ mod tests {
     use crate::mem::cache::RegionCache;
     use crate::mem::modelled::Model;
     use crate::mem::region::{MemoryRegion, RegionSpec, RegionTable, Rights};
-    use crate::mem::window::WindowBind;
+    use crate::mem::window::{DomainWindow, MemoryWindow, WindowBind};
 
     const SCHEDULES: usize = 4_000;
     const WHO: Accessor = Accessor {
@@ -111,7 +111,7 @@ mod tests {
         }
 
         /// A window over all of the region.
-        fn window(&self) -> Stag {
+        fn window(&self) -> (MemoryWindow, Stag) {
             let window = self.table.allocate_window(WHO.domain).unwrap();
             let bind = WindowBind {
                 window,
@@ -122,7 +122,7 @@ mod tests {
                 rights: Rights::REMOTE_WRITE,
             };
             assert!(self.table.bind_window(WHO, &bind));
-            window.stag(1)
+            (window, window.stag(1))
         }
 
         /// A peer that writes its name into the region again and again, segment by segment, until it is refused.
@@ -235,7 +235,7 @@ mod tests {
         for reach in [None, Some(SEGMENT)] {
             let model = move || {
                 let world = World::new();
-                let window = world.window();
+                let (_, window) = world.window();
                 let peer = {
                     let world = Arc::clone(&world);
                     thread::spawn(move || world.write_through(window, 1, 4))
@@ -293,6 +293,61 @@ mod tests {
                     assert!(matches!(refused, None | Some(AccessError::InvalidStag)));
                 }
                 binder.join().unwrap();
+                assert_eq!(world.memory.to_vec(0, LEN), [0xee; LEN]);
+            };
+            shuttle::check_random(model, SCHEDULES);
+            shuttle::check_pct(model, SCHEDULES, 3);
+        }
+    }
+
+    /// I11: who is told that there is no such STag may rely on its end, in the middle of a call that ends it, too, whichever.
+    #[test]
+    fn an_stag_that_is_not_found_has_ended() {
+        type End = fn(&World, MemoryWindow, &mut DomainWindow);
+        let ends: [(usize, End); 4] = [
+            (0, |world, _, _| {
+                let spec = RegionSpec::memory(WHO.domain, Rights::REMOTE_READ, &world.memory);
+                assert!(world.table.reregister(world.region.stag, spec).is_ok());
+            }),
+            (1, |world, window, _| {
+                world.table.deallocate_window(window);
+            }),
+            (2, |world, _, window| {
+                let MemoryRegion {
+                    stag, base, len, ..
+                } = world.region;
+                let bind = window.bind(stag, base, len, Rights::REMOTE_READ);
+                world.table.bind_domain_window(WHO, &bind);
+            }),
+            (2, |world, _, window| {
+                world.table.deallocate_domain_window(window);
+            }),
+        ];
+        for (of, end) in ends {
+            let model = move || {
+                let world = World::new();
+                let (window, of_window) = world.window();
+                let mut domain_window = world.table.allocate_domain_window(WHO.domain).unwrap();
+                let MemoryRegion {
+                    stag, base, len, ..
+                } = world.region;
+                let bind = domain_window.bind(stag, base, len, Rights::REMOTE_WRITE);
+                assert!(world.table.bind_domain_window(WHO, &bind));
+                let stag = [stag, of_window, bind.stag()][of];
+                let peer = {
+                    let world = Arc::clone(&world);
+                    thread::spawn(move || world.write_through(stag, 1, 3))
+                };
+                let ender = {
+                    let world = Arc::clone(&world);
+                    thread::spawn(move || end(&world, window, &mut domain_window))
+                };
+                world.table.invalidate(stag);
+                world.memory.write(0, &[0xee; LEN]);
+                thread::yield_now();
+                let refused = peer.join().unwrap();
+                ender.join().unwrap();
+                assert!(refused.is_none_or(|refused| refused == AccessError::InvalidStag));
                 assert_eq!(world.memory.to_vec(0, LEN), [0xee; LEN]);
             };
             shuttle::check_random(model, SCHEDULES);

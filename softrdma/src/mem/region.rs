@@ -16,10 +16,10 @@
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
-#[cfg(not(test))]
-use std::sync::RwLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+#[cfg(not(test))]
+use std::sync::{RwLock, RwLockReadGuard};
 
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
@@ -28,7 +28,7 @@ use crate::addr::{BackingId, ProtectionDomain, RemoteAddr, Stag, StreamId, Tagge
 use crate::mem::Buffer;
 use crate::mem::gate::{Gate, Passage};
 #[cfg(test)]
-use crate::mem::modelled::RwLock;
+use crate::mem::modelled::{RwLock, RwLockReadGuard};
 use crate::mem::window::WindowSlot;
 
 /// Regions in one table. The index has 24 bits; staying at a sixteenth keeps guessing hard and drawing cheap.
@@ -426,8 +426,13 @@ impl RegionTable {
         true
     }
 
+    /// For a look at the table.
+    pub(super) fn read(&self) -> RwLockReadGuard<'_, HashMap<u32, Slot>> {
+        self.slots.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
     pub(crate) fn find(&self, stag: Stag) -> Option<Arc<Region>> {
-        let slots = self.slots.read().unwrap_or_else(PoisonError::into_inner);
+        let slots = self.read();
         let region = slots.get(&stag.index()).and_then(Slot::region);
         region.filter(|region| region.answers_to(stag)).cloned()
     }

@@ -183,17 +183,28 @@ impl RegionTable {
     /// Ends a window. When this returned, no remote access happens through it any more (I11). False if there is no such
     /// window.
     pub fn deallocate_window(&self, window: MemoryWindow) -> bool {
-        let mut slots = self.slots.write().unwrap_or_else(PoisonError::into_inner);
-        if !matches!(slots.get(&window.index), Some(Slot::Window(_))) {
-            return false;
+        loop {
+            let bound = match self.read().get(&window.index) {
+                Some(Slot::Window(slot)) => slot.bound.clone(),
+                _ => return false,
+            };
+            // Before it leaves the table, as with a region: who does not find it there may rely on its end, too.
+            if let Some(region) = &bound {
+                region.kill();
+            }
+            let mut slots = self.slots.write().unwrap_or_else(PoisonError::into_inner);
+            let Some(Slot::Window(slot)) = slots.get(&window.index) else {
+                return false;
+            };
+            let same = |a: &Arc<Region>| bound.as_ref().is_some_and(|b| Arc::ptr_eq(a, b));
+            // Else it has been bound anew meanwhile.
+            if slot.bound.as_ref().map_or(bound.is_none(), same) {
+                slots.remove(&window.index);
+                drop(slots);
+                self.bump_generation();
+                return true;
+            }
         }
-        let slot = slots.remove(&window.index);
-        drop(slots);
-        self.bump_generation();
-        if let Some(region) = slot.as_ref().and_then(Slot::region) {
-            region.kill();
-        }
-        true
     }
 
     /// The same for type 1: no access happens through any STag that it had (W1).
@@ -236,8 +247,8 @@ impl RegionTable {
             .rebinding
             .write()
             .unwrap_or_else(PoisonError::into_inner);
-        let mut slots = self.slots.write().unwrap_or_else(PoisonError::into_inner);
         let DomainBind { number, bind } = bind;
+        let slots = self.read();
         let region = match bind.len {
             0 => None,
             _ => bound(&slots, who, bind, None),
@@ -245,7 +256,7 @@ impl RegionTable {
         if region.is_none() && bind.len > 0 {
             return false;
         }
-        let Some(Slot::Window(slot)) = slots.get_mut(&bind.window.index) else {
+        let Some(Slot::Window(slot)) = slots.get(&bind.window.index) else {
             return false;
         };
         // W2.
@@ -253,15 +264,23 @@ impl RegionTable {
         if slot.domain != who.domain || !is_next {
             return false;
         }
-        slot.last_bind = Some(*number);
-        let old = std::mem::replace(&mut slot.bound, region.map(Arc::new));
+        let old = slot.bound.clone();
         drop(slots);
-        self.bump_generation();
+        // Before it leaves the table: who does not find its STag there may rely on its end, too.
         if let Some(old) = old
             && who.planted != Some(Bug::RebindKeepsOld)
         {
             old.kill();
         }
+        let mut slots = self.slots.write().unwrap_or_else(PoisonError::into_inner);
+        // Nobody else has bound or ended it meanwhile.
+        let Some(Slot::Window(slot)) = slots.get_mut(&bind.window.index) else {
+            return false;
+        };
+        slot.last_bind = Some(*number);
+        slot.bound = region.map(Arc::new);
+        drop(slots);
+        self.bump_generation();
         true
     }
 
@@ -301,8 +320,7 @@ impl RegionTable {
     /// If there is no such region, or the new one does not fit.
     pub fn reregister(&self, stag: Stag, spec: RegionSpec) -> Result<MemoryRegion, RegisterError> {
         validate(&spec)?;
-        let mut slots = self.slots.write().unwrap_or_else(PoisonError::into_inner);
-        let old = match slots.get(&stag.index()) {
+        let old = match self.read().get(&stag.index()) {
             Some(Slot::Region(region)) if region.answers_to(stag) => Arc::clone(region),
             _ => return Err(RegisterError::Unknown),
         };
@@ -314,10 +332,19 @@ impl RegionTable {
             }
         };
         let names = names(&new);
+        // Before it leaves the table: who does not find it there may rely on its end, too.
+        old.kill();
+        let mut slots = self.slots.write().unwrap_or_else(PoisonError::into_inner);
+        let is_there = matches!(
+            slots.get(&stag.index()),
+            Some(Slot::Region(found)) if Arc::ptr_eq(found, &old)
+        );
+        if !is_there {
+            return Err(RegisterError::Unknown);
+        }
         slots.insert(stag.index(), Slot::Region(new));
         drop(slots);
         self.bump_generation();
-        old.kill();
         Ok(names)
     }
 
