@@ -224,6 +224,40 @@ fn what_ends_a_window() {
     );
 }
 
+/// A window that has ended with its region is not bound, however the region has ended, and can be bound to another one.
+#[test]
+fn a_window_without_its_region_is_bound_again() {
+    for way in 0..3 {
+        let mut target = target();
+        let bind = target.bind(5);
+        assert_eq!(target.post(Operation::BindWindow(bind)).1, Status::Success);
+        let stag = target.region.stag;
+        let rights = Rights::REMOTE_WRITE | Rights::WINDOW_BIND;
+        let spec = RegionSpec::memory(DOMAIN, rights, &target.memory);
+        let other = match way {
+            0 => target.table.reregister(stag, spec).unwrap(),
+            1 => {
+                assert!(target.table.deregister(stag));
+                target.table.register(spec).unwrap()
+            }
+            _ => {
+                target.post(Operation::LocalInvalidate { stag });
+                target.table.register(spec).unwrap()
+            }
+        };
+        let bind = WindowBind {
+            region: other.stag,
+            to: TaggedOffset(0),
+            ..target.bind(6)
+        };
+        let done = target.post(Operation::BindWindow(bind));
+        assert_eq!(done.1, Status::Success, "{way}");
+        assert_eq!(target.write(target.window.stag(6), 0, 0x100), Ok(()));
+        let dead = target.window.stag(5);
+        assert_eq!(target.write(dead, 0x1_0100, 1), refused(TaggedInvalidStag));
+    }
+}
+
 /// Defends I11: what is cut off a region is cut off its windows as well, and comes back with it.
 #[test]
 fn a_window_reaches_as_far_as_its_region() {

@@ -226,10 +226,11 @@ impl RegionTable {
         let Some(Slot::Window(slot)) = slots.get_mut(&bind.window.index) else {
             return false;
         };
-        let is_bound = slot
-            .bound
-            .as_ref()
-            .is_some_and(|region| region.passage().is_live());
+        // What has ended with the region behind it is not bound any more.
+        let is_bound = slot.bound.as_ref().is_some_and(|window| {
+            let is_live = |region: &Region| region.passage().is_live();
+            is_live(window) && window.parent().is_none_or(is_live)
+        });
         if slot.domain != who.domain || slot.last_bind.is_some() || is_bound {
             return false;
         }
