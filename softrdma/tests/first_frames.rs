@@ -8,7 +8,7 @@ use common::{TestPages, completions, connect, table};
 use softrdma::wire::start::{Enhanced, NextStart, RtrKinds, StartFrame, StartKind};
 use softrdma::{
     Buffer, CloseReason, Config, Connection, Event, LocalSlice, NoPages, Operation, RecvBuffer,
-    RemoteAddr, Stag, TaggedOffset, Time, WorkRequest, WrId,
+    RemoteAddr, Stag, Status, TaggedOffset, Time, WorkRequest, WrId,
 };
 
 /// Ready-to-receive by READ: it takes message number 1 and shows neither as work nor as a completion.
@@ -348,4 +348,38 @@ fn a_silent_foreign_peer_is_nudged() {
         assert_eq!(raw::transmit(&mut connection, &mut NoPages).len(), 1);
         assert_eq!(nudge(&mut connection), NUDGE);
     }
+}
+
+/// A peer that ends in order before it has sent a message has ended in order: nothing of it is missing. What the program wanted
+/// to send can not go out any more, as no message of the peer came before.
+#[test]
+fn a_peer_may_end_without_a_word() {
+    for posted in [false, true] {
+        let mut pages = pages();
+        let mut connection = raw::responder(Config::default(), &table(1), &mut pages);
+        connection.post_recv(WrId(1), RecvBuffer::Vec(10)).unwrap();
+        if posted {
+            connection.post_send(send(2, b"hello")).unwrap();
+        }
+        connection.handle_eof(Time(0));
+        let events: Vec<Event> = std::iter::from_fn(|| connection.poll_event()).collect();
+        let expected = match posted {
+            false => vec![Event::PeerFinished, Event::Closed(CloseReason::Graceful)],
+            true => vec![Event::Closed(CloseReason::Lost)],
+        };
+        assert_eq!(events, expected);
+        assert_eq!(raw::transmit(&mut connection, &mut pages), []);
+        let done = completions(&mut connection);
+        assert_eq!(done.len(), 1 + usize::from(posted));
+        assert!(done.iter().all(|done| done.status == Status::Flushed));
+    }
+    // Not in the middle of one.
+    let mut pages = pages();
+    let mut connection = raw::responder(Config::default(), &table(1), &mut pages);
+    connection.handle_bytes(Time(0), &mut pages, &raw::send(1, 0, b"x", true)[..9]);
+    connection.handle_eof(Time(0));
+    assert_eq!(
+        connection.poll_event(),
+        Some(Event::Closed(CloseReason::Lost))
+    );
 }

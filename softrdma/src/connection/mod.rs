@@ -308,6 +308,16 @@ impl<S: PageStore> Connection<S> {
                 self.note_end();
             }
             Phase::Rts { .. } => {}
+            // The program has heard that it is established. What it has posted could go out only behind a message of the peer.
+            Phase::AwaitFirst {
+                established: None, ..
+            } if self.rx.kept().is_empty()
+                && self.control_out.is_empty()
+                && self.requests.is_empty() =>
+            {
+                self.events.push_back(Event::PeerFinished);
+                self.close(CloseReason::Graceful);
+            }
             _ => self.close(CloseReason::Lost),
         }
     }
