@@ -630,6 +630,26 @@ fn other_ends() {
     );
 }
 
+/// Behind our FIN no Terminate goes out: an error of the peer ends the connection at once.
+#[test]
+fn nothing_follows_our_fin() {
+    let mut pages = pages();
+    let mut connection = raw::responder(Config::default(), &table(1), &mut pages);
+    connection.handle_bytes(Time(0), &mut pages, &raw::write(Stag(1), 0, b"", true));
+    connection.disconnect();
+    assert_eq!(raw::transmit(&mut connection, &mut pages), []);
+    assert_eq!(connection.socket_state(), SocketState::ShutdownWrite);
+    connection.handle_bytes(Time(0), &mut pages, &raw::send(1, 0, b"no buffer", true));
+    assert_eq!(
+        connection.poll_event(),
+        Some(Event::Closed(CloseReason::TerminateSent(
+            TerminateCode::UntaggedNoBuffer
+        )))
+    );
+    assert_eq!(raw::transmit(&mut connection, &mut pages), []);
+    assert_eq!(connection.socket_state(), SocketState::Close);
+}
+
 /// Private data up to what foreign peers can take, and not a byte more.
 #[test]
 fn private_data_limits() {

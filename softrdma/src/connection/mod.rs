@@ -524,8 +524,16 @@ impl<S: PageStore> Connection<S> {
                 CloseReason::Storage(error),
             ),
         };
-        // Before the first whole FPDU of the peer a responder may send none itself.
-        if matches!(self.phase, Phase::AwaitFirst { .. }) {
+        // Before the first whole FPDU of the peer a responder may send none itself, and behind our FIN nobody can.
+        let is_mute = matches!(
+            self.phase,
+            Phase::AwaitFirst { .. }
+                | Phase::Rts {
+                    local: Local::FinSent { .. },
+                    ..
+                }
+        );
+        if is_mute {
             self.close(reason);
         } else {
             self.queue_terminate(code, ulpdu);
