@@ -446,6 +446,9 @@ fn follows_its_file(bug: Option<Bug>) -> bool {
     follows && after.honours(region.stag, ALPHA) == Some(backing(ino))
 }
 
+/// How somebody asks for a registration that there is.
+type Ask = fn(&Life, InodeNo, Stag) -> Result<MemoryRegion, IssueError>;
+
 /// D11: a registration of a file that the device gives an error for at the start is not honoured, and not forgotten.
 #[test]
 fn who_can_not_be_looked_at_is_not_forgotten() {
@@ -469,7 +472,7 @@ fn who_can_not_be_looked_at_is_not_forgotten() {
     let later = Life::start(without().cut(), None);
     assert!(later.honours(region.stag, ALPHA).is_some());
     // Who asks for it has it, as soon as that can be.
-    let asks: [fn(&Life, InodeNo, Stag) -> Result<MemoryRegion, IssueError>; 2] = [
+    let asks: [Ask; 2] = [
         |life, ino, stag| life.attach(ino, stag, ALPHA),
         |life, ino, _| life.issue(ALPHA, ino, (0, 4000)),
     ];
