@@ -150,6 +150,23 @@ fn a_member_is_found_at_any_of_its_addresses() {
     group.stop();
 }
 
+/// Who is in no hurry may wait for ever.
+#[test]
+fn waits_without_a_limit() {
+    let dir = tempfile::tempdir().unwrap();
+    let shape = GroupShape::new([9; 16], 1, 2, 1 << 20);
+    let group = serve(shape, dir.path());
+    let (places, forever) = (slices(&group.places), Duration::MAX);
+    let client = TcpClient::connect(shape, 0, &places, &link(), [3; 32], forever);
+    let mut client = client.unwrap();
+    let flush = Primitive::Flush;
+    let flight = client.post(flush).unwrap();
+    let (done, outcome) = client.wait(forever).unwrap().expect("an outcome");
+    assert!(done == flight && outcome.is_ok(), "{outcome:?}");
+    drop(client);
+    group.stop();
+}
+
 /// Two clients, pipelined, all primitives; then files hold what the model holds.
 #[test]
 fn primitives_over_tcp_on_files() {

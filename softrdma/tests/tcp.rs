@@ -228,6 +228,20 @@ fn end_to_end() {
     assert_eq!(served.server.join().unwrap(), CloseReason::Graceful);
 }
 
+/// Who is in no hurry may wait for ever.
+#[test]
+fn calls_without_a_limit() {
+    let served = start(true);
+    let forever = Duration::MAX;
+    let client = TcpClient::connect(&served.address, private(), &table(1), b"", forever);
+    let mut client = client.unwrap();
+    let remote = served.region.remote(0);
+    client.write(&[1; 100], remote).unwrap();
+    client.flush(remote, 100, Placement::Persistent).unwrap();
+    client.disconnect().unwrap();
+    assert_eq!(served.server.join().unwrap(), CloseReason::Graceful);
+}
+
 /// Each way to fail has its own word.
 #[test]
 fn errors_are_told_apart() {

@@ -10,6 +10,7 @@ use super::image::Image;
 use super::reads::READ_BYTES;
 use super::records::Pending;
 use super::{Client, ClientError};
+use crate::clock::until;
 use crate::epoch::Epoch;
 use crate::group::tcp::{StartError, TcpClient};
 use crate::group::{Denied, Outcome, Primitive, Primitives};
@@ -189,7 +190,7 @@ impl Client {
             };
             let group = self.group.as_mut().ok_or(Broken)?;
             let own = group.tcp.post(read).map_err(|_| Broken)?;
-            let deadline = Instant::now() + patience;
+            let deadline = until(patience);
             loop {
                 let group = self.group.as_mut().ok_or(Broken)?;
                 let left = deadline.saturating_duration_since(Instant::now());

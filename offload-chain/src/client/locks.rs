@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use rand::Rng;
 
 use super::{Client, ClientError};
+use crate::clock::until;
 use crate::epoch::Epoch;
 use crate::group::{PrimitiveError, Primitives};
 use crate::lock::{LockError, LockEvent, LockId};
@@ -18,7 +19,7 @@ impl Client {
     /// # Errors
     /// If it is not to be had in time, or this client is no more.
     pub fn lock(&mut self, lock: LockId, timeout: Duration) -> Result<(Epoch, u64), ClientError> {
-        let deadline = Instant::now() + timeout;
+        let deadline = until(timeout);
         let locked = self.about(lock, |client| client.try_lock(lock, deadline));
         if locked.is_err() && !self.held.contains(&lock) && self.locks.token(lock).is_some() {
             // What comes of an attempt that is under way is given back, too.
@@ -137,7 +138,7 @@ impl Client {
         if self.held.contains(&LockId::LOG) {
             self.drain()?;
         }
-        let deadline = Instant::now() + self.settings.timeout;
+        let deadline = until(self.settings.timeout);
         // From here on an epoch in which it is free is as good as any: this client does not count on it any more.
         self.held.remove(&lock);
         self.about(lock, |client| client.try_unlock(lock, deadline))
@@ -185,7 +186,7 @@ impl Client {
         place: usize,
         timeout: Duration,
     ) -> Result<Epoch, ClientError> {
-        let deadline = Instant::now() + timeout;
+        let deadline = until(timeout);
         self.about(lock, |client| client.try_rd_lock(lock, place, deadline))
     }
 
@@ -225,7 +226,7 @@ impl Client {
     }
 
     fn try_rd_unlock(&mut self, lock: LockId) -> Result<(), ClientError> {
-        let deadline = Instant::now() + self.settings.timeout;
+        let deadline = until(self.settings.timeout);
         let lost = ClientError::Lost(lock);
         loop {
             self.check()?;
@@ -263,7 +264,7 @@ impl Client {
     /// Waits for what is under way of locks that nobody asks for any more, so that it is given back; not for long. Whether this client has
     /// nothing of any lock then: what its slot had would be nobody's who is missed, and never free.
     pub(super) fn settle_locks(&mut self) -> bool {
-        let deadline = Instant::now() + self.settings.timing.silence();
+        let deadline = until(self.settings.timing.silence());
         let is_busy = |client: &Self| client.locks.is_busy() || !client.unwanted.is_empty();
         while self.held.is_empty() && is_busy(self) && self.group.is_some() {
             if Instant::now() >= deadline || self.turn(self.settings.timing.period).is_err() {

@@ -41,6 +41,7 @@ mod session;
 use std::collections::{BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
+use crate::clock::until;
 use crate::config::Store;
 use crate::group::{Flight, Outcome, PrimitiveError, Primitives, Topology};
 use crate::host::Timing;
@@ -125,7 +126,7 @@ impl Client {
         store: Box<dyn Store + Send>,
         settings: ClientSettings,
     ) -> Result<Self, ClientError> {
-        let deadline = Instant::now() + settings.timeout;
+        let deadline = until(settings.timeout);
         let mut store = store;
         let mut number = settings.slot.unwrap_or(0);
         loop {

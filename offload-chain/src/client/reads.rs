@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 use rand::Rng;
 
 use super::{Client, ClientError};
+use crate::clock::until;
 use crate::group::{Outcome, Primitive, PrimitiveError, Primitives, Topology};
 use crate::read::{Object, Read, ReadEvent, Source};
 
@@ -23,7 +24,7 @@ impl Client {
         object: Object,
         place: Option<usize>,
     ) -> Result<(Vec<u8>, Source), ClientError> {
-        let deadline = Instant::now() + self.settings.timeout;
+        let deadline = until(self.settings.timeout);
         loop {
             self.wait_for_group(deadline)?;
             let (layout, mode) = (self.layout, self.settings.preset.reads);
@@ -84,7 +85,7 @@ impl Client {
         offset: u64,
         length: usize,
     ) -> Result<Vec<u8>, ClientError> {
-        let deadline = Instant::now() + self.settings.timeout;
+        let deadline = until(self.settings.timeout);
         loop {
             self.wait_for_group(deadline)?;
             match self.try_read(place, offset, length) {
@@ -121,7 +122,7 @@ impl Client {
                 }
                 Err(error) => return Err(Some(ClientError::Group(error))),
             };
-            let deadline = Instant::now() + patience;
+            let deadline = until(patience);
             loop {
                 let group = self.group.as_mut().ok_or(None)?;
                 match group.flights.take(own) {

@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use super::epoch::Broken;
 use super::{Client, ClientError, Submitted};
+use crate::clock::until;
 use crate::group::{Durability, PrimitiveError};
 use crate::lock::LockId;
 use crate::log::{Entry, Log};
@@ -93,7 +94,7 @@ impl Client {
     }
 
     fn wait_for_room(&mut self, bytes: u64) -> Result<(), ClientError> {
-        let deadline = Instant::now() + self.settings.timeout;
+        let deadline = until(self.settings.timeout);
         while self.pending.bytes + bytes > self.layout.ring_bytes() {
             self.turn(self.settings.timing.period)?;
             if Instant::now() >= deadline {
@@ -108,13 +109,13 @@ impl Client {
     /// # Errors
     /// If that can not be, or takes too long.
     pub fn wait_for(&mut self, record: Submitted) -> Result<(), ClientError> {
-        let mut deadline = Instant::now() + self.settings.timeout;
+        let mut deadline = until(self.settings.timeout);
         let mut seen = self.acknowledged;
         while self.acknowledged < record {
             self.turn(self.settings.timing.period)?;
             if self.acknowledged != seen {
                 seen = self.acknowledged;
-                deadline = Instant::now() + self.settings.timeout;
+                deadline = until(self.settings.timeout);
             }
             if Instant::now() >= deadline {
                 return Err(ClientError::TimedOut("the members"));
@@ -128,7 +129,7 @@ impl Client {
     /// # Errors
     /// If that can not be, or takes too long.
     pub fn drain(&mut self) -> Result<(), ClientError> {
-        let deadline = Instant::now() + self.settings.timeout;
+        let deadline = until(self.settings.timeout);
         loop {
             self.wait_for(self.submitted)?;
             self.wait_for_group(deadline)?;
@@ -151,7 +152,7 @@ impl Client {
     /// # Errors
     /// If the group is not there in time, or this client is no more.
     pub fn records(&mut self) -> Result<Vec<(u64, Vec<Entry>)>, ClientError> {
-        let deadline = Instant::now() + self.settings.timeout;
+        let deadline = until(self.settings.timeout);
         loop {
             self.wait_for_group(deadline)?;
             match self.find_log() {
@@ -173,7 +174,7 @@ impl Client {
     /// # Errors
     /// If this client has not the lock, or it takes too long.
     pub fn truncate(&mut self, before: u64) -> Result<(), ClientError> {
-        let deadline = Instant::now() + self.settings.timeout;
+        let deadline = until(self.settings.timeout);
         loop {
             self.wait_for_group(deadline)?;
             if !self.held.contains(&LockId::LOG) {

@@ -21,6 +21,7 @@ use super::member::Member;
 use super::node::{Node, Store};
 use super::primitives::{Flight, Outcome, Primitive, PrimitiveError, Primitives};
 use super::shape::{Denied, GroupShape};
+use crate::clock::until;
 
 /// Bytes received or sent by one system call.
 const IO_BYTES: usize = 256 << 10;
@@ -564,7 +565,7 @@ impl<C: Joins> OverTcp<C> {
             stream.set_nonblocking(true)?;
             inner.add(TcpStream::from_std(stream), LinkId(member as u32))?;
         }
-        let deadline = Instant::now() + timeout;
+        let deadline = until(timeout);
         while !inner.node.has_joined()? {
             if Instant::now() >= deadline {
                 return Err(StartError::TimedOut(timeout));
@@ -595,7 +596,7 @@ impl<C: Joins> OverTcp<C> {
         &mut self,
         timeout: Duration,
     ) -> io::Result<Option<(Flight, Result<Outcome, PrimitiveError>)>> {
-        let deadline = Instant::now() + timeout;
+        let deadline = until(timeout);
         loop {
             if let Some(outcome) = self.poll() {
                 return Ok(Some(outcome));

@@ -57,7 +57,8 @@ impl Spin {
         if !self.was_short || until <= now || self.crowd.is_there(now, run_delay) {
             return now;
         }
-        timeout.map_or(until, |timeout| until.min(now + timeout))
+        let end = timeout.and_then(|timeout| now.checked_add(timeout));
+        end.map_or(until, |end| until.min(end))
     }
 
     /// What was waited for came at `now`.

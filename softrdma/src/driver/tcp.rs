@@ -22,6 +22,8 @@ use crate::wqe::{LocalSlice, Operation, PostError, RecvBuffer, Source, WorkReque
 
 /// Bytes received or sent by one system call.
 const IO_BYTES: usize = 256 << 10;
+/// Further away than anybody waits.
+const FAR: Duration = Duration::from_secs(1 << 30);
 /// A blocked write gives way to a read this often, so that two sides with full buffers do not wait for each other.
 const WRITE_SLICE: Duration = Duration::from_millis(20);
 /// How long a read may wait, longest first.
@@ -166,7 +168,7 @@ impl TcpClient {
             spin: Spin::new(Duration::ZERO),
             nonblocking: false,
         };
-        let deadline = Instant::now() + timeout;
+        let deadline = until(timeout);
         while client.established.ulpdu_max == 0 {
             client.turn(deadline)?;
         }
@@ -204,7 +206,7 @@ impl TcpClient {
     /// # Errors
     /// Time-out, or the end of the connection.
     pub fn wait(&mut self) -> Result<Completion, ClientError> {
-        let deadline = Instant::now() + self.timeout;
+        let deadline = until(self.timeout);
         loop {
             if let Some(completion) = self.completions.pop_front() {
                 return Ok(completion);
@@ -303,7 +305,7 @@ impl TcpClient {
     /// How it ended, if not in order.
     pub fn disconnect(mut self) -> Result<(), ClientError> {
         self.connection.disconnect();
-        let deadline = Instant::now() + self.timeout;
+        let deadline = until(self.timeout);
         loop {
             match self.turn(deadline) {
                 Err(ClientError::Closed(CloseReason::Graceful)) => return Ok(()),
@@ -325,7 +327,7 @@ impl TcpClient {
     }
 
     fn wait_for(&mut self, wr_id: WrId) -> Result<Completion, ClientError> {
-        let deadline = Instant::now() + self.timeout;
+        let deadline = until(self.timeout);
         loop {
             if let Some(at) = self
                 .completions
@@ -383,7 +385,7 @@ impl TcpClient {
 
     /// Hands everything that is ready to the socket.
     fn transmit(&mut self) -> Result<(), ClientError> {
-        let mut deadline = Instant::now() + self.timeout;
+        let mut deadline = until(self.timeout);
         loop {
             if self.sent == self.output.len() {
                 self.output.clear();
@@ -398,7 +400,7 @@ impl TcpClient {
             match self.socket.write(&self.output[self.sent..]) {
                 Ok(count) => {
                     self.sent += count;
-                    deadline = Instant::now() + self.timeout;
+                    deadline = until(self.timeout);
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if is_timeout(&error) => {
@@ -503,6 +505,11 @@ impl TcpClient {
         }
         Ok(())
     }
+}
+
+/// When so much time is over; also for a caller who waits for ever ([`Duration::MAX`]).
+fn until(timeout: Duration) -> Instant {
+    Instant::now() + timeout.min(FAR)
 }
 
 /// Whether there was nothing to read, and no waiting for it.
