@@ -231,6 +231,18 @@ fn what_covers_a_mount_stays() {
         "{errors}"
     );
     assert!(is_there());
+    // Nor does another target end this one, only to find no place to mount.
+    let server = place.server();
+    let mut replacement = Command::new(env!("CARGO_BIN_EXE_flashnet"));
+    replacement.args(["serve", "--replace", "--mount"]);
+    let replacement = replacement.arg(&place.dir).arg(place.image.path());
+    let output = replacement.stdin(Stdio::null()).output().unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        !output.status.success() && errors.contains("(tmpfs)"),
+        "{errors}"
+    );
+    assert!(is_there() && place.server() == server);
     place.signal(libc::SIGTERM);
     place.wait_for_end();
     assert!(is_there());

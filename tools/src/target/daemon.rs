@@ -107,6 +107,13 @@ impl Target {
     /// sockets are `offered`: whoever is to be replaced goes on if this fails.
     pub fn prepare(settings: &Settings, offered: Sockets) -> Result<Sockets> {
         if let Some(dir) = &settings.mount {
+            if let Some(other) = seen_on(dir).filter(|seen| !seen.is_contigfs()) {
+                bail!(
+                    "cannot mount on {}: something else is mounted there ({}); unmount that first",
+                    dir.display(),
+                    String::from_utf8_lossy(&other.kind)
+                );
+            }
             match fs::metadata(dir) {
                 Ok(found) if !found.is_dir() => {
                     bail!("cannot mount on {}: it is no directory", dir.display());
@@ -800,6 +807,13 @@ fn unmount(mut mounted: Mounted) -> Result<()> {
     }
 }
 
+/// What is seen on `dir`, if something is mounted there and the mount table can be read.
+fn seen_on(dir: &Path) -> Option<MountEntry> {
+    // What is dead can not be looked at.
+    let dir = dir.canonicalize().or_else(|_| std::path::absolute(dir));
+    MountEntry::on(&dir.ok()?).ok()?
+}
+
 /// Removes what a killed target left mounted at `dir`.
 fn detach_stale(dir: &Path) {
     let stale = |error: io::Error| {
@@ -810,8 +824,7 @@ fn detach_stale(dir: &Path) {
         )
     };
     // Not what others have left.
-    let seen = std::path::absolute(dir).and_then(|dir| MountEntry::on(&dir));
-    let is_ours = seen.is_ok_and(|seen| seen.is_none_or(|seen| seen.is_contigfs()));
+    let is_ours = seen_on(dir).is_none_or(|seen| seen.is_contigfs());
     if is_ours && fs::metadata(dir).is_err_and(stale) {
         match detach(dir) {
             Ok(()) => info!(dir = %dir.display(), "removed the mount of a target that has died"),
