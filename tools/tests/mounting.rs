@@ -489,6 +489,18 @@ fn mistakes() {
     let message = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(32));
     assert!(message.contains("missing.img"), "{message}");
+    let nowhere = place.image.beside("nowhere");
+    let image = place.image.path();
+    let output = place.call(
+        "mount.contigfs",
+        &[image.to_str().unwrap(), nowhere.to_str().unwrap()],
+    );
+    let message = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(32));
+    assert!(
+        message.contains("nowhere") && message.contains("make it first"),
+        "{message}"
+    );
     assert!(place.entry().is_none() && place.server().is_none());
 
     place.mount("");

@@ -119,8 +119,10 @@ impl Target {
                     bail!("cannot mount on {}: it is no directory", dir.display());
                 }
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                    return Err(error)
-                        .with_context(|| format!("cannot mount on {}", dir.display()));
+                    bail!(
+                        "cannot mount on {}: there is no such directory; make it first",
+                        dir.display()
+                    );
                 }
                 // What a killed target left mounted there is removed.
                 _ => {}
