@@ -12,12 +12,14 @@
 
 mod buffers;
 mod inbox;
+mod link;
 mod net;
 mod ring;
 mod slots;
 
 pub use buffers::RecvBuffers;
 pub use inbox::{INBOX_MAX, Inbox, PUSHED_MAX, Waker};
-pub use net::{Net, Notice};
+pub use link::Notice;
+pub use net::Net;
 pub use ring::{Done, Ring, Tag};
 pub use slots::{LinkTag, Slots};

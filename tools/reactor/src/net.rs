@@ -19,13 +19,11 @@ use std::net::{Shutdown, SocketAddr};
 use std::os::fd::AsRawFd;
 use std::time::Duration;
 
-use flashnet_tls::{Records, TlsError};
+use flashnet_tls::Records;
 use socket2::Socket;
-use softrdma::{
-    BackingId, CloseReason, Completion, Connection, Event, PageError, PageStore, SocketState,
-    Ticket, Time,
-};
+use softrdma::{BackingId, Connection, PageError, PageStore, SocketState, Ticket, Time};
 
+use super::link::{Link, Notice};
 use super::ring::{Done, Ring, Tag};
 use super::slots::{LinkTag, Slots};
 
@@ -35,53 +33,6 @@ const SEND_BYTES: usize = 256 * 1024;
 const LINGER: Duration = Duration::from_secs(5);
 /// Send buffers kept for the next link that has something to send.
 const SPARE_MAX: usize = 64;
-
-/// What a connection has to say to the program that owns it.
-#[derive(Debug)]
-pub enum Notice {
-    /// Set-up or end.
-    Event(Event),
-    /// A work request ended.
-    Completion(Completion),
-    /// Why TLS has broken; the end of the connection follows, if it is not over yet.
-    Tls(TlsError),
-}
-
-/// TLS of a link.
-#[derive(Debug)]
-struct Seal {
-    records: Box<Records>,
-    /// The connection has ended in a way that may be announced to the peer.
-    orderly: bool,
-    /// It has been.
-    announced: bool,
-    /// To be told.
-    broken: Option<TlsError>,
-}
-
-#[derive(Debug)]
-struct Link<S: PageStore> {
-    tag: LinkTag,
-    socket: Socket,
-    connection: Connection<S>,
-    seal: Option<Seal>,
-    /// Received while the connection did not want input.
-    waiting: Vec<u8>,
-    /// Bytes the kernel is sending, from `sent` on.
-    sending: Vec<u8>,
-    sent: usize,
-    send_in_flight: bool,
-    /// While the connection drains into a socket that is full: when that was asked last to take something.
-    stalled: Option<Time>,
-    recv_in_flight: bool,
-    recv_cancelled: bool,
-    eof: bool,
-    write_shut: bool,
-    closing: bool,
-    /// Already in the list of links to look at.
-    queued: bool,
-    timer: Option<Time>,
-}
 
 /// All links of one reactor, with its ring.
 #[derive(Debug)]
@@ -139,31 +90,9 @@ impl<S: PageStore> Net<S> {
         tls: Option<Box<Records>>,
         connection: impl FnOnce(LinkTag) -> Connection<S>,
     ) -> Option<LinkTag> {
-        let mut seal = tls.map(|records| Seal {
-            records,
-            orderly: false,
-            announced: false,
-            broken: None,
-        });
-        let early = seal.as_mut().map(|seal| seal.records.take_early());
-        let tag = self.links.insert_with(|tag| Link {
-            tag,
-            connection: connection(tag),
-            seal,
-            socket,
-            waiting: early.unwrap_or_default(),
-            sending: Vec::new(),
-            sent: 0,
-            send_in_flight: false,
-            stalled: None,
-            recv_in_flight: false,
-            recv_cancelled: false,
-            eof: false,
-            write_shut: false,
-            closing: false,
-            queued: false,
-            timer: None,
-        })?;
+        let tag = self
+            .links
+            .insert_with(|tag| Link::new(tag, socket, tls, connection(tag)))?;
         self.arm(tag.slot());
         self.touch(tag.slot());
         Some(tag)
@@ -469,132 +398,14 @@ impl<S: PageStore> Net<S> {
     }
 }
 
-impl Seal {
-    /// Appends the records of `plain`, all that there is to say at the moment; the announcement of the end behind the last of it.
-    fn seal(&mut self, plain: &[u8], state: SocketState, out: &mut Vec<u8>) {
-        if self.announced {
-            return;
-        }
-        self.records.seal(plain, out);
-        let last = match state {
-            SocketState::Open => false,
-            SocketState::ShutdownWrite => true,
-            SocketState::Close => self.orderly,
-        };
-        if last && plain.is_empty() {
-            self.announced = true;
-            self.records.finish(out);
-        }
-    }
-}
-
-impl<S: PageStore> Link<S> {
-    /// Bytes have been received.
-    fn take(&mut self, now: Time, pages: &mut S, bytes: &[u8]) {
-        let Self {
-            connection,
-            waiting,
-            seal,
-            ..
-        } = self;
-        let mut take = |bytes: &[u8]| {
-            let mut taken = 0;
-            if waiting.is_empty() {
-                taken = connection.handle_bytes(now, pages, bytes);
-            }
-            waiting.extend_from_slice(&bytes[taken..]);
-        };
-        let Some(seal) = seal else {
-            return take(bytes);
-        };
-        if seal.broken.is_none()
-            && !self.eof
-            && let Err(error) = seal.records.open(bytes, take)
-        {
-            self.broke(error);
-        }
-    }
-
-    /// The peer has ended what it sends.
-    fn ended(&mut self) {
-        match &self.seal {
-            Some(seal) if !seal.records.has_ended() && !self.eof && !self.closing => {
-                self.broke(TlsError::Truncated);
-            }
-            _ => self.eof = true,
-        }
-    }
-
-    /// Nothing that comes from now on can be believed.
-    fn broke(&mut self, error: TlsError) {
-        self.eof = true;
-        self.waiting.clear();
-        self.connection.handle_transport_error();
-        if let Some(seal) = &mut self.seal {
-            seal.broken.get_or_insert(error);
-        }
-    }
-
-    /// How long the peer may leave its socket full.
-    fn patience(&self) -> Option<Time> {
-        let since = self.stalled.filter(|_| self.connection.is_draining());
-        since.map(|since| since + self.connection.close_timeout())
-    }
-
-    /// Tells the owner everything there is to tell.
-    fn tell(&mut self, notice: &mut impl FnMut(LinkTag, &mut Connection<S>, Notice)) {
-        let Self {
-            tag,
-            connection,
-            seal,
-            ..
-        } = self;
-        if let Some(error) = seal.as_mut().and_then(|seal| seal.broken.take()) {
-            notice(*tag, connection, Notice::Tls(error));
-        }
-        while let Some(event) = connection.poll_event() {
-            if let (Some(seal), Event::Closed(reason)) = (seal.as_mut(), &event) {
-                seal.orderly = is_orderly(reason);
-            }
-            notice(*tag, connection, Notice::Event(event));
-        }
-        while let Some(completion) = connection.poll_completion() {
-            notice(*tag, connection, Notice::Completion(completion));
-        }
-    }
-
-    /// Offers what waits to the connection; true when receiving may go on.
-    fn resume(&mut self, now: Time, pages: &mut S) -> bool {
-        while !self.waiting.is_empty() && self.connection.wants_input() {
-            let taken = self.connection.handle_bytes(now, pages, &self.waiting);
-            if taken == 0 {
-                break;
-            }
-            self.waiting.drain(..taken);
-            if self.waiting.is_empty() && self.eof {
-                self.connection.handle_eof(now);
-            }
-        }
-        self.waiting.is_empty() && self.connection.wants_input()
-    }
-}
-
-/// Whether an end of a connection is one that the peer may be told of. Any other must look to it like what it is: a stream that
-/// has been cut.
-fn is_orderly(reason: &CloseReason) -> bool {
-    !matches!(
-        reason,
-        CloseReason::Lost | CloseReason::Aborted | CloseReason::TimedOut
-    )
-}
-
 #[cfg(test)]
 mod tests {
     use std::io::{Read, Write};
     use std::net::{TcpListener, TcpStream};
 
     use softrdma::{
-        Buffer, Config, LocalSlice, NoPages, Operation, RegionTable, Source, WorkRequest, WrId,
+        Buffer, CloseReason, Config, Event, LocalSlice, NoPages, Operation, RegionTable, Source,
+        WorkRequest, WrId,
     };
 
     use super::*;
