@@ -812,7 +812,8 @@ impl<S: BlockStore> Registry<S> {
         for tenant in &mut state.tenants {
             tenant.seen = tenant.seen.max(now);
         }
-        if let Err(error) = media.write(TENANTS_AT, &record::emit_tenants(&state.tenants)) {
+        let grain = record::emit_tenants(&state.tenants);
+        if let Err(error) = media.write_in_any_case(TENANTS_AT, &grain) {
             warn!(%error, "the time cannot be remembered");
         }
     }
