@@ -1,34 +1,36 @@
 //! The loop of one reactor thread of the target: connections, media, and what other threads ask for.
 
+mod actions;
+mod control;
+mod door;
+
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd};
+use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
 
 use contigfs::GrowError;
-use flashnet_tls::Records;
-use ftl::device::array::{PartId, Splitter};
-use ftl::{Action, ActionId, Event as FtlEvent, Intent, Lba, MediaError, MediaOp, Port};
+use ftl::device::array::Splitter;
+use ftl::{Action, Event as FtlEvent, Intent, Lba, Port};
 use slab::Slab;
-use socket2::{Socket, TcpKeepalive};
-use softrdma::config::mulpdu;
+use socket2::Socket;
 use softrdma::driver::Spin;
-use softrdma::{Config, Connection, Event, PageError, ProtectionDomain, RegionTable, Time};
-use tracing::{debug, info, warn};
+use softrdma::{Config, Event, PageError, RegionTable, Time};
+use tracing::{info, warn};
 
-use super::job::{Job, PagesJob, Reader, Waiter, one_by_one};
-use super::lane::Lanes;
-use super::media::Media;
-use super::pages::{FlashPages, Waiting};
-use super::reception::{self, Reception};
-use super::store::{commit_error, durable_error};
 use crate::reactor::{Done, Inbox, LinkTag, Net, Notice, Ring, Tag};
+use crate::target::job::{Job, PagesJob, Reader, Waiter, one_by_one};
+use crate::target::lane::Lanes;
+use crate::target::media::Media;
+use crate::target::pages::{FlashPages, Waiting};
+use crate::target::reception::{self, Reception};
+use crate::target::store::{commit_error, durable_error};
 
-/// Media operations in the ring at once; the rest waits in the engine.
-const MEDIA_IN_FLIGHT_MAX: usize = 512;
+pub(super) use actions::media_result;
+pub(super) use control::{ControlJob, ControlJobs, ControlSenders};
+
 /// Media operations that are answered in one go. The device hands over what it has done all at once, and has nothing to do while
 /// all of it is being answered; when it is answered in such lots, who got the first answers asks for more meanwhile.
 const LOT: usize = 8;
@@ -38,95 +40,6 @@ const STOP_LOOK: Duration = Duration::from_millis(10);
 const HEARD: Duration = Duration::from_millis(1);
 /// Connections of a reactor that were refused and may wait for their peers to close them.
 const REFUSED_MAX: usize = 128;
-/// How long a peer may be silent, once connected, while others wait for its place.
-const GRACE: Duration = Duration::from_secs(1);
-/// See [`inbound_buffer`]: 256 connections have as much as is of use.
-const INBOUND_BYTES: usize = 256 << 20;
-/// Wait after an accept that failed.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// Why a connection is not adopted when too much waits.
-const BEHIND: &str = "this target is behind with others";
-/// Bytes of messages that may wait for the control threads; no connections are adopted beyond it.
-const WAITING_MAX: usize = 16 << 20;
-
-/// A message of a client for the control threads, or the news that a client has gone.
-#[derive(Debug)]
-pub(super) enum ControlJob {
-    /// A request arrived on a connection of this domain. It is carried out if that has not ended meanwhile.
-    Request(usize, LinkTag, ProtectionDomain, Vec<u8>),
-    /// The connection ended: its regions go with it.
-    Gone(usize, LinkTag),
-}
-
-impl ControlJob {
-    fn bytes(&self) -> usize {
-        let message = match self {
-            Self::Request(_, _, _, message) => message.len(),
-            Self::Gone(..) => 0,
-        };
-        size_of::<Self>() + message
-    }
-}
-
-/// The way to the control threads. All messages of a connection go to the same thread, so they are worked on in order,
-/// its end last. Connections come and go while their messages stay, as in the [inboxes](crate::reactor::Inbox) of reactors: so
-/// nobody adopts more of them as long as it is [crowded](Self::is_crowded).
-#[derive(Clone, Debug)]
-pub(super) struct ControlSenders {
-    threads: Vec<Sender<ControlJob>>,
-    /// Bytes of what none of them has taken yet.
-    waiting: Arc<AtomicUsize>,
-}
-
-/// What a control thread has to do.
-#[derive(Debug)]
-pub(super) struct ControlJobs {
-    jobs: Receiver<ControlJob>,
-    waiting: Arc<AtomicUsize>,
-}
-
-impl ControlJobs {
-    /// Waits for the next job; none when every copy of its sender has gone.
-    pub(super) fn next(&self) -> Option<ControlJob> {
-        let job = self.jobs.recv().ok()?;
-        self.waiting.fetch_sub(job.bytes(), Ordering::Relaxed);
-        Some(job)
-    }
-}
-
-impl ControlSenders {
-    /// Channels for `threads` control threads.
-    pub(super) fn new(threads: usize) -> (Self, Vec<ControlJobs>) {
-        let waiting = Arc::new(AtomicUsize::new(0));
-        let (threads, jobs) = (0..threads)
-            .map(|_| {
-                let (sender, jobs) = channel();
-                let waiting = Arc::clone(&waiting);
-                (sender, ControlJobs { jobs, waiting })
-            })
-            .unzip();
-        (Self { threads, waiting }, jobs)
-    }
-
-    pub(super) fn send(&self, tag: LinkTag, job: ControlJob) {
-        let thread = (tag.0 as usize).checked_rem(self.threads.len());
-        if let Some(sender) = thread.map(|thread| &self.threads[thread]) {
-            self.waiting.fetch_add(job.bytes(), Ordering::Relaxed);
-            // The threads outlive the senders.
-            let _ = sender.send(job);
-        }
-    }
-
-    /// Whether so much waits that nobody should give reason for more.
-    fn is_crowded(&self) -> bool {
-        self.waiting.load(Ordering::Relaxed) >= WAITING_MAX
-    }
-
-    /// Lets the threads end; what is sent from now on is lost.
-    fn hang_up(&mut self) {
-        self.threads.clear();
-    }
-}
 
 /// What a reactor is made with.
 #[derive(Debug)]
@@ -525,70 +438,6 @@ impl Core {
         }
     }
 
-    /// Hands what the engine wants to the ring; true if something was over at once.
-    fn submit_media(&mut self, now: Time) -> bool {
-        let mut over = false;
-        let port = self.parts.pages.port;
-        while self.media.len() < MEDIA_IN_FLIGHT_MAX
-            && let Some(action) = self.parts.pages.ftl.poll_action(port)
-        {
-            match &mut self.splitter {
-                None => self.start_media(0, port, action),
-                Some(splitter) => {
-                    splitter.split(action);
-                    over |= self.turn_splitter(now);
-                }
-            }
-        }
-        while self.media.len() < MEDIA_IN_FLIGHT_MAX
-            && let Some((port, action)) = self.parts.lanes.as_ref().and_then(|l| l.left_action())
-        {
-            self.start_media(0, port, action);
-        }
-        over
-    }
-
-    /// Starts the parts of actions that are to be started, and reports actions that are over; whether there were any.
-    fn turn_splitter(&mut self, now: Time) -> bool {
-        let mut over = false;
-        while let Some(part) = self.splitter.as_mut().and_then(Splitter::next_part) {
-            let id = ActionId(part.id.0);
-            let port = self.parts.pages.port;
-            self.start_media(part.device, port, Action { id, op: part.op });
-        }
-        while let Some((id, result)) = self.splitter.as_mut().and_then(Splitter::next_done) {
-            self.media_done(now, self.parts.pages.port, id, result);
-            over = true;
-        }
-        over
-    }
-
-    fn start_media(&mut self, device: usize, port: Port, action: Action) {
-        let entry = self.media.vacant_entry();
-        let id = entry.key() as u32;
-        let fd = self.parts.media.fd(device);
-        let ring = &mut self.net.ring;
-        match &action.op {
-            // SAFETY: the engine leaves the buffer alone until the action is done, and `media` keeps the action
-            // until its completion arrives.
-            MediaOp::Read { offset, buf } => unsafe {
-                ring.read(fd, *offset, buf.as_ptr(), buf.len() as u32, id);
-            },
-            MediaOp::Write {
-                offset,
-                buf,
-                durable,
-            } => {
-                let (ptr, len) = (buf.as_ptr(), buf.len() as u32);
-                // SAFETY: as above.
-                unsafe { ring.write(fd, *offset, ptr, len, *durable, id) };
-            }
-            MediaOp::Flush => ring.flush(fd, id),
-            MediaOp::Discard { offset, len } => ring.discard(fd, *offset, *len, id),
-        }
-        entry.insert((port, action));
-    }
-
     fn completed(&mut self, now: Time, done: Done) -> io::Result<()> {
         match done.tag {
             Tag::Recv(_) | Tag::Send(_) => {
@@ -612,162 +461,6 @@ impl Core {
             Tag::Cancel => {}
         }
         Ok(())
-    }
-
-    /// Answers a media operation that is over.
-    fn answer_media(&mut self, now: Time, id: u32, result: i32) {
-        let (port, action) = self.media.remove(id as usize);
-        let result = media_result(&action, result);
-        match &mut self.splitter {
-            None => self.media_done(now, port, action.id, result),
-            Some(splitter) => {
-                splitter.part_done(PartId(action.id.0), result);
-                self.turn_splitter(now);
-            }
-        }
-    }
-
-    fn media_done(&mut self, now: Time, port: Port, id: ActionId, result: Result<(), MediaError>) {
-        match &result {
-            // The loss of a device has been told, once.
-            Err(error @ MediaError::Gone) if self.splitter.is_some() => {
-                debug!(%error, "an operation on a device that is lost");
-            }
-            Err(error) => warn!(%error, "the device failed an operation"),
-            Ok(()) => {}
-        }
-        let pages = &mut self.parts.pages;
-        pages.ftl.handle_done(port, ftl::Time(now.0), id, result);
-        if port != pages.port
-            && let Some(lanes) = &self.parts.lanes
-        {
-            lanes.stirred(port);
-        }
-    }
-
-    fn accepted(&mut self, now: Time, done: Done) {
-        if done.result >= 0 {
-            self.accept_trouble = false;
-            // SAFETY: the kernel just made this descriptor for us, and nobody else has it.
-            let socket = unsafe { Socket::from_raw_fd(done.result) };
-            let target = self.next % self.parts.peers.len();
-            self.next += 1;
-            if target == self.parts.index {
-                self.adopt(now, socket, None);
-            } else if self.is_crowded() {
-                self.tell_of_refused(&socket, BEHIND);
-            } else {
-                let _ = self.parts.peers[target].push(Job::Adopt(socket, None));
-            }
-        } else if self.hanging_up.is_none() && !std::mem::replace(&mut self.accept_trouble, true) {
-            let error = io::Error::from_raw_os_error(-done.result);
-            warn!(%error, "cannot accept connections at the moment");
-        }
-        if !done.more {
-            // Out of descriptors, most likely: trying again at once would keep the processor busy with failing.
-            let pause = if self.accept_trouble {
-                ACCEPT_PAUSE
-            } else {
-                Duration::ZERO
-            };
-            self.accept_at = Some(now + pause);
-        }
-    }
-
-    /// Goes on accepting, if that has ended and its pause is over.
-    fn accept_again(&mut self, now: Time) {
-        if self.accept_at.is_some_and(|at| at <= now) {
-            self.accept_at = None;
-            if let Some(listener) = &self.listener {
-                self.net.ring.accept(listener.as_raw_fd(), 0);
-            }
-        }
-    }
-
-    /// Whether connections have given reason for so many messages to reactors or control threads that there should not be more of
-    /// them.
-    fn is_crowded(&self) -> bool {
-        self.parts.reception.control.is_crowded()
-            || self.parts.peers.iter().any(|inbox| inbox.is_crowded())
-    }
-
-    fn adopt(&mut self, now: Time, socket: Socket, tls: Option<Box<Records>>) {
-        if self.hanging_up.is_some() {
-            return;
-        }
-        if self.is_crowded() {
-            return self.tell_of_refused(&socket, BEHIND);
-        }
-        let peer = socket.peer_addr().ok().and_then(|a| a.as_socket());
-        let before = self.parts.connections.fetch_add(1, Ordering::Relaxed);
-        if before >= self.parts.reception.connections_max && !self.send_one_away(now) {
-            self.parts.connections.fetch_sub(1, Ordering::Relaxed);
-            return self.tell_of_refused(&socket, "too many");
-        }
-        if let Err(error) = tune(&socket) {
-            debug!(%error, ?peer, "socket options");
-        }
-        let mut config = self.parts.config.clone();
-        config.inbound_buffer_max = inbound_buffer(before);
-        // TLS has better checksums; who asks gets both.
-        config.crc &= tls.is_none();
-        let table = &self.parts.table;
-        let mss = socket.tcp_mss().unwrap_or(1448).min(u32::from(u16::MAX)) as u16;
-        let added = self.net.add_over(socket, tls, |tag| {
-            let config = Config {
-                tag: tag.0,
-                ulpdu_foreign: mulpdu(mss, false),
-                ..config
-            };
-            Connection::responder(config, table, now)
-        });
-        match added {
-            Some(tag) => {
-                debug!(?peer, ?tag, "connected");
-                self.silent.push_back((tag, now));
-                self.forget_those_who_spoke();
-            }
-            None => {
-                self.parts.connections.fetch_sub(1, Ordering::Relaxed);
-                warn!(?peer, "connection refused: no slot is free");
-            }
-        }
-    }
-
-    /// Tells people of a connection that is not adopted, if they have not just been told of another: strangers come in numbers.
-    fn tell_of_refused(&self, socket: &Socket, why: &str) {
-        let peer = socket.peer_addr().ok().and_then(|a| a.as_socket());
-        if self.parts.reception.is_news() {
-            let max = self.parts.reception.connections_max;
-            warn!(?peer, max, "connection refused: {why}");
-        } else {
-            debug!(?peer, "connection refused: {why}");
-        }
-    }
-
-    /// Makes room for a peer that comes by sending away the one that has been silent for longest, if one has for [`GRACE`]: who
-    /// connects and says nothing keeps others out for no longer.
-    fn send_one_away(&mut self, now: Time) -> bool {
-        self.forget_those_who_spoke();
-        let has_had_its_time = |&mut (_, since): &mut (LinkTag, Time)| since + GRACE <= now;
-        let Some((tag, _)) = self.silent.pop_front_if(has_had_its_time) else {
-            return false;
-        };
-        let peer = self.net.peer(tag);
-        debug!(?peer, ?tag, "sent away: silent, and others come");
-        self.net.connection(tag).map(Connection::abort).is_some()
-    }
-
-    fn forget_those_who_spoke(&mut self) {
-        let net = &mut self.net;
-        let mut is_silent = |tag| net.connection(tag).is_some_and(|c| c.awaits_request());
-        while self.silent.front().is_some_and(|&(tag, _)| !is_silent(tag)) {
-            self.silent.pop_front();
-        }
-        // Behind one that is silent there may be many that have come and gone.
-        if self.silent.len() > 2 * self.parts.reception.connections_max {
-            self.silent.retain(|&(tag, _)| is_silent(tag));
-        }
     }
 
     fn reply(&mut self, tag: LinkTag, bytes: Vec<u8>) {
@@ -843,52 +536,5 @@ impl Drop for Core {
             system_calls = self.net.ring.system_calls(),
             "reactor ended"
         );
-    }
-}
-
-/// What one more connection beside so many others may have of the memory for what peers send before it can be taken: as much as
-/// is of use, while there are few. So the largest of those that are there has no more than all of it, the second largest no more
-/// than half, and so on, whoever comes and goes.
-fn inbound_buffer(others: usize) -> usize {
-    (INBOUND_BYTES / (others + 1)).min(Config::default().inbound_buffer_max)
-}
-
-/// Small answers leave at once, and a peer that has vanished is noticed within a minute.
-fn tune(socket: &Socket) -> io::Result<()> {
-    socket.set_tcp_nodelay(true)?;
-    let keepalive = TcpKeepalive::new()
-        .with_time(Duration::from_secs(30))
-        .with_interval(Duration::from_secs(10))
-        .with_retries(3);
-    socket.set_tcp_keepalive(&keepalive)?;
-    // For bytes that are never acknowledged, which keepalive does not watch.
-    socket.set_tcp_user_timeout(Some(Duration::from_secs(60)))
-}
-
-/// What the engine is told of the result of a system call.
-pub(super) fn media_result(action: &Action, result: i32) -> Result<(), MediaError> {
-    let want = match &action.op {
-        MediaOp::Read { buf, .. } | MediaOp::Write { buf, .. } => buf.len(),
-        MediaOp::Flush => 0,
-        // Advice: a device that cannot discard has not failed.
-        MediaOp::Discard { .. } => return Ok(()),
-    };
-    match usize::try_from(result) {
-        Ok(n) if n == want => Ok(()),
-        Ok(_) => Err(MediaError::Short),
-        Err(_) => Err(MediaError::from_errno(-result)),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// I16: few connections have all that is of use, and of any number of them none has more than its part.
-    #[test]
-    fn inbound_buffers_are_shares() {
-        let most = Config::default().inbound_buffer_max;
-        assert!((0..256).all(|others| inbound_buffer(others) == most));
-        assert!((0..16_384).all(|others| inbound_buffer(others) * (others + 1) <= INBOUND_BYTES));
     }
 }
