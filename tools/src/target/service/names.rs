@@ -1,0 +1,210 @@
+//! Files by their paths: looked at, listed, found, made, replaced.
+
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Component, Path};
+
+use contigfs::{FallocMode, FileKind, FsError, InodeNo, NewNode, SNAPSHOTS, SetAttr};
+use ftl::GRAIN_BYTES;
+
+use super::{Refusal, Service};
+use crate::control::{Entry, Reply, Request};
+use crate::credentials::SYSTEM_DIRECTORY;
+use crate::target::exports::ExportError;
+use crate::target::held::Held;
+use crate::target::store::TargetStore;
+use crate::target::tenancy::Member;
+
+/// How often a path is gone that changes under who goes it.
+const WALKS_MAX: usize = 100;
+
+impl Service {
+    pub(super) fn stat(&self, member: &Member, request: &Request) -> Result<Reply, Refusal> {
+        let path = path(member, request, false)?;
+        let attr = self.resolve(Path::new(path))?.attr;
+        Ok(Reply {
+            mode: attr.mode,
+            size: attr.size,
+            mtime_ns: attr.mtime.as_unix_ns(),
+            ..Reply::default()
+        })
+    }
+
+    pub(super) fn list(&self, member: &Member, request: &Request) -> Result<Reply, Refusal> {
+        let path = Path::new(path(member, request, false)?);
+        let directory = self.resolve(path)?;
+        let inode = directory.attr.ino;
+        let mut names = Vec::new();
+        let mut room = Reply::PAYLOAD_BYTES_MAX;
+        let mut full = false;
+        let read = self.fs.readdir(inode, request.offset, |entry| {
+            let bytes = Reply::entry_bytes(entry.name.len());
+            if bytes > room {
+                full = true;
+                return false;
+            }
+            room -= bytes;
+            names.push((entry.name.to_owned(), entry.next_cookie));
+            true
+        });
+        read.map_err(|error| named(path, &error))?;
+        let cookie = if full {
+            names.last().map_or(0, |(_, cookie)| *cookie)
+        } else {
+            0
+        };
+        let entries = names
+            .into_iter()
+            .filter(|(name, _)| name != "." && name != "..")
+            .filter(|(name, _)| inode != InodeNo::ROOT || *name != SYSTEM_DIRECTORY[1..])
+            .filter_map(|(name, _)| {
+                // An entry that was removed meanwhile is not listed, and no other by its number.
+                let attr = self.fs.lookup(inode, &name).ok()?;
+                Some(Entry {
+                    size: attr.size,
+                    mtime_ns: attr.mtime.as_unix_ns(),
+                    mode: attr.mode,
+                    name: name.as_bytes().to_vec(),
+                })
+            })
+            .collect();
+        Ok(Reply {
+            cookie,
+            entries,
+            ..Reply::default()
+        })
+    }
+
+    /// The file at a path that the exports allow. Symbolic links are not followed: they may lead out of the exports.
+    pub(super) fn resolve(&self, path: &Path) -> Result<Held<'_, TargetStore>, Refusal> {
+        for _ in 0..WALKS_MAX {
+            if let Some(found) = self.walk(path)? {
+                return Ok(found);
+            }
+        }
+        let text = format!("{}: is replaced again and again", path.display());
+        Err(Refusal(libc::ESTALE, text))
+    }
+
+    /// The same; none if something on the way has gone as soon as it was found.
+    fn walk(&self, path: &Path) -> Result<Option<Held<'_, TargetStore>>, Refusal> {
+        let mut at = Held::of(&self.fs, &self.fs.attr(InodeNo::ROOT)?)?;
+        for part in path.components() {
+            let Component::Normal(name) = part else {
+                continue;
+            };
+            let Some(directory) = &at else {
+                return Ok(None);
+            };
+            if directory.attr.kind == FileKind::Symlink {
+                let text = format!("{}: leads through a symbolic link", path.display());
+                return Err(Refusal(libc::ELOOP, text));
+            }
+            let found = self.fs.lookup(directory.attr.ino, name);
+            at = Held::of(&self.fs, &found.map_err(|error| named(path, &error))?)?;
+        }
+        Ok(at)
+    }
+
+    /// Makes a file that is to have `length` bytes. If they are known not to fit there is none afterwards, not even an empty
+    /// one.
+    pub(super) fn create(
+        &self,
+        path: &str,
+        exclusive: bool,
+        length: u64,
+    ) -> Result<Held<'_, TargetStore>, Refusal> {
+        let text = path;
+        let path = Path::new(text);
+        let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
+            return Err(Refusal(libc::EISDIR, "/ is a directory".into()));
+        };
+        let directory = self.resolve(parent)?;
+        let parent = directory.attr.ino;
+        if parent == InodeNo::ROOT && name == SNAPSHOTS && self.fs.has_snapshots() {
+            // Who uses the mount finds the snapshots there.
+            return Err(Refusal(libc::EISDIR, format!("{text} is a directory")));
+        }
+        // It will belong to the project of the directory, whose own grains stay.
+        let (room, reason) = self.fs.room_in_place_of(parent)?;
+        let held = self.fs.attr(parent)?.grains;
+        fits(text, length, (room.saturating_sub(held), reason))?;
+        let node = NewNode {
+            kind: FileKind::File,
+            mode: 0o644,
+            umask: 0,
+            // SAFETY: neither call has arguments or can fail.
+            uid: unsafe { libc::geteuid() },
+            // SAFETY: as above.
+            gid: unsafe { libc::getegid() },
+            rdev: 0,
+        };
+        let name: &OsStr = name;
+        let made = match self.fs.create(parent, name, &node) {
+            // Somebody else was faster, which is as good.
+            Err(error) if error.errno() == libc::EEXIST && !exclusive => {
+                self.fs.lookup(parent, name)?
+            }
+            made => made?,
+        };
+        let held = Held::of(&self.fs, &made)?;
+        held.ok_or_else(|| Refusal(libc::ENOENT, format!("{text} was removed at once")))
+    }
+
+    /// Gives the file `length` bytes of zeros, with their space, in place of what it holds. What can be known to fail
+    /// fails before anything is lost.
+    pub(super) fn replace(&self, inode: InodeNo, path: &str, length: u64) -> Result<(), Refusal> {
+        let attr = self.fs.attr(inode)?;
+        fits(path, length, self.fs.room_in_place_of(inode)?)?;
+        if length > attr.size {
+            self.resize(inode, length)?;
+        }
+        self.resize(inode, 0)?;
+        if length > 0 {
+            let reserve = FallocMode::Allocate { keep_size: false };
+            self.fs.fallocate(inode, 0, length, reserve)?;
+        }
+        Ok(())
+    }
+
+    fn resize(&self, inode: InodeNo, size: u64) -> Result<(), Refusal> {
+        let change = SetAttr {
+            size: Some(size),
+            ..SetAttr::default()
+        };
+        self.fs.set_attr(inode, &change)?;
+        Ok(())
+    }
+}
+
+/// The path of a request, if this client may use it.
+pub(super) fn path<'r>(
+    member: &Member,
+    request: &'r Request,
+    write: bool,
+) -> Result<&'r str, Refusal> {
+    let path = std::str::from_utf8(&request.path)
+        .map_err(|_| Refusal(libc::EILSEQ, "the path is not UTF-8".into()))?;
+    member.exports.check(path, write)?;
+    let own = path
+        .strip_prefix(SYSTEM_DIRECTORY)
+        .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+    match own {
+        true => Err(ExportError::NotExported(path.to_owned()).into()),
+        false => Ok(path),
+    }
+}
+
+fn named(path: &Path, error: &FsError) -> Refusal {
+    Refusal(error.errno(), format!("{}: {error}", path.display()))
+}
+
+/// Whether so many bytes fit into so many grains of room, or are too many for this reason.
+fn fits(path: &str, length: u64, (room, reason): (u64, FsError)) -> Result<(), Refusal> {
+    let room = room * GRAIN_BYTES as u64;
+    if length > room {
+        let text = format!("{path} would have {length} bytes, there is room for {room}");
+        return Err(Refusal(reason.errno(), text));
+    }
+    Ok(())
+}
