@@ -201,7 +201,8 @@ impl<S: PageStore> Connection<S> {
             Opcode::Terminate => {
                 let terminate =
                     Terminate::parse(segment.payload).ok_or(TerminateCode::OperationUnspecified)?;
-                self.close(CloseReason::TerminateReceived(terminate));
+                let about = Terminate::about(segment.payload);
+                self.close_terminated(terminate, about);
                 Ok(())
             }
             Opcode::VerifyRequest => {

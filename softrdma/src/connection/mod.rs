@@ -34,7 +34,7 @@ use crate::mem::cache::RegionCache;
 use crate::page::{PageError, PageStore};
 use crate::planted::Bug;
 use crate::stream::StreamBuffer;
-use crate::wire::ddp::Untagged;
+use crate::wire::ddp::{QueueNum, Untagged};
 use crate::wire::hello::HELLO_BYTES;
 use crate::wire::marker::Framer;
 use crate::wire::profile::VERIFY_BYTES_MAX;
@@ -602,10 +602,25 @@ impl<S: PageStore> Connection<S> {
 
     /// The end.
     fn close(&mut self, reason: CloseReason) {
+        self.close_telling(reason, Status::Flushed);
+    }
+
+    /// The peer has stopped at a message of ours, of this kind if it says so.
+    fn close_terminated(&mut self, terminate: Terminate, about: Option<Opcode>) {
+        let is_request = |opcode: Opcode| opcode.queue() == Some(QueueNum::ReadRequest);
+        let status = match about.is_none_or(is_request) {
+            true => answered_status(terminate),
+            false => Status::Flushed,
+        };
+        self.close_telling(CloseReason::TerminateReceived(terminate), status);
+    }
+
+    /// The same, telling this to the oldest request that waits for its answer.
+    fn close_telling(&mut self, reason: CloseReason, oldest_answered: Status) {
         if matches!(self.phase, Phase::Closed) {
             return;
         }
-        self.flush(answered_status(&reason));
+        self.flush(oldest_answered);
         self.control_out.clear();
         self.phase = Phase::Closed;
         self.events.push_back(Event::Closed(reason));
@@ -613,15 +628,11 @@ impl<S: PageStore> Connection<S> {
 }
 
 /// What the READ or atomic operation that the peer stopped at is told.
-fn answered_status(reason: &CloseReason) -> Status {
-    match reason {
-        CloseReason::TerminateReceived(Terminate {
-            layer: 0, etype: 1, ..
-        }) => Status::RemoteAccess,
-        CloseReason::TerminateReceived(Terminate { layer: 0, .. }) => Status::RemoteOperation,
-        CloseReason::TerminateReceived(Terminate {
-            layer: 1, etype: 2, ..
-        }) => Status::RemoteInvalidRequest,
+fn answered_status(terminate: Terminate) -> Status {
+    match (terminate.layer, terminate.etype) {
+        (0, 1) => Status::RemoteAccess,
+        (0, _) => Status::RemoteOperation,
+        (1, 2) => Status::RemoteInvalidRequest,
         _ => Status::Flushed,
     }
 }

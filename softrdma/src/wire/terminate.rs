@@ -202,6 +202,8 @@ const FLAG_DDP: u16 = 0x4000;
 const FLAG_READ: u16 = 0x2000;
 /// M, D and R where `siw` puts them.
 const FLAGS_SIW: u16 = 0x0700;
+/// D of these.
+const FLAG_DDP_SIW: u16 = 0x0200;
 
 impl Terminate {
     /// Reads a Terminate's body, in the layout of the RFC or of `siw`. `None` if it is shorter than its control word.
@@ -232,6 +234,20 @@ impl Terminate {
             as_rfc.code().is_none() && as_siw.code().is_some()
         };
         Some(if from_siw { as_siw } else { as_rfc })
+    }
+
+    /// What kind of message it is about, if its body encloses the header of that.
+    #[must_use]
+    pub fn about(body: &[u8]) -> Option<Opcode> {
+        let (raw, enclosed) = RawTerminate::ref_from_prefix(body).ok()?;
+        let flags = raw.flags.get();
+        let is_enclosed = match flags & (FLAG_LENGTH | FLAG_DDP | FLAG_READ) {
+            0 => flags & FLAG_DDP_SIW != 0,
+            of_the_rfc => of_the_rfc & FLAG_DDP != 0,
+        };
+        // Behind the segment length and the control byte of DDP.
+        let rdmap = enclosed.get(3).filter(|_| is_enclosed)?;
+        Opcode::from_bits(rdmap & 0x0f, true)
     }
 
     /// Appends the body of a Terminate for `code`, with headers of the offending ULPDU as far as they are there.

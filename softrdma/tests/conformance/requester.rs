@@ -19,6 +19,10 @@ pub const RULES: &[Rule] = &[
     ("answers nobody asked for", wrong_answers),
     ("completions in order", order),
     ("a Terminate ends each request once", terminated),
+    (
+        "a Terminate about another message is not blamed on a READ",
+        terminated_for_another,
+    ),
     ("FIN with an answer outstanding", fin),
     ("what a Reply cannot offer", replies),
 ];
@@ -232,6 +236,34 @@ fn terminated(ctx: &mut Ctx) {
             requester.connection.poll_event(),
             Some(Event::Closed(reason))
         );
+    }
+}
+
+/// The headers that a Terminate encloses say what it is about: rights of a WRITE, a SEND without a buffer, a Send with
+/// Invalidate; in the layout of the RFC and in that of `siw`.
+fn terminated_for_another(ctx: &mut Ctx) {
+    let tagged = [&[0, 20, 0xc1, 0x40][..], &[9; 12]].concat();
+    let send = [&[0, 20, 0x41, 0x43][..], &[0; 16]].concat();
+    let invalidate = [&[0, 20, 0x41, 0x44][..], &[0; 16]].concat();
+    let read = [&[0, 46, 0x41, 0x41][..], &[0; 16 + 28]].concat();
+    let rows = [
+        ([0x01, 2, 0xc0, 0], &tagged, Status::Flushed),
+        ([0x10, 2, 3, 0], &tagged, Status::Flushed),
+        ([0x12, 2, 0xc0, 0], &send, Status::Flushed),
+        ([0x21, 2, 3, 0], &send, Status::Flushed),
+        ([0x01, 9, 0xc0, 0], &invalidate, Status::Flushed),
+        ([0x01, 2, 0xe0, 0], &read, Status::RemoteAccess),
+        ([0x10, 2, 7, 0], &read, Status::RemoteAccess),
+    ];
+    for (control, enclosed, status) in rows {
+        let mut requester = ctx.requester(8, true);
+        post(&mut requester, [self::read(1)]);
+        requester.sent();
+        let body = [&control[..], enclosed].concat();
+        let terminate = raw::untagged(Opcode::Terminate, 1, 0, Stag(0), &body, true);
+        requester.deliver(ctx, &terminate);
+        let done = completions(&mut requester.connection);
+        assert_eq!((done.len(), done[0].status), (1, status), "{control:x?}");
     }
 }
 
