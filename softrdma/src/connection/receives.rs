@@ -22,6 +22,8 @@ enum Target {
 struct Receive {
     wr_id: WrId,
     target: Target,
+    /// A segment has come, which may have had no bytes.
+    begun: bool,
     /// Bytes of the message so far.
     got: u32,
 }
@@ -132,13 +134,14 @@ impl Receives {
         self.queue.push_back(Receive {
             wr_id,
             target,
+            begun: false,
             got: 0,
         });
     }
 
     /// A message was begun and not ended.
     pub(super) fn is_mid_message(&self) -> bool {
-        self.queue.front().is_some_and(|receive| receive.got > 0)
+        self.queue.front().is_some_and(|receive| receive.begun)
     }
 
     /// Checks a segment of a SEND and takes its bytes. After the last one, the caller invalidates if asked to, and
@@ -173,6 +176,7 @@ impl Receives {
                 .write(slice.offset + receive.got as usize, segment.payload),
             Target::Vec(bytes, _) => bytes.extend_from_slice(segment.payload),
         }
+        receive.begun = true;
         receive.got += segment.payload.len() as u32;
         Ok(())
     }

@@ -262,6 +262,14 @@ pub fn rows(stags: &Stags) -> Vec<Row> {
             UntaggedTooLong,
         ),
         (
+            "immediate data behind a first segment without bytes",
+            vec![
+                raw::untagged(Opcode::Send, 1, 0, Stag(0), &[], false),
+                raw::immediate(1, [0; 8]),
+            ],
+            UntaggedOffset,
+        ),
+        (
             "invalidate what others use",
             vec![invalidate(file)],
             ProtectionCannotInvalidate,
