@@ -8,13 +8,15 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use common::{Residency, TestPages, pattern, table};
+use common::{Residency, TestPages, pattern, raw, table};
+use softrdma::config::Revision;
 use softrdma::driver::tcp::{ClientError, TcpClient};
+use softrdma::wire::rdmap::Opcode;
 use softrdma::wire::terminate::TerminateCode;
 use softrdma::{
     Atomic, BackingId, Buffer, CloseReason, Config, Connection, Event, LocalSlice, MemoryRegion,
     Operation, Placement, ProtectionDomain, RecvBuffer, RegionSpec, RegionTable, RemoteAddr,
-    Rights, SocketState, Source, Stag, Status, Time, WorkRequest, WrId,
+    Rights, SocketState, Source, Stag, Status, TaggedOffset, Time, WorkRequest, WrId,
 };
 
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -311,4 +313,46 @@ fn terminated_by_the_peer() {
     drop(client);
     let reason = CloseReason::TerminateSent(TerminateCode::ProtectionInvalidStag);
     assert_eq!(served.server.join().unwrap(), reason);
+}
+
+/// What a peer said last is heard although it has reset the connection meanwhile, over bytes that it did not want: it is what
+/// explains the end.
+#[test]
+fn last_words_in_front_of_a_reset() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let peer = std::thread::spawn(move || {
+        let mut socket = listener.accept().unwrap().0;
+        let mut request = [0; 20];
+        socket.read_exact(&mut request).unwrap();
+        let (head, end) = (b"MPA ID Rep Frame", [0x00, 1, 0, 0]);
+        socket.write_all(&[&head[..], &end].concat()).unwrap();
+        // By the zero-length WRITE or the beginning of the other, whose rest nobody reads.
+        socket.read_exact(&mut request).unwrap();
+        let terminate = raw::untagged(Opcode::Terminate, 1, 0, Stag(0), &[0x11, 0, 0, 0], true);
+        socket.write_all(&terminate).unwrap();
+    });
+    let config = Config {
+        revision: Revision::One,
+        hello: false,
+        crc: false,
+        ..Config::default()
+    };
+    let mut client = TcpClient::connect(&address, config, &table(1), b"", TIMEOUT).unwrap();
+    let remote = RemoteAddr {
+        stag: Stag(0x100),
+        to: TaggedOffset(0),
+    };
+    let ended = loop {
+        match client.write(&vec![1; 16 << 20], remote) {
+            Ok(()) => {}
+            Err(ClientError::Post(_)) => break client.wait().unwrap_err(),
+            Err(error) => break error,
+        }
+    };
+    peer.join().unwrap();
+    let ClientError::Closed(CloseReason::TerminateReceived(terminate)) = ended else {
+        panic!("{ended}")
+    };
+    assert_eq!(terminate.code(), Some(TerminateCode::TaggedInvalidStag));
 }

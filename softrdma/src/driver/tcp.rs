@@ -410,7 +410,7 @@ impl TcpClient {
                     self.receive(READ_SLICE)?;
                 }
                 Err(_) => {
-                    self.connection.handle_transport_error();
+                    self.hear_last_words()?;
                     self.output.clear();
                     self.sent = 0;
                     break;
@@ -422,6 +422,18 @@ impl TcpClient {
             // Fails only if the connection is gone already, which the next receive reports.
             let _ = self.socket.shutdown(Shutdown::Write);
         }
+        Ok(())
+    }
+
+    /// Nothing can be sent any more. What the peer said before may explain that.
+    fn hear_last_words(&mut self) -> Result<(), ClientError> {
+        self.set_nonblocking(true)?;
+        while let Ok(count @ 1..) = self.socket.read(&mut self.input) {
+            let now = self.now();
+            self.connection
+                .handle_bytes(now, &mut NoPages, &self.input[..count]);
+        }
+        self.connection.handle_transport_error();
         Ok(())
     }
 
