@@ -403,9 +403,10 @@ mod tests {
     use std::io::{Read, Write};
     use std::net::{TcpListener, TcpStream};
 
+    use softrdma::wire::terminate::TerminateCode;
     use softrdma::{
-        Buffer, CloseReason, Config, Event, LocalSlice, NoPages, Operation, RegionTable, Source,
-        WorkRequest, WrId,
+        Buffer, CloseReason, Config, Event, LocalSlice, NoPages, Operation, RegionTable,
+        RemoteAddr, Source, Stag, TaggedOffset, WorkRequest, WrId,
     };
 
     use super::*;
@@ -423,6 +424,8 @@ mod tests {
         net: Net<NoPages>,
         tag: LinkTag,
         peer: TcpStream,
+        /// What speaks for it.
+        far: Connection<NoPages>,
         now: Time,
         established: bool,
         closed: Option<CloseReason>,
@@ -455,6 +458,7 @@ mod tests {
                 net,
                 tag,
                 peer,
+                far: Connection::responder(Config::default(), &RegionTable::new([2; 32]), Time(0)),
                 now: Time(0),
                 established: false,
                 closed: None,
@@ -465,23 +469,33 @@ mod tests {
         }
 
         fn establish(&mut self) {
-            let table = RegionTable::new([2; 32]);
-            let mut peer = Connection::responder(Config::default(), &table, Time(0));
-            let mut bytes = vec![0; 4096];
-            while !matches!(peer.poll_event(), Some(Event::ConnectRequest(_))) {
+            while !matches!(self.far.poll_event(), Some(Event::ConnectRequest(_))) {
                 self.pump();
                 self.enter(Duration::ZERO);
-                let count = self.peer.read(&mut bytes).unwrap();
-                peer.handle_bytes(Time(0), &mut NoPages, &bytes[..count]);
+                self.hear();
             }
-            peer.accept(b"").unwrap();
-            let mut reply = Vec::new();
-            peer.poll_transmit(Time(0), &mut NoPages, &mut reply, usize::MAX);
-            self.peer.write_all(&reply).unwrap();
+            self.far.accept(b"").unwrap();
+            self.answer();
             while !self.established {
                 self.enter(PATIENCE);
                 self.pump();
             }
+        }
+
+        /// The peer receives something.
+        fn hear(&mut self) {
+            let mut bytes = vec![0; 4096];
+            let count = self.peer.read(&mut bytes).unwrap();
+            self.far
+                .handle_bytes(Time(0), &mut NoPages, &bytes[..count]);
+        }
+
+        /// The peer sends what it has to say.
+        fn answer(&mut self) {
+            let mut out = Vec::new();
+            self.far
+                .poll_transmit(Time(0), &mut NoPages, &mut out, usize::MAX);
+            self.peer.write_all(&out).unwrap();
         }
 
         fn connection(&mut self) -> &mut Connection<NoPages> {
@@ -581,5 +595,40 @@ mod tests {
             world.enter(FULL);
         }
         assert_eq!(world.net.next_timeout(), None);
+    }
+    /// What a peer said last is heard although it has reset the connection meanwhile, over bytes that it did not want: it is what
+    /// explains the end.
+    #[test]
+    fn last_words_in_front_of_a_reset() {
+        let Some(mut world) = World::new() else {
+            return;
+        };
+        let buffer = Buffer::zeroed(MESSAGE_BYTES);
+        for number in 0..MESSAGES {
+            let source = Source::Local(LocalSlice::whole(&buffer));
+            let remote = RemoteAddr {
+                stag: Stag(0x100),
+                to: TaggedOffset(0),
+            };
+            let write = Operation::Write { source, remote };
+            let request = WorkRequest::new(WrId(number), write);
+            world.connection().post_send(request).unwrap();
+        }
+        world.fill();
+        while world.far.socket_state() == SocketState::Open {
+            world.hear();
+            world.answer();
+        }
+        // Of what has been sent it has read a little.
+        let elsewhere = TcpListener::bind("127.0.0.1:0").unwrap();
+        world.peer = TcpStream::connect(elsewhere.local_addr().unwrap()).unwrap();
+        while world.closed.is_none() {
+            world.enter(PATIENCE);
+            world.pump();
+        }
+        let Some(CloseReason::TerminateReceived(terminate)) = world.closed else {
+            panic!("{:?}", world.closed)
+        };
+        assert_eq!(terminate.code(), Some(TerminateCode::TaggedInvalidStag));
     }
 }
