@@ -94,8 +94,8 @@ impl Link {
     /// Moves bytes both ways as far as the socket goes. True if there may be more to receive.
     pub(super) fn pump(&mut self, now: Time, input: &mut [u8]) -> bool {
         let (more, heard) = self.receive(now, input);
-        self.transmit(now, heard);
-        more
+        self.send(now, heard, input);
+        more && !self.eof
     }
 
     /// Whether there may be more, and whether there was anything.
@@ -122,14 +122,25 @@ impl Link {
         (!self.eof, total > 0)
     }
 
-    fn transmit(&mut self, now: Time, heard: bool) {
-        let mut moved = heard;
+    fn send(&mut self, now: Time, heard: bool, input: &mut [u8]) {
+        if self.transmit(now, heard).is_ok() {
+            return;
+        }
+        // What the peer has said before it reset the connection explains that.
+        while let Ok(count @ 1..) = self.socket.read(input) {
+            let _ = self.transport.handle_bytes(now, &input[..count]);
+        }
+        self.fail();
+    }
+
+    fn transmit(&mut self, now: Time, heard: bool) -> io::Result<()> {
+        let mut took = false;
         loop {
             if self.sent == self.out.len() {
                 self.out.clear();
                 self.sent = 0;
                 if self.write_shut {
-                    return;
+                    return Ok(());
                 }
                 self.transport.poll_transmit(now, &mut self.out, SEND_BYTES);
                 if self.out.is_empty() {
@@ -139,21 +150,18 @@ impl Link {
             match self.socket.write(&self.out[self.sent..]) {
                 Ok(count) => {
                     self.sent += count;
-                    moved |= count > 0;
+                    took |= count > 0;
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    self.wait_for_peer(now, moved);
-                    return;
+                    self.wait_for_peer(now, took);
+                    return Ok(());
                 }
-                Err(_) => {
-                    self.fail();
-                    return;
-                }
+                Err(error) => return Err(error),
             }
         }
         match self.transport.awaits_answers() {
-            true => self.wait_for_peer(now, moved),
+            true => self.wait_for_peer(now, took || heard),
             false => self.stalled = None,
         }
         if self.transport.socket_state() == SocketState::ShutdownWrite {
@@ -161,6 +169,7 @@ impl Link {
             // Fails only if the connection is gone already, which the next receive reports.
             let _ = self.socket.shutdown(Shutdown::Write);
         }
+        Ok(())
     }
 
     /// The socket is full, or the peer has to answer. Of one that leaves nobody waits for more than a byte at a time: the program has
@@ -223,10 +232,15 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::addr::{Msn, Stag, TaggedOffset};
     use crate::config::Config;
     use crate::event::{CloseReason, Event};
     use crate::verbs::request::SendMessage;
     use crate::verbs::{Cable, CompletionQueue, Context, Step};
+    use crate::wire::ddp::{Tagged, Untagged};
+    use crate::wire::fpdu;
+    use crate::wire::rdmap::Opcode;
+    use crate::wire::terminate::{Terminate, TerminateCode};
 
     /// More than sockets hold.
     const MESSAGES: usize = 64;
@@ -301,5 +315,70 @@ mod tests {
         assert_eq!(link.transport.poll_event(), Some(ended));
         assert!(link.is_drained());
         assert_eq!(link.due(), None);
+    }
+    /// A peer that does not read is not waited for because it goes on sending (I16).
+    #[test]
+    fn who_sends_and_does_not_read_is_not_waited_for() {
+        let timeout = Config::default().close_timeout;
+        let (mut link, mut peer) = leaving();
+        peer.set_nodelay(true).unwrap();
+        let mut input = vec![0; 4096];
+        let mut write = Vec::new();
+        let at = fpdu::open(&mut write);
+        Tagged {
+            opcode: Opcode::Write,
+            last: true,
+            stag: Stag(1),
+            to: TaggedOffset(0),
+            payload: &[],
+        }
+        .emit_header(&mut write);
+        fpdu::seal(&mut write, at, true);
+        let mut now = Time(0);
+        let half = Duration::from_nanos(timeout.as_nanos() as u64 / 2);
+        // The kernel makes room for a little more now and then.
+        for _ in 0..1_000 {
+            peer.write_all(&write).unwrap();
+            link.pump(now, &mut input);
+            if link.is_closed() {
+                let ended = Event::Closed(CloseReason::TimedOut);
+                assert_eq!(link.transport.poll_event(), Some(ended));
+                return;
+            }
+            now = now + half;
+        }
+        panic!("waited for ever");
+    }
+
+    /// What a peer said last is heard although it has reset the connection before we could send what it did not want.
+    #[test]
+    fn last_words_in_front_of_a_reset() {
+        let (mut link, mut peer) = leaving();
+        let mut input = vec![0; 4096];
+        link.pump(Time(0), &mut input);
+        let mut terminate = Vec::new();
+        let at = fpdu::open(&mut terminate);
+        Untagged {
+            opcode: Opcode::Terminate,
+            last: true,
+            invalidate: Stag(0),
+            msn: Msn::FIRST,
+            offset: 0,
+            payload: &[],
+        }
+        .emit_header(&mut terminate);
+        Terminate::emit(TerminateCode::UntaggedNoBuffer, None, &mut terminate);
+        fpdu::seal(&mut terminate, at, true);
+        peer.write_all(&terminate).unwrap();
+        // With bytes that it has not read.
+        drop(peer);
+        while !link.is_closed() {
+            link.send(Time(0), false, &mut input);
+        }
+        let Some(Event::Closed(CloseReason::TerminateReceived(why))) = link.transport.poll_event()
+        else {
+            panic!("a Terminate")
+        };
+        assert_eq!(why.code(), Some(TerminateCode::UntaggedNoBuffer));
     }
 }
