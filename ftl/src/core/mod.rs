@@ -19,6 +19,7 @@ mod clone;
 mod commit;
 mod discard;
 mod done;
+mod evict;
 mod forming;
 mod gc;
 mod group;
