@@ -15,38 +15,35 @@
 //! A store that fails makes an issue fail; a retirement that cannot be written is one in memory, and the volume, which has
 //! failed, makes the change that it was for fail, too.
 
+mod error;
 mod operator;
+mod retire;
+mod tenants;
 
-use std::collections::HashMap;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use contigfs::{BlockStore, Extent, FileKind, Fs, FsError, InodeNo, StoreError};
 use ftl::Lba;
 use softrdma::{
-    BackingId, MemoryRegion, ProtectionDomain, RegionSpec, RegionTable, RegisterError, Rights,
-    Stag, TaggedOffset,
+    BackingId, MemoryRegion, ProtectionDomain, RegionSpec, RegionTable, Rights, Stag, TaggedOffset,
 };
-use thiserror::Error;
 use tracing::{debug, error, warn};
 
-use super::SYSTEM_DIRECTORY;
 use super::door::ANONYMOUS;
 use super::media::Media;
 use super::planted::Bug;
 use super::record::{
     self, FAREWELL_AT, FILE_BYTES, Farewell, RECORD_BYTES, Record, SLOTS_PER_GRAIN, TENANTS_AT,
-    TENANTS_MAX, TenantRecord,
+    TenantRecord,
 };
 use super::slots::{Living, NoSlot, Slots, Wanted};
-use super::token::TenantName;
 
+pub use error::{EnrolError, IssueError};
 pub use operator::{Choice, ChoiceError, Listed};
 
 /// Grains that are read at once.
 const READ_GRAINS: usize = 64;
-/// How often the latest time seen is written, in seconds.
-const SEEN_EVERY: u64 = 3600;
 
 /// What others do when a registration appears or goes.
 pub trait Hooks: Send + Sync {
@@ -90,81 +87,6 @@ pub struct Standing {
     pub epoch: u64,
     /// Digest of what it may use.
     pub exports: u64,
-}
-
-/// Why there is no registration.
-#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
-pub enum IssueError {
-    /// The tenant has its share.
-    #[error(
-        "this tenant has {} persistent regions, which is the limit: revoke some, or let them expire",
-        super::slots::LIVING_OF_TENANT_MAX
-    )]
-    TenantFull,
-    /// All tenants together have theirs.
-    #[error(
-        "there are {} persistent regions, which is the limit: revoke some, or let them expire",
-        super::slots::LIVING_MAX
-    )]
-    Full,
-    /// As many files as can be have regions.
-    #[error("too many files have regions: close some")]
-    Crowded,
-    /// The table of regions refuses.
-    #[error(transparent)]
-    Table(#[from] RegisterError),
-    /// It cannot be stored.
-    #[error("the region cannot be stored: {0}")]
-    Store(#[from] FsError),
-    /// The file is the target's own.
-    #[error("the target's own files are not for clients")]
-    Own,
-    /// The file has just changed.
-    #[error("the file has just changed")]
-    Stale,
-}
-
-impl IssueError {
-    /// The errno that says it best.
-    pub fn errno(&self) -> i32 {
-        match self {
-            Self::TenantFull | Self::Full => libc::EDQUOT,
-            Self::Table(_) | Self::Crowded => libc::ENOMEM,
-            Self::Store(error) => error.errno(),
-            Self::Own => libc::EACCES,
-            Self::Stale => libc::ESTALE,
-        }
-    }
-}
-
-/// Why tenants are not enrolled.
-#[derive(Debug, Error)]
-pub enum EnrolError {
-    /// An epoch that is over.
-    #[error(
-        "tenant {name}: epoch {configured} is configured, but the volume has seen epoch {seen}: \
-         set `epoch` to {seen} or more"
-    )]
-    Epoch {
-        /// Who.
-        name: TenantName,
-        /// As configured.
-        configured: u64,
-        /// As remembered.
-        seen: u64,
-    },
-    /// What the volume has seen is not to be known.
-    #[error(
-        "what the volume remembers of tenants is damaged, so nobody knows which of their tokens have been revoked: \
-         raise the epoch of each, and remove {SYSTEM_DIRECTORY}/credentials on a mount without tenants"
-    )]
-    Unknown,
-    /// Too many.
-    #[error("{0} tenants: {TENANTS_MAX} are possible")]
-    TooMany(usize),
-    /// They cannot be stored.
-    #[error("tenants cannot be stored on the volume: {0}")]
-    Store(#[from] FsError),
 }
 
 /// What came of the stored registrations at a start.
@@ -354,67 +276,6 @@ impl<S: BlockStore> Registry<S> {
         self.options.bug == Some(bug)
     }
 
-    /// Makes tenants known to the volume, with epochs that are not over. Returns them with their domains, in order.
-    pub fn enrol(
-        &self,
-        wanted: &[(TenantName, u64)],
-        now: u64,
-    ) -> Result<Vec<TenantRecord>, EnrolError> {
-        if wanted.is_empty() {
-            return Ok(Vec::new());
-        }
-        if wanted.len() > TENANTS_MAX {
-            return Err(EnrolError::TooMany(wanted.len()));
-        }
-        let media = self.media()?;
-        let mut state = lock(&self.state);
-        if state.tenants_lost {
-            return Err(EnrolError::Unknown);
-        }
-        let mut all = state.tenants.clone();
-        for (name, epoch) in wanted {
-            let known = all.iter().position(|tenant| tenant.name == *name);
-            let Some(known) = known else {
-                if all.len() >= TENANTS_MAX {
-                    // Who is not configured any more is forgotten; its registrations find no domain.
-                    let gone = |t: &TenantRecord| wanted.iter().all(|(name, _)| t.name != *name);
-                    let gone = all.iter().position(gone);
-                    all.remove(gone.ok_or(EnrolError::TooMany(wanted.len()))?);
-                }
-                let domain = fresh_domain(&all, &state.found);
-                all.push(TenantRecord {
-                    name: name.clone(),
-                    domain,
-                    epoch: *epoch,
-                    seen: now,
-                });
-                continue;
-            };
-            let tenant = &mut all[known];
-            if *epoch < tenant.epoch {
-                return Err(EnrolError::Epoch {
-                    name: name.clone(),
-                    configured: *epoch,
-                    seen: tenant.epoch,
-                });
-            }
-            if *epoch > tenant.epoch {
-                // All tokens of before are refused for their epoch: the clock may be believed again.
-                (tenant.epoch, tenant.seen) = (*epoch, now);
-            }
-            tenant.seen = tenant.seen.max(now);
-        }
-        let write = |grain: &[u8]| {
-            media.write_in_any_case(TENANTS_AT, grain)?;
-            media.sync(&[TENANTS_AT])
-        };
-        write(&record::emit_tenants(&all)).map_err(FsError::from)?;
-        let found = |(name, _): &(TenantName, u64)| all.iter().find(|t| t.name == *name).cloned();
-        let enrolled = wanted.iter().filter_map(found).collect();
-        (state.tenants, state.seen_at) = (all, now);
-        Ok(enrolled)
-    }
-
     /// Registers what is stored again, as far as it still holds; the rest is retired. To be called once, before any
     /// connection is accepted.
     pub fn restore(&self, standings: &[Standing], now: u64) -> Result<Restored, FsError> {
@@ -521,34 +382,6 @@ impl<S: BlockStore> Registry<S> {
                 record.offset,
                 record.length,
             )
-        }
-    }
-
-    /// Retires a slot, on media too but not durably. Its file goes to `ended`, for [`Hooks::ended`], if it was registered.
-    fn retire(
-        &self,
-        state: &mut State,
-        slot: usize,
-        ended: &mut Vec<InodeNo>,
-    ) -> Result<(), StoreError> {
-        let Some((record, backing)) = state.slots.retire(slot) else {
-            return Ok(());
-        };
-        if backing.is_some() {
-            self.stags.deregister(record.stag);
-            ended.push(InodeNo(record.inode));
-        }
-        let Some(media) = self.media.get() else {
-            return Ok(());
-        };
-        match media.write_in_any_case(Record::place(slot), &record.emit(slot)) {
-            // It may be read again some day, and nobody may come to life then.
-            Err(StoreError::Damaged { .. } | StoreError::Unreadable { .. }) => {
-                let first = slot - slot % SLOTS_PER_GRAIN;
-                let grain = state.slots.emit(first..first + SLOTS_PER_GRAIN);
-                media.write_in_any_case(Record::place(first), &grain)
-            }
-            written => written,
         }
     }
 
@@ -726,55 +559,6 @@ impl<S: BlockStore> Registry<S> {
         }
     }
 
-    /// Retires a registration for ever (C2). When this returns, no access through it happens any more. False if there is
-    /// none.
-    pub fn revoke(&self, stag: Stag, domain: ProtectionDomain) -> Result<bool, FsError> {
-        let retired = self.retire_matching(|slots| {
-            let slot = slots.by_stag(stag);
-            let own = |slot: &usize| slots.get(*slot).is_some_and(|l| l.record.domain == domain);
-            slot.filter(own).into_iter().collect()
-        });
-        Ok(retired? > 0)
-    }
-
-    /// Retires what `choose` chooses, and answers how many; durable on return.
-    fn retire_matching(
-        &self,
-        choose: impl FnOnce(&Slots) -> Vec<usize>,
-    ) -> Result<usize, StoreError> {
-        let mut count = 0;
-        let (ended, result) = self.retire_chosen(|slots| {
-            let chosen = choose(slots);
-            count = chosen.len();
-            chosen
-        });
-        // Not under the lock: it waits for the reactors.
-        self.hooks.ended(&ended);
-        result.map(|()| count)
-    }
-
-    /// The same, and answers the files of those that it has ended, for [`Hooks::ended`], also if the volume fails.
-    fn retire_chosen(
-        &self,
-        choose: impl FnOnce(&Slots) -> Vec<usize>,
-    ) -> (Vec<InodeNo>, Result<(), StoreError>) {
-        let (mut ended, mut result) = (Vec::new(), Ok(()));
-        let mut state = lock(&self.state);
-        let chosen = choose(&state.slots);
-        for &slot in &chosen {
-            result = result.and(self.retire(&mut state, slot, &mut ended));
-        }
-        drop(state);
-        if let Some(media) = self.media.get()
-            && !chosen.is_empty()
-            && !self.has_bug(Bug::RetiredUnsynced)
-        {
-            let places: Vec<u64> = chosen.iter().map(|&slot| Record::place(slot)).collect();
-            result = result.and_then(|()| media.sync(&places));
-        }
-        (ended, result)
-    }
-
     /// Now and then: retires what has expired, renews what is open, and remembers the time.
     pub fn tick(&self, now: u64) {
         let expired = self.retire_matching(|slots| {
@@ -801,23 +585,6 @@ impl<S: BlockStore> Registry<S> {
         self.note_time(&mut state, now);
     }
 
-    fn note_time(&self, state: &mut State, now: u64) {
-        let Some(media) = self.media.get() else {
-            return;
-        };
-        if state.tenants.is_empty() || now < state.seen_at.saturating_add(SEEN_EVERY) {
-            return;
-        }
-        state.seen_at = now;
-        for tenant in &mut state.tenants {
-            tenant.seen = tenant.seen.max(now);
-        }
-        let grain = record::emit_tenants(&state.tenants);
-        if let Err(error) = media.write_in_any_case(TENANTS_AT, &grain) {
-            warn!(%error, "the time cannot be remembered");
-        }
-    }
-
     /// Everything that lives.
     pub fn views(&self) -> Vec<View> {
         let state = lock(&self.state);
@@ -828,34 +595,6 @@ impl<S: BlockStore> Registry<S> {
                 .map(|backing| (self.spec(&living.record, backing).domain, backing)),
         };
         state.slots.living().map(view).collect()
-    }
-}
-
-/// Called inside of changes of files: may call nothing but the store (C5). The answers have the number of the file once for each
-/// registration that has ended, for who watches the file to tell [`Hooks::ended`] of when nobody has anything of it any more.
-impl<S: BlockStore> Registry<S> {
-    /// The file is about to end at `size`: retires, durably, what reaches beyond.
-    #[must_use]
-    pub fn shrinks(&self, ino: InodeNo, size: u64) -> Vec<InodeNo> {
-        self.end_of_file(ino, |record| record.end().is_none_or(|end| end > size))
-    }
-
-    /// The file is about to go away: retires, durably, all that there is of it.
-    #[must_use]
-    pub fn frees(&self, ino: InodeNo) -> Vec<InodeNo> {
-        self.end_of_file(ino, |_| true)
-    }
-
-    fn end_of_file(&self, ino: InodeNo, ends: impl Fn(&Record) -> bool) -> Vec<InodeNo> {
-        let (ended, result) = self.retire_chosen(|slots| {
-            let mut of_file = slots.by_file(ino.0);
-            of_file.retain(|&slot| slots.get(slot).is_some_and(|l| ends(&l.record)));
-            of_file
-        });
-        if let Err(error) = result {
-            warn!(%error, %ino, "the end of registrations cannot be written");
-        }
-        ended
     }
 }
 
@@ -878,15 +617,4 @@ pub fn file_rights(writable: bool) -> Rights {
         rights |= Rights::FLUSH_GLOBAL | Rights::FLUSH_PERSISTENT;
     }
     rights
-}
-
-/// A domain that no tenant has, and no registration that was read.
-fn fresh_domain(tenants: &[TenantRecord], found: &[(usize, Record)]) -> ProtectionDomain {
-    let known: HashMap<u32, ()> = tenants
-        .iter()
-        .map(|tenant| (tenant.domain.0, ()))
-        .chain(found.iter().map(|(_, record)| (record.domain.0, ())))
-        .collect();
-    let fresh = (ANONYMOUS.0 + 1..).find(|domain| !known.contains_key(domain));
-    ProtectionDomain(fresh.expect("there are more numbers than tenants and slots"))
 }
