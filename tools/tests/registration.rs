@@ -3,6 +3,7 @@
 mod common;
 
 use std::fs::{self, File, OpenOptions};
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::Command;
 use std::ptr::NonNull;
@@ -212,6 +213,40 @@ fn what_is_no_file_of_a_volume() {
         matches!(refused, Err(RegistrationError::Client(_))),
         "a region does not reach beyond the end of its file: {refused:?}"
     );
+}
+
+/// What is mounted over a volume by now has other files, also if their names and numbers are the same (I4).
+#[test]
+fn a_mapping_of_a_volume_that_is_covered() {
+    // SAFETY: no arguments.
+    if unsafe { libc::geteuid() } != 0 {
+        skip("to mount over a mount needs root");
+        return;
+    }
+    let Some(mut world) = World::new() else {
+        return;
+    };
+    let file = world.file("file", 1);
+    let map = MmapOptions::new().map_raw(&file).unwrap();
+    let (image, elsewhere) = (Image::new("128MiB"), tempfile::tempdir().unwrap());
+    let over = image.serve(&["--mount", elsewhere.path().to_str().unwrap()]);
+    let run = |command: &mut Command| assert!(command.status().unwrap().success());
+    let (from, here) = (elsewhere.path(), world.dir.path().to_owned());
+    run(Command::new("mount").arg("--bind").arg(from).arg(&here));
+    let other = world.file("file", 1);
+    assert_eq!(
+        file.metadata().unwrap().ino(),
+        other.metadata().unwrap().ino()
+    );
+    let covered = world.register(&map, 0, PAGE, all());
+    drop(other);
+    run(Command::new("umount").arg(&here));
+    assert!(
+        matches!(covered, Err(RegistrationError::Replaced(_))),
+        "{covered:?}"
+    );
+    assert!(over.stop().success());
+    flash(world.register(&map, 0, PAGE, all()));
 }
 
 /// Listing 2 runs, line by line.

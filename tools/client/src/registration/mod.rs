@@ -84,8 +84,10 @@ pub enum RegistrationError {
     /// Peers could write what the program cannot.
     #[error("{0} is mapped for reading only, and peers shall write: map it for writing")]
     ReadOnly(PathBuf),
-    /// The file has no name any more, or another one by now.
-    #[error("{0} is not the file that is mapped: it has been deleted or replaced")]
+    /// The file has no name any more, or another one by now, or is covered by another mount.
+    #[error(
+        "{0} is not the file that is mapped: it has been deleted, replaced or covered by another mount"
+    )]
     Replaced(PathBuf),
     /// Paths are UTF-8 on the wire.
     #[error("the path {0:?} is not UTF-8")]
@@ -238,9 +240,12 @@ impl Registrar {
             return Err(RegistrationError::ForeignMount(mount.point.clone()));
         }
         let replaced = || RegistrationError::Replaced(path.clone());
-        // A deleted file is shown with a mark behind its name, which may be the name of another one.
+        // A deleted file is shown with a mark behind its name, which may be the name of another one. And another file system, with
+        // another target, may have been mounted over that of the mapping.
         let here = fs::metadata(path).map_err(|_| replaced())?;
-        if here.ino() != mapping.inode {
+        let mounted = fs::metadata(&mount.point).map_err(|_| replaced())?;
+        let is_covered = [&here, &mounted].map(device_of) != [mapping.device; 2];
+        if is_covered || here.ino() != mapping.inode {
             return Err(replaced());
         }
         let there = mount.path_in_volume(path).ok_or_else(replaced)?;
@@ -330,6 +335,14 @@ fn classify(
         at = mapping.addresses.end;
     }
     found.ok_or(RegistrationError::Unmapped(at))
+}
+
+/// The file system that a file is in.
+fn device_of(file: &fs::Metadata) -> Device {
+    Device {
+        major: libc::major(file.dev()),
+        minor: libc::minor(file.dev()),
+    }
 }
 
 /// Where the target of a mount listens.
