@@ -7,6 +7,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::Command;
 use std::ptr::NonNull;
+use std::time::Duration;
 
 use common::{FLASHNET, Image, Target, can_mount, can_serve, pattern, skip};
 use memmap2::{MmapOptions, MmapRaw};
@@ -247,6 +248,31 @@ fn a_mapping_of_a_volume_that_is_covered() {
     );
     assert!(over.stop().success());
     flash(world.register(&map, 0, PAGE, all()));
+}
+
+/// A registrar goes on with a target that was away for so long that who had used it was told so.
+#[test]
+fn a_target_that_comes_back() {
+    let Some(mut world) = World::new() else {
+        return;
+    };
+    let domain = Context::new([1; 32]).allocate_domain();
+    let patience = Duration::from_millis(10);
+    world.registrar = Registrar::new(&domain, Client::builder().patience(patience));
+    let file = world.file("file", 1);
+    let map = MmapOptions::new().map_raw(&file).unwrap();
+    let region = flash(world.register(&map, 0, PAGE, all()));
+    drop((map, file));
+    let target = world.target.take().unwrap();
+    let address = target.address.to_string();
+    assert!(target.stop().success());
+    region.file().write_at(b"lost", 0).unwrap_err();
+    let dir = world.dir.path().to_str().unwrap();
+    world.target = Some(world._image.serve(&["--mount", dir, "--listen", &address]));
+    let file = open(&world.dir.path().join("file"));
+    let map = MmapOptions::new().map_raw(&file).unwrap();
+    let region = flash(world.register(&map, 0, PAGE, all()));
+    region.file().write_at(b"peer", 0).unwrap();
 }
 
 /// Listing 2 runs, line by line.

@@ -253,16 +253,20 @@ impl Registrar {
         let there = there.ok_or_else(|| RegistrationError::NotUtf8(path.clone()))?;
 
         let target = target_of(&mount.point)?;
-        let client = match self.clients.get(&target) {
-            Some(client) => client.clone(),
-            None => {
-                let client = self.builder.clone().connect(target)?;
-                self.clients.insert(target, client.clone());
-                client
-            }
+        let open = |client: &Client| {
+            let options = client.options().write(write).range(offset, length);
+            options.open(&there)
         };
-        let options = client.options().write(write).range(offset, length);
-        let file = options.open(there)?;
+        let file = match self.clients.get(&target).map(open) {
+            // The client has given the target up, which may be back since.
+            None | Some(Err(ClientError::Ended(_))) => {
+                let client = self.builder.clone().connect(target)?;
+                let file = open(&client);
+                self.clients.insert(target, client);
+                file?
+            }
+            Some(opened) => opened?,
+        };
         if file.credentials().inode != mapping.inode {
             return Err(replaced());
         }
