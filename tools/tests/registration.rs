@@ -173,6 +173,29 @@ fn what_is_no_file_of_a_volume() {
     let foreign = MmapOptions::new().map_raw(&elsewhere).unwrap();
     memory(world.register(&foreign, 0, PAGE, all()));
 
+    // A peer's bytes would end the program.
+    let bare = MmapRaw::from(MmapOptions::new().len(PAGE).map_anon().unwrap());
+    let protect = |how| {
+        // SAFETY: a mapping of our own, which nobody looks at.
+        let done = unsafe { libc::mprotect(bare.as_mut_ptr().cast(), PAGE, how) };
+        assert_eq!(done, 0);
+    };
+    protect(libc::PROT_READ);
+    for rights in [Rights::REMOTE_WRITE, Rights::REMOTE_ATOMIC] {
+        let refused = world.register(&bare, 0, PAGE, Rights::REMOTE_READ | rights);
+        assert!(
+            matches!(refused, Err(RegistrationError::Protected { .. })),
+            "{refused:?}"
+        );
+    }
+    memory(world.register(&bare, 0, PAGE, Rights::REMOTE_READ));
+    protect(libc::PROT_NONE);
+    let refused = world.register(&bare, 0, PAGE, Rights::REMOTE_READ);
+    assert!(
+        matches!(refused, Err(RegistrationError::Protected { .. })),
+        "{refused:?}"
+    );
+
     // The file in the middle of anonymous memory: page 1 of 3.
     let file = world.file("file", 4);
     let mixed = MmapRaw::from(MmapOptions::new().len(3 * PAGE).map_anon().unwrap());

@@ -11,6 +11,7 @@ use super::Device;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Mapping {
     pub(super) addresses: Range<u64>,
+    pub(super) readable: bool,
     pub(super) writable: bool,
     /// Stores reach the file.
     pub(super) shared: bool,
@@ -38,6 +39,7 @@ fn line(line: &[u8]) -> Option<Mapping> {
     let (major, minor) = device.split_once(':')?;
     Some(Mapping {
         addresses: hex(start)?..hex(end)?,
+        readable: flags.as_bytes().first() == Some(&b'r'),
         writable: flags.as_bytes().get(1) == Some(&b'w'),
         shared: flags.as_bytes().get(3) == Some(&b's'),
         offset: hex(offset)?,
@@ -97,6 +99,7 @@ mod tests {
         };
         let file = Mapping {
             addresses: 0x7f20_e400_0000..0x7f20_e400_2000,
+            readable: true,
             writable: true,
             shared: true,
             offset: 0x3000,

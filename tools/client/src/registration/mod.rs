@@ -84,6 +84,16 @@ pub enum RegistrationError {
     /// Peers could write what the program cannot.
     #[error("{0} is mapped for reading only, and peers shall write: map it for writing")]
     ReadOnly(PathBuf),
+    /// The access of a peer would be one of this program, and end it.
+    #[error(
+        "the memory at {start:#x} may not be {what} by the program, and peers shall: map it so, or register it with fewer rights"
+    )]
+    Protected {
+        /// First address of the piece.
+        start: u64,
+        /// What the program may not do with it.
+        what: &'static str,
+    },
     /// The file has no name any more, or another one by now, or is covered by another mount.
     #[error(
         "{0} is not the file that is mapped: it has been deleted, replaced or covered by another mount"
@@ -196,6 +206,7 @@ impl Registrar {
         let mounts = mounts::parse(&fs::read("/proc/self/mountinfo")?);
         match classify(&addresses, &maps, &mounts)? {
             Found::Memory => {
+                check_protection(&addresses, &maps, rights)?;
                 let skipped = start.as_ptr().addr() % 8;
                 let aligned = start.as_ptr().wrapping_sub(skipped);
                 let aligned = NonNull::new(aligned).expect("the first page is never mapped");
@@ -272,6 +283,29 @@ impl Registrar {
         }
         Ok(FlashRegion { file, target })
     }
+}
+
+/// Whether the program itself may do with its memory what peers may.
+fn check_protection(
+    addresses: &Range<u64>,
+    maps: &[Mapping],
+    rights: Rights,
+) -> Result<(), RegistrationError> {
+    let read = rights.intersects(Rights::REMOTE_READ | Rights::REMOTE_ATOMIC);
+    let written = rights.intersects(Rights::REMOTE_WRITE | Rights::REMOTE_ATOMIC);
+    let touched = maps.iter().filter(|mapping| {
+        mapping.addresses.start < addresses.end && addresses.start < mapping.addresses.end
+    });
+    for mapping in touched {
+        let what = match mapping {
+            _ if written && !mapping.writable => "written",
+            _ if read && !mapping.readable => "read",
+            _ => continue,
+        };
+        let start = mapping.addresses.start.max(addresses.start);
+        return Err(RegistrationError::Protected { start, what });
+    }
+    Ok(())
 }
 
 /// What lies at `addresses`: one piece of one file of a volume, or nothing of any.
@@ -379,6 +413,7 @@ mod tests {
     fn mapping(addresses: Range<u64>, device: Device, inode: u64, offset: u64) -> Mapping {
         Mapping {
             addresses,
+            readable: true,
             writable: true,
             shared: true,
             offset,
