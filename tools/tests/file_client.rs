@@ -591,6 +591,22 @@ fn a_target_that_does_not_come_back() {
     assert!(Client::connect("localhost:x").is_err());
 }
 
+/// A file that a channel has attached to is closed under the name that it has there: the target lets go of it, and of no other.
+#[test]
+fn an_attached_file_is_closed() {
+    if !can_serve() {
+        return;
+    }
+    let image = Image::new("128MiB");
+    let target = image.serve(&[]);
+    let client = Client::connect(target.address).unwrap();
+    let file = create(&client, "/file", 4096);
+    let mut channel = Channel::connect(&[target.address], ChannelOptions::default()).unwrap();
+    let attached = channel.attach(file.credentials()).unwrap();
+    channel.close_file(attached).unwrap();
+    assert!(target.stop().success());
+}
+
 /// The examples do what they say.
 #[test]
 fn the_examples_run() {

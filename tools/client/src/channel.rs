@@ -204,8 +204,8 @@ impl Channel {
 
     /// Goes on with a region that an earlier channel, also of another process, has opened.
     pub fn attach(&mut self, file: RemoteFile) -> Result<FileNo, ClientError> {
-        self.call(&attach_request(&file))?;
-        Ok(self.add(file))
+        let reply = self.call(&attach_request(&file))?;
+        Ok(self.add(file.attached(&reply)))
     }
 
     /// What the target said of a file.
@@ -618,8 +618,7 @@ impl Channel {
             }
             match session.call(attach_request(&open.region)) {
                 Ok(reply) => {
-                    // What the caller knows of the file stays true; only its handle is of the connection.
-                    open.region.handle = reply.handle;
+                    open.region = open.region.attached(&reply);
                     open.refused = None;
                 }
                 Err(ClientError::Refused { status, message }) => {

@@ -83,6 +83,14 @@ impl RemoteFile {
         }
     }
 
+    /// The same on the connection of a reply to an attach: what is known of the file stays true, only its handle is of the connection.
+    pub(crate) fn attached(self, reply: &Reply) -> Self {
+        Self {
+            handle: reply.handle,
+            ..self
+        }
+    }
+
     /// Where byte `offset` is.
     pub fn at(&self, offset: u64) -> RemoteAddr {
         RemoteAddr {
