@@ -607,6 +607,28 @@ fn an_attached_file_is_closed() {
     assert!(target.stop().success());
 }
 
+/// A target that lets its client in again and again, and ends each connection before it has answered, is away (I18).
+#[test]
+fn a_target_that_never_answers_is_away() {
+    if !can_serve() {
+        return;
+    }
+    let image = Image::new("128MiB");
+    let target = image.serve(&[]);
+    let wire = Wire::to(target.address);
+    let client = Client::builder()
+        .patience(Duration::from_millis(300))
+        .connect(wire.address)
+        .unwrap();
+    let file = create(&client, "/file", 1 << 20);
+    // Enough for the answers that make a connection, and not for the bytes.
+    wire.choke(100_000);
+    wire.cut();
+    let lost = file.read_at(&mut vec![0; 1 << 20], 0).unwrap_err();
+    assert!(lost.to_string().contains("cannot be made again"), "{lost}");
+    assert!(target.stop().success());
+}
+
 /// The examples do what they say.
 #[test]
 fn the_examples_run() {

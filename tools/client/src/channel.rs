@@ -129,8 +129,9 @@ pub struct Channel {
     verifier: Option<u64>,
     /// Connections that the target has ended since something was acknowledged.
     fatal: u32,
-    /// When the first connection was lost since then, and since a request was answered.
+    /// When the first connection was lost since then, and since a request was answered, and the pauses since.
     lost: Option<Instant>,
+    backoff: Backoff,
     /// Atomic operations posted on this connection.
     atomics: u64,
     /// Of the thread's queue, if it has one.
@@ -159,6 +160,7 @@ impl Channel {
             verifier: None,
             fatal: 0,
             lost: None,
+            backoff: Backoff::default(),
             atomics: 0,
             waker: None,
         };
@@ -188,7 +190,7 @@ impl Channel {
             match result {
                 Err(error) if self.passes(&error) => self.lose(&error)?,
                 result => {
-                    self.lost = None;
+                    self.answered();
                     return result;
                 }
             }
@@ -489,9 +491,15 @@ impl Channel {
 
     /// The oldest operation is not in the window any more.
     fn taken(&mut self) {
-        (self.fatal, self.lost) = (0, None);
+        self.fatal = 0;
+        self.answered();
         self.posted = self.posted.saturating_sub(1);
         self.suspects = self.suspects.saturating_sub(1);
+    }
+
+    /// The target is there.
+    fn answered(&mut self) {
+        (self.lost, self.backoff) = (None, Backoff::default());
     }
 
     /// Ends in order; what is not acknowledged may or may not have happened.
@@ -501,17 +509,26 @@ impl Channel {
         }
     }
 
-    /// The connection is lost, or not the connection: then that is the end.
+    /// The connection is lost, or not the connection: then that is the end. So it is if none has brought an answer for too long.
     fn lose(&mut self, error: &ClientError) -> Result<(), ClientError> {
         self.session = None;
+        let is_away = self
+            .lost
+            .is_some_and(|since| since.elapsed() > self.options.patience);
         self.lost.get_or_insert_with(Instant::now);
-        if let ClientError::Closed { reason, .. } = error
-            && matches!(reason, CloseReason::TerminateReceived(_))
-        {
-            self.terminated(reason);
-        }
+        let is_over = match error {
+            // It is there, and says no.
+            ClientError::Closed {
+                reason: reason @ CloseReason::TerminateReceived(_),
+                ..
+            } => {
+                self.terminated(reason);
+                self.fatal > FATAL_MAX
+            }
+            _ => is_away || self.fatal > FATAL_MAX,
+        };
         self.posted = 0;
-        if !self.passes(error) || self.fatal > FATAL_MAX {
+        if !self.passes(error) || is_over {
             return Err(ClientError::Lost {
                 address: self.addresses[0],
                 cause: error.to_string(),
@@ -552,9 +569,8 @@ impl Channel {
     fn session(&mut self) -> Result<&mut Session, ClientError> {
         if self.session.is_none() {
             let since = self.lost.unwrap_or_else(Instant::now);
-            let mut backoff = Backoff::default();
             loop {
-                std::thread::sleep(backoff.next(&mut self.rng));
+                std::thread::sleep(self.backoff.next(&mut self.rng));
                 match self.resume() {
                     Ok(session) => {
                         self.made += 1;
@@ -563,7 +579,13 @@ impl Channel {
                     }
                     Err(error)
                         if self.passes(&error) && since.elapsed() < self.options.patience => {}
-                    Err(error) => return Err(error),
+                    Err(error) => {
+                        if self.window.is_empty() {
+                            // Who asks next begins to wait anew.
+                            (self.lost, self.backoff) = (None, Backoff::default());
+                        }
+                        return Err(error);
+                    }
                 }
             }
         }

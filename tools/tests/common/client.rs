@@ -49,6 +49,8 @@ pub struct Wire {
     pairs: Arc<Mutex<Vec<Pair>>>,
     /// So many connections are ended when they are made.
     refused: Arc<AtomicUsize>,
+    /// Those that are made end when the target has said so many bytes on them.
+    said_max: Arc<AtomicUsize>,
 }
 
 impl Wire {
@@ -60,9 +62,10 @@ impl Wire {
             target: Arc::new(Mutex::new(target)),
             pairs: Arc::default(),
             refused: Arc::default(),
+            said_max: Arc::new(AtomicUsize::new(usize::MAX)),
         };
         let (pairs, leads_to) = (Arc::clone(&wire.pairs), Arc::clone(&wire.target));
-        let refused = Arc::clone(&wire.refused);
+        let (refused, said_max) = (Arc::clone(&wire.refused), Arc::clone(&wire.said_max));
         thread::spawn(move || {
             for client in listener.incoming() {
                 let refuses = |left: usize| left.checked_sub(1);
@@ -80,8 +83,9 @@ impl Wire {
                 let copies = [client.try_clone().unwrap(), target.try_clone().unwrap()];
                 pairs.lock().unwrap().push((copies, Arc::clone(&deaf)));
                 let (up, down) = (client.try_clone().unwrap(), target.try_clone().unwrap());
-                thread::spawn(move || pass(up, target, &AtomicBool::new(false)));
-                thread::spawn(move || pass(down, client, &deaf));
+                let said_max = said_max.load(Ordering::SeqCst);
+                thread::spawn(move || pass(up, target, &AtomicBool::new(false), usize::MAX));
+                thread::spawn(move || pass(down, client, &deaf, said_max));
             }
         });
         wire
@@ -99,6 +103,11 @@ impl Wire {
         self.refused.store(connections, Ordering::SeqCst);
     }
 
+    /// Connections that are made from now on end when the target has said so many bytes on them.
+    pub fn choke(&self, bytes: usize) {
+        self.said_max.store(bytes, Ordering::SeqCst);
+    }
+
     /// New connections are made to this target.
     pub fn lead_to(&self, target: SocketAddr) {
         *self.target.lock().unwrap() = target;
@@ -114,9 +123,14 @@ impl Wire {
     }
 }
 
-fn pass(mut from: TcpStream, mut to: TcpStream, deaf: &AtomicBool) {
-    let mut bytes = [0; 65536];
+fn pass(mut from: TcpStream, mut to: TcpStream, deaf: &AtomicBool, most: usize) {
+    let (mut bytes, mut passed) = ([0; 65536], 0);
     while let Ok(count @ 1..) = from.read(&mut bytes) {
+        passed += count;
+        if passed > most {
+            let _ = from.shutdown(Shutdown::Both);
+            break;
+        }
         if !deaf.load(Ordering::SeqCst) && to.write_all(&bytes[..count]).is_err() {
             break;
         }
