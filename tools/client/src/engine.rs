@@ -15,7 +15,7 @@
 use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::thread::{self, ThreadId};
 
 use flashnet_reactor::{Inbox, Ring};
@@ -40,6 +40,20 @@ pub(crate) enum Command {
     Flush(FileNo, Promise<()>),
     Atomic(FileNo, u64, Atomic, Promise<u64>),
     End,
+}
+
+impl Command {
+    /// Tells who waits for it that it is not carried out.
+    fn fail(self, error: ClientError) {
+        match self {
+            Self::Call(_, promise) => promise.keep(Err(error)),
+            Self::Open(_, promise) => promise.keep(Err(error)),
+            Self::Read(_, _, _, promise) => promise.keep(Err(error)),
+            Self::Write(_, _, _, _, promise) | Self::Flush(_, promise) => promise.keep(Err(error)),
+            Self::Atomic(_, _, _, promise) => promise.keep(Err(error)),
+            Self::Close(_) | Self::End => {}
+        }
+    }
 }
 
 /// What was promised for an operation under way.
@@ -67,17 +81,38 @@ impl Promised {
 struct Way {
     inbox: Arc<Inbox<Command>>,
     thread: ThreadId,
+    /// Why the thread has ended, or is about to.
+    ended: Arc<OnceLock<String>>,
 }
 
 impl Way {
     /// Asks for something; waits while too much is waiting already. The thread does not wait for itself: it asks when it ends what nobody
     /// waits for any more, or wakes a task that drops a file with its last breath.
     fn ask(&self, command: Command) {
-        // A command that is given back drops its promise, which tells who waits.
-        let _ = match thread::current().id() == self.thread {
+        let asked = match thread::current().id() == self.thread {
             true => self.inbox.push(command),
             false => self.inbox.send(command),
         };
+        if let Err(command) = asked {
+            command.fail(self.end());
+        }
+    }
+
+    /// What those hear who ask when the thread has ended.
+    fn end(&self) -> ClientError {
+        let why = self.ended.get_or_init(|| "its thread has panicked".into());
+        ClientError::Ended(why.clone())
+    }
+}
+
+/// The end of the thread, however it comes: nobody is left waiting.
+struct End(Way);
+
+impl Drop for End {
+    fn drop(&mut self) {
+        for command in self.0.inbox.close() {
+            command.fail(self.0.end());
+        }
     }
 }
 
@@ -108,23 +143,35 @@ impl Engine {
         options: ChannelOptions,
     ) -> io::Result<(Self, Pending<()>)> {
         let inbox = Arc::new(Inbox::new()?);
+        let ended = Arc::default();
         let (promise, connected) = Pending::new();
-        let commands = Arc::clone(&inbox);
+        let (commands, why) = (Arc::clone(&inbox), Arc::clone(&ended));
         let work = move || {
+            let end = End(Way {
+                inbox: commands,
+                thread: thread::current().id(),
+                ended: why,
+            });
             match Channel::connect(&addresses, options) {
                 Ok(channel) => {
                     promise.keep(Ok(()));
-                    Worker::new(channel, &commands).run();
+                    Worker::new(channel, &end.0).run();
                 }
-                Err(error) => promise.keep(Err(error)),
+                Err(error) => {
+                    let _ = end.0.ended.set(error.to_string());
+                    promise.keep(Err(error));
+                }
             }
-            commands.close();
         };
         let worker = thread::Builder::new()
             .name("flashnet-client".into())
             .spawn(work)?;
         let thread = worker.thread().id();
-        let way = Way { inbox, thread };
+        let way = Way {
+            inbox,
+            thread,
+            ended,
+        };
         Ok((Self { way }, connected))
     }
 
@@ -142,7 +189,7 @@ impl Drop for Engine {
 
 struct Worker<'a> {
     channel: Channel,
-    inbox: &'a Arc<Inbox<Command>>,
+    way: &'a Way,
     waiting: VecDeque<Command>,
     promised: VecDeque<Promised>,
     unflushed: Unflushed,
@@ -150,11 +197,11 @@ struct Worker<'a> {
 }
 
 impl<'a> Worker<'a> {
-    fn new(mut channel: Channel, inbox: &'a Arc<Inbox<Command>>) -> Self {
-        channel.set_waker(inbox.waker());
+    fn new(mut channel: Channel, way: &'a Way) -> Self {
+        channel.set_waker(way.inbox.waker());
         Self {
             channel,
-            inbox,
+            way,
             waiting: VecDeque::new(),
             promised: VecDeque::new(),
             unflushed: Unflushed::default(),
@@ -167,10 +214,16 @@ impl<'a> Worker<'a> {
         // Everybody hears why.
         let why = match &ended {
             Ok(()) => "it was closed".to_owned(),
+            // A request was told it first.
+            Err(ClientError::Ended(why)) => why.clone(),
             Err(error) => error.to_string(),
         };
+        let _ = self.way.ended.set(why);
         for promised in self.promised.drain(..) {
-            promised.fail(ClientError::Ended(why.clone()));
+            promised.fail(self.way.end());
+        }
+        for command in self.waiting.drain(..) {
+            command.fail(self.way.end());
         }
         if ended.is_ok() {
             self.channel.close();
@@ -179,9 +232,9 @@ impl<'a> Worker<'a> {
 
     fn work(&mut self) -> Result<(), ClientError> {
         loop {
-            self.inbox.waker().acknowledge();
+            self.way.inbox.waker().acknowledge();
             if self.waiting.is_empty() {
-                self.inbox.drain(&mut self.waiting);
+                self.way.inbox.drain(&mut self.waiting);
             }
             while self.promised.len() < WINDOW_MAX
                 && let Some(command) = self.waiting.pop_front()
@@ -204,7 +257,7 @@ impl<'a> Worker<'a> {
     /// Nothing is under way, and the connection is lost: another is made when there is something to do.
     fn sleep(&self) -> Result<(), ClientError> {
         let mut ring = Ring::new(2, 1, 4096)?;
-        ring.poll_wake(self.inbox.waker().fd());
+        ring.poll_wake(self.way.inbox.waker().fd());
         ring.enter(None)?;
         Ok(())
     }
@@ -279,12 +332,8 @@ impl<'a> Worker<'a> {
     fn opened(&mut self, number: FileNo) -> Opened {
         let region = *self.channel.file(number);
         self.unflushed.open(number, region.stag);
-        let way = Way {
-            inbox: Arc::clone(self.inbox),
-            thread: thread::current().id(),
-        };
         Opened {
-            way,
+            way: self.way.clone(),
             number,
             region,
         }

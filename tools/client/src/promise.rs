@@ -48,7 +48,7 @@ impl<T> Promise<T> {
 
 impl<T> Drop for Promise<T> {
     fn drop(&mut self) {
-        self.settle(Err(ClientError::Ended("it was closed".into())));
+        self.settle(Err(ClientError::Ended("its thread is gone".into())));
     }
 }
 

@@ -145,12 +145,12 @@ impl<T> Inbox<T> {
         }
     }
 
-    /// Refuses further messages; what waits is dropped, which tells its senders.
-    pub fn close(&self) {
+    /// Refuses further messages; what waits is given back. Dropped, it tells its senders, who may want to send more.
+    pub fn close(&self) -> VecDeque<T> {
         self.closed.store(true, Ordering::Release);
-        let mut queue = self.queue();
-        queue.clear();
+        let waiting = std::mem::take(&mut *self.queue());
         self.room.notify_all();
+        waiting
     }
 }
 
