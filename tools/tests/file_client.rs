@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use common::client::{Wire, add, create, wait};
 use common::{FLASHNET, Image, can_serve, pattern, skip};
-use tools::client::{Channel, ChannelOptions, Client, ClientError};
+use tools::client::{Channel, ChannelOptions, Client, ClientError, RemoteFile};
 use tools::control::{FLAG_WRITE, Op, Request};
 
 /// Bytes arrive where they belong, whatever the size; what cannot be done is said, and ends nothing.
@@ -658,6 +658,31 @@ fn a_task_that_panics_when_it_is_woken() {
     }
     while file.write_at(b"behind it", 0).is_ok() {}
     assert!(client.stat("/file").is_err());
+    assert!(target.stop().success());
+}
+
+/// I10: what begins or ends behind the last address is an error of the operation.
+#[test]
+fn beyond_the_last_address() {
+    if !can_serve() {
+        return;
+    }
+    let image = Image::new("128MiB");
+    let target = image.serve(&[]);
+    let client = Client::connect(target.address).unwrap();
+    let file = create(&client, "/file", 4096).credentials();
+    let mut channel = Channel::connect(&[target.address], ChannelOptions::default()).unwrap();
+    // Where it begins is what somebody else has said of it.
+    let attached = channel.attach(RemoteFile { to: 8, ..file }).unwrap();
+    channel.read(attached, u64::MAX, 8).unwrap();
+    let refused = channel.acknowledged();
+    assert!(
+        matches!(refused, Err(ClientError::Terminated { .. })),
+        "{refused:?}"
+    );
+    let attached = channel.attach(file).unwrap();
+    channel.read(attached, 0, 8).unwrap();
+    channel.acknowledged().unwrap();
     assert!(target.stop().success());
 }
 

@@ -278,7 +278,8 @@ impl File {
     ) -> Result<Pending<u64>, ClientError> {
         self.check_writable()?;
         self.check(offset, 8)?;
-        if !(self.inner.opened.region.to + offset).is_multiple_of(8) {
+        let at = self.inner.opened.region.at(offset);
+        if !at.to.0.is_multiple_of(8) {
             return Err(ClientError::Misaligned(offset));
         }
         let (promise, pending) = Pending::new();

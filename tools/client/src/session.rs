@@ -91,11 +91,11 @@ impl RemoteFile {
         }
     }
 
-    /// Where byte `offset` is.
+    /// Where byte `offset` is. What would lie behind the last address is said to be there, where no region is: the target refuses it.
     pub fn at(&self, offset: u64) -> RemoteAddr {
         RemoteAddr {
             stag: self.stag,
-            to: TaggedOffset(self.to + offset),
+            to: TaggedOffset(self.to.saturating_add(offset)),
         }
     }
 
@@ -103,9 +103,18 @@ impl RemoteFile {
     pub fn at_sync(&self, offset: u64) -> RemoteAddr {
         RemoteAddr {
             stag: self.stag_sync,
-            to: TaggedOffset(self.to + offset),
+            ..self.at(offset)
         }
     }
+}
+
+/// Behind the last byte of a transfer.
+fn end_of(file: &RemoteFile, offset: u64, length: u64) -> Result<u64, ClientError> {
+    offset.checked_add(length).ok_or(ClientError::OutOfBounds {
+        offset,
+        length,
+        region: file.length,
+    })
 }
 
 /// A connection to a target.
@@ -342,7 +351,7 @@ impl Session {
             .map(|_| Buffer::zeroed(CHUNK_BYTES))
             .collect();
         let mut bytes = vec![0; CHUNK_BYTES];
-        let end = offset + length;
+        let end = end_of(file, offset, length)?;
         let (mut posted, mut done) = (offset, offset);
         let (mut head, mut tail) = (0, 0);
         while done < end {
@@ -377,7 +386,7 @@ impl Session {
         sync: bool,
         mut fill: impl FnMut(u64, &mut [u8]) -> Result<(), ClientError>,
     ) -> Result<(), ClientError> {
-        let end = offset + length;
+        let end = end_of(file, offset, length)?;
         let mut posted = offset;
         let mut in_flight = 0;
         while posted < end || in_flight > 0 {
