@@ -594,22 +594,6 @@ fn a_target_that_does_not_come_back() {
     assert!(Client::connect("localhost:x").is_err());
 }
 
-/// A file that a channel has attached to is closed under the name that it has there: the target lets go of it, and of no other.
-#[test]
-fn an_attached_file_is_closed() {
-    if !can_serve() {
-        return;
-    }
-    let image = Image::new("128MiB");
-    let target = image.serve(&[]);
-    let client = Client::connect(target.address).unwrap();
-    let file = create(&client, "/file", 4096);
-    let mut channel = Channel::connect(&[target.address], ChannelOptions::default()).unwrap();
-    let attached = channel.attach(file.credentials()).unwrap();
-    channel.close_file(attached).unwrap();
-    assert!(target.stop().success());
-}
-
 /// A target that lets its client in again and again, and ends each connection before it has answered, is away (I18).
 #[test]
 fn a_target_that_never_answers_is_away() {
@@ -658,6 +642,43 @@ fn a_task_that_panics_when_it_is_woken() {
     }
     while file.write_at(b"behind it", 0).is_ok() {}
     assert!(client.stat("/file").is_err());
+    assert!(target.stop().success());
+}
+
+/// What a task asks for begins when it is asked for, and not when somebody waits for it.
+#[test]
+fn what_is_asked_for_begins_at_once() {
+    if !can_serve() {
+        return;
+    }
+    let image = Image::new("128MiB");
+    let target = image.serve(&[]);
+    let client = Client::connect(target.address).unwrap();
+    let tasks = tools::client::aio::Client::from(client.clone());
+    let before = (tasks.stat("/made"), tasks.open("/made"), tasks.list("/"));
+    let options = client.options().create_new(true);
+    let made = tasks.open_with(&options, "/made");
+    assert!(client.stat("/made").is_ok());
+    assert!(wait(before.0).is_err());
+    assert!(wait(before.1).is_err());
+    assert!(wait(before.2).unwrap().is_empty());
+    wait(made).unwrap();
+    assert!(target.stop().success());
+}
+
+/// A file that a channel has attached to is closed under the name that it has there: the target lets go of it, and of no other.
+#[test]
+fn an_attached_file_is_closed() {
+    if !can_serve() {
+        return;
+    }
+    let image = Image::new("128MiB");
+    let target = image.serve(&[]);
+    let client = Client::connect(target.address).unwrap();
+    let file = create(&client, "/file", 4096);
+    let mut channel = Channel::connect(&[target.address], ChannelOptions::default()).unwrap();
+    let attached = channel.attach(file.credentials()).unwrap();
+    channel.close_file(attached).unwrap();
     assert!(target.stop().success());
 }
 

@@ -49,8 +49,11 @@ impl Client {
     }
 
     /// Opens a file for reading.
-    pub async fn open(&self, path: impl AsRef<str>) -> Result<File, ClientError> {
-        self.open_with(&self.options(), path).await
+    pub fn open(
+        &self,
+        path: impl AsRef<str>,
+    ) -> impl Future<Output = Result<File, ClientError>> + Send {
+        self.open_with(&self.options(), path)
     }
 
     /// How to open a file in another way, with [`open_with`](Self::open_with).
@@ -60,31 +63,40 @@ impl Client {
     }
 
     /// Opens a file.
-    pub async fn open_with(
+    pub fn open_with<P: AsRef<str>>(
         &self,
         options: &file::OpenOptions,
-        path: impl AsRef<str>,
-    ) -> Result<File, ClientError> {
-        let opened = options.ask(path.as_ref()).await?;
-        Ok(File(options.opened(opened)))
+        path: P,
+    ) -> impl Future<Output = Result<File, ClientError>> + Send + use<P> {
+        let (asked, options) = (options.ask(path.as_ref()), options.clone());
+        async move { Ok(File(options.opened(asked.await?))) }
     }
 
     /// Attributes of a path.
-    pub async fn stat(&self, path: impl AsRef<str>) -> Result<Attributes, ClientError> {
-        let request = Request::new(Op::Stat, path.as_ref());
-        self.0.call(request).await.map(Attributes::from)
+    pub fn stat(
+        &self,
+        path: impl AsRef<str>,
+    ) -> impl Future<Output = Result<Attributes, ClientError>> + Send {
+        let asked = self.0.call(Request::new(Op::Stat, path.as_ref()));
+        async move { asked.await.map(Attributes::from) }
     }
 
     /// Entries of a directory, in the order of the target.
-    pub async fn list(&self, path: impl AsRef<str>) -> Result<Vec<Entry>, ClientError> {
-        let mut entries = Vec::new();
-        let mut cookie = 0;
-        loop {
-            let reply = self.0.call(list_request(path.as_ref(), cookie)).await?;
-            entries.extend(reply.entries);
-            cookie = reply.cookie;
-            if cookie == 0 {
-                return Ok(entries);
+    pub fn list(
+        &self,
+        path: impl AsRef<str>,
+    ) -> impl Future<Output = Result<Vec<Entry>, ClientError>> + Send {
+        let (client, path) = (self.0.clone(), path.as_ref().to_owned());
+        let mut asked = client.call(list_request(&path, 0));
+        async move {
+            let mut entries = Vec::new();
+            loop {
+                let reply = asked.await?;
+                entries.extend(reply.entries);
+                match reply.cookie {
+                    0 => return Ok(entries),
+                    cookie => asked = client.call(list_request(&path, cookie)),
+                }
             }
         }
     }
