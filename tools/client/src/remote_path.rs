@@ -59,7 +59,11 @@ impl RemotePath {
         };
         let (host, port) = if let Some(rest) = authority.strip_prefix('[') {
             let (host, rest) = rest.split_once(']').ok_or_else(wrong)?;
-            (host, rest.strip_prefix(':'))
+            let port = match rest {
+                "" => None,
+                rest => Some(rest.strip_prefix(':').ok_or_else(wrong)?),
+            };
+            (host, port)
         } else {
             match authority.split_once(':') {
                 Some((host, port)) => (host, Some(port)),
@@ -108,7 +112,7 @@ mod tests {
         let tls = RemotePath::with_port("h/a", 9).unwrap();
         assert_eq!(tls.to_string(), "h:9/a");
         assert_eq!(RemotePath::with_port("h:5/a", 9).unwrap().port, 5);
-        for wrong in ["", "/a", "h:x/a", "[::1/a", "h:70000/a"] {
+        for wrong in ["", "/a", "h:x/a", "[::1/a", "h:70000/a", "[::1]5/a", "[]/a"] {
             assert!(matches!(parse(wrong), Err(ClientError::Syntax(_))));
         }
     }
