@@ -435,14 +435,34 @@ fn tokens_by_command() {
     for file in [&key, &token] {
         fs::set_permissions(file, fs::Permissions::from_mode(0o644)).unwrap();
     }
+    let key_dir = tempfile::tempdir().unwrap();
+    fs::set_permissions(&key_dir, fs::Permissions::from_mode(0o755)).unwrap();
     for (command, file) in [
         (&make[..], &key),
         (&["ls", &target.url("/"), "--token-file", &token], &token),
     ] {
         let message = bad(command);
         for part in [file, "0644", "chmod"] {
-            assert!(message.contains(part), "{message}");
+            assert_eq!(message.matches(part).count(), 1, "{message}");
         }
+    }
+    // Nobody is told to shut others out of what is no secret.
+    for other in [text(key_dir.path()), "/dev/null".to_owned()] {
+        let make = ["token", "make", "--tenant", "alpha", "--key-file", &other];
+        let list = ["ls", &target.url("/"), "--token-file", &other];
+        for command in [&make[..], &list] {
+            let message = bad(command);
+            assert!(message.contains(&other), "{message}");
+            assert!(!message.contains("chmod"), "{message}");
+        }
+    }
+    // What has no end is not read to its end.
+    for command in [
+        &["token", "show", "/dev/zero"][..],
+        &["ls", &target.url("/"), "--token-file", "/dev/zero"],
+    ] {
+        let message = bad(command);
+        assert!(message.contains("malformed"), "{message}");
     }
     assert!(target.stop().success());
 }

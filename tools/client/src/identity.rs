@@ -1,13 +1,12 @@
 //! Who a client says it is: nobody in particular, the bearer of a token, or a holder of the secret.
 
 use std::fs::File;
-use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::{fmt, io};
 
 use thiserror::Error;
 
-use crate::credentials::token::{MalformedToken, Public, from_text};
+use crate::credentials::token::{MalformedToken, Public, from_text, read_text};
 use crate::credentials::{Claims, Key, TenantName, unix_now};
 
 /// Life of a token that is made for one connection, in seconds: what clocks may differ by.
@@ -83,10 +82,9 @@ impl Identity {
         };
         let path_of = || path.to_path_buf();
         let read = || {
-            let mut file = File::open(path)?;
-            let mut text = String::new();
+            let file = File::open(path)?;
             Ok(match Public::find(&file)? {
-                None => Ok(file.read_to_string(&mut text).map(|_| text)?),
+                None => Ok(read_text(file)?),
                 Some(public) => Err(public),
             })
         };

@@ -1,6 +1,6 @@
 //! `token`: secrets and tokens of tenants.
 
-use std::fs::{self, OpenOptions};
+use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
@@ -10,7 +10,7 @@ use anyhow::{Context, Result};
 use serde_json::json;
 
 use crate::cli::token::{self as cli, TokenCommand};
-use crate::credentials::token::{from_text, to_text};
+use crate::credentials::token::{from_text, read_text, to_text};
 use crate::credentials::{Claims, Key, TenantName, Unverified, unix_now};
 
 /// Runs the command.
@@ -49,7 +49,8 @@ fn make(options: &cli::Make, json: bool) -> Result<()> {
 
 fn show(options: &cli::Show, json: bool) -> Result<()> {
     let name = options.file.display();
-    let text = fs::read_to_string(&options.file).with_context(|| format!("cannot read {name}"))?;
+    let text = File::open(&options.file).and_then(read_text);
+    let text = text.with_context(|| format!("cannot read {name}"))?;
     let token = from_text(&text).with_context(|| format!("{name}"))?;
     let (token, _) = Unverified::parse(&token)?;
     let claims = token.claims();

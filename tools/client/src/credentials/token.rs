@@ -3,7 +3,7 @@
 use std::fmt;
 use std::fs;
 use std::io;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::Path;
 
 use hmac::{Hmac, KeyInit, Mac};
@@ -24,6 +24,8 @@ pub const ONCE_SECONDS_MAX: u64 = 300;
 const MAC_BYTES: usize = 32;
 /// Longest token.
 pub const TOKEN_BYTES_MAX: usize = size_of::<RawToken>() + TENANT_BYTES_MAX + MAC_BYTES;
+/// So much of a file is read for a token: more than one has, and some white space.
+const TEXT_BYTES_MAX: u64 = 4096;
 /// Shortest secret: fewer bytes can be guessed.
 pub const SECRET_BYTES_MIN: usize = 16;
 /// Longest secret.
@@ -173,7 +175,7 @@ pub enum KeyError {
     Io(#[from] io::Error),
     /// Everybody on this machine can read or change it.
     #[error("{0}, and make another key")]
-    Public(#[from] Public),
+    Public(Public),
     /// Too short or too long.
     #[error(
         "a secret has {SECRET_BYTES_MIN} to {SECRET_BYTES_MAX} bytes, this one has {0} (`flashnet token key` makes one)"
@@ -190,10 +192,13 @@ pub struct Public {
 }
 
 impl Public {
-    /// Whether a file is such a one. A group may read it: service managers hand credentials out that way.
+    /// Whether a file is such a one. A group may read it: service managers hand credentials out that way. Directories and devices
+    /// keep no secret, and are not to be closed to others.
     pub(crate) fn find(file: &fs::File) -> io::Result<Option<Self>> {
-        let mode = file.metadata()?.permissions().mode() & 0o7777;
-        Ok((mode & 0o007 != 0).then_some(Self { mode }))
+        let metadata = file.metadata()?;
+        let mode = metadata.permissions().mode() & 0o7777;
+        let keeps = metadata.is_file() || metadata.file_type().is_fifo();
+        Ok((keeps && mode & 0o007 != 0).then_some(Self { mode }))
     }
 }
 
@@ -211,7 +216,7 @@ impl Key {
     pub fn read(path: &Path) -> Result<Self, KeyError> {
         let file = fs::File::open(path)?;
         if let Some(public) = Public::find(&file)? {
-            return Err(public.into());
+            return Err(KeyError::Public(public));
         }
         let mut secret = Vec::new();
         io::Read::read_to_end(
@@ -255,6 +260,13 @@ pub fn to_text(token: &[u8]) -> String {
         let _ = write!(text, "{byte:02x}");
         text
     })
+}
+
+/// The text of a token in a file, which may have no end.
+pub fn read_text(file: impl io::Read) -> io::Result<String> {
+    let mut text = String::new();
+    io::Read::read_to_string(&mut io::Read::take(file, TEXT_BYTES_MAX), &mut text)?;
+    Ok(text)
 }
 
 /// The token that a text is; white space around it does not count.
