@@ -517,6 +517,19 @@ fn paths_that_are_not_to_be_had() {
     let root = target.url("/");
     let said = bad(&["put".as_ref(), odd.as_os_str(), root.as_ref()]);
     assert_says(&said, &["remote paths are UTF-8"]);
+    // A pipe that nobody writes to is not waited for.
+    let pipe = image.beside("pipe");
+    let made = Command::new("mkfifo").arg(&pipe).status().unwrap();
+    assert!(made.success());
+    let said = bad(&["put", pipe.to_str().unwrap(), &root]);
+    assert_says(&said, &["pipe", "is not a regular file"]);
+    // Ends before its length; the kernel has such files.
+    let short = Path::new("/sys/kernel/uevent_seqnum");
+    if short.exists() {
+        let said = bad(&["put", short.to_str().unwrap(), &target.url("/in-the-root")]);
+        assert_says(&said, &["uevent_seqnum", "it has become shorter"]);
+        good(&["put", source, &target.url("/in-the-root")]);
+    }
     // What does not fit leaves nothing, and takes nothing away.
     let large = image.beside("large");
     fs::File::create(&large).unwrap().set_len(1 << 30).unwrap();

@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::io::{self, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -148,7 +149,12 @@ pub(super) fn get(options: &cli::Get, json: bool) -> Result<()> {
 /// `put`: a file from here to there.
 pub(super) fn put(options: &cli::Put, json: bool) -> Result<()> {
     let from = &options.from;
-    let mut input = File::open(from).with_context(|| format!("cannot read {}", from.display()))?;
+    // A pipe is not waited for until somebody writes to it.
+    let input = File::options()
+        .read(true)
+        .custom_flags(libc::O_NONBLOCK)
+        .open(from);
+    let mut input = input.with_context(|| format!("cannot read {}", from.display()))?;
     let meta = input.metadata()?;
     if !meta.is_file() {
         bail!("{} is not a regular file", from.display());
@@ -176,7 +182,13 @@ pub(super) fn put(options: &cli::Put, json: bool) -> Result<()> {
     let start = Instant::now();
     session.write(&file, 0, length, false, |_, bytes| {
         let read = input.read_exact(bytes);
-        read.map_err(|error| here("read", from, &error))?;
+        read.map_err(|error| match error.kind() {
+            io::ErrorKind::UnexpectedEof => {
+                let shorter = io::Error::new(error.kind(), "it has become shorter meanwhile");
+                here("read", from, &shorter)
+            }
+            _ => here("read", from, &error),
+        })?;
         checksum.update(bytes);
         progress.inc(bytes.len() as u64);
         Ok(())
