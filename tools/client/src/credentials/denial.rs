@@ -21,14 +21,14 @@ pub enum Denial {
     #[error("the token has been revoked: the epoch of its tenant has changed")]
     Epoch,
     /// Its time is over.
-    #[error("the token has expired")]
+    #[error("the token has expired, by the clock of the target")]
     Expired,
     /// It is good for a single connection, and has been used.
     #[error("the token is good for one connection and has been used")]
     Used,
     /// It is good for a single connection, and lives longer than the target remembers that.
     #[error(
-        "a token for one connection may not live longer than {} s",
+        "a token for one connection may not live longer than {} s, by the clock of the target",
         super::token::ONCE_SECONDS_MAX
     )]
     TooLong,
