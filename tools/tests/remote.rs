@@ -195,6 +195,37 @@ fn get_is_all_or_nothing() {
     assert_eq!(here().len(), 2);
 }
 
+/// Who gets a file that is replaced meanwhile hears that it may have been.
+#[test]
+fn a_file_that_is_replaced_while_it_is_read() {
+    if !can_serve() {
+        return;
+    }
+    let image = Image::new("64MiB");
+    let target = image.serve(&[]);
+    let (from, pipe) = (image.beside("from"), image.beside("pipe"));
+    fs::write(&from, common::pattern(8 << 20, 3)).unwrap();
+    let replace = || good(&["put", from.to_str().unwrap(), &target.url("/file")]);
+    replace();
+    let made = std::process::Command::new("mkfifo").arg(&pipe).status();
+    assert!(made.unwrap().success());
+    let get = std::process::Command::new(common::FLASHNET)
+        .args(["get", &target.url("/file"), pipe.to_str().unwrap()])
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    // More is asked for when somebody has taken what there is.
+    let mut reader = fs::File::open(&pipe).unwrap();
+    reader.read_exact(&mut [0]).unwrap();
+    replace();
+    std::io::copy(&mut reader, &mut std::io::sink()).unwrap();
+    let output = get.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{said}");
+    assert!(said.contains("replaced"), "{said}");
+    assert!(target.stop().success());
+}
+
 /// Bytes at any offset and of any length, through both flavours of the STag, read back as written.
 #[test]
 fn bytes_at_any_offset() {

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context, Result, bail};
 use serde_json::json;
+use softrdma::CloseReason;
 
 use super::part::Part;
 use super::show;
@@ -118,12 +119,13 @@ pub(super) fn get(options: &cli::Get, json: bool) -> Result<()> {
     let progress = show::progress(file.length, "get");
     let mut checksum = crc32fast::Hasher::new();
     let start = Instant::now();
-    session.read(&file, 0, file.length, |_, bytes| {
+    let done = session.read(&file, 0, file.length, |_, bytes| {
         checksum.update(bytes);
         progress.inc(bytes.len() as u64);
         let written = out.write_all(bytes);
         written.map_err(|error| here("write", &to, &error))
-    })?;
+    });
+    whole(done, &remote)?;
     out.flush()
         .with_context(|| format!("cannot write {}", to.display()))?;
     drop(out);
@@ -180,7 +182,7 @@ pub(super) fn put(options: &cli::Put, json: bool) -> Result<()> {
     let progress = show::progress(length, "put");
     let mut checksum = crc32fast::Hasher::new();
     let start = Instant::now();
-    session.write(&file, 0, length, false, |_, bytes| {
+    let done = session.write(&file, 0, length, false, |_, bytes| {
         let read = input.read_exact(bytes);
         read.map_err(|error| match error.kind() {
             io::ErrorKind::UnexpectedEof => {
@@ -192,7 +194,8 @@ pub(super) fn put(options: &cli::Put, json: bool) -> Result<()> {
         checksum.update(bytes);
         progress.inc(bytes.len() as u64);
         Ok(())
-    })?;
+    });
+    whole(done, &remote)?;
     let sync = Request {
         handle: file.handle,
         ..Request::new(Op::Sync, "")
@@ -209,6 +212,23 @@ pub(super) fn put(options: &cli::Put, json: bool) -> Result<()> {
         checksum.finalize(),
     );
     Ok(())
+}
+
+/// A transfer that the target has ended is most often one of a file that somebody has changed meanwhile.
+fn whole(done: Result<(), ClientError>, remote: &RemotePath) -> Result<()> {
+    let is_refused = matches!(
+        done,
+        Err(ClientError::Closed {
+            reason: CloseReason::TerminateReceived(_),
+            ..
+        })
+    );
+    match is_refused {
+        true => done.with_context(|| {
+            format!("{remote} may have been replaced or cut short meanwhile (try again)")
+        }),
+        false => Ok(done?),
+    }
 }
 
 /// What failed with the file on this side.
