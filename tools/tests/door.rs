@@ -456,6 +456,17 @@ fn tokens_by_command() {
             assert!(!message.contains("chmod"), "{message}");
         }
     }
+    // What can not be written is not left there, in the way of the next try.
+    let cut = key_dir.path().join("cut");
+    let mut limited = std::process::Command::new("sh");
+    limited.args([
+        "-c",
+        "trap '' XFSZ; ulimit -f 0; exec \"$0\" token key \"$1\"",
+    ]);
+    let output = limited.arg(env!("CARGO_BIN_EXE_flashnet")).arg(&cut);
+    let output = output.output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    assert!(!cut.exists());
     // What has no end is not read to its end.
     for command in [
         &["token", "show", "/dev/zero"][..],

@@ -1,6 +1,6 @@
 //! `token`: secrets and tokens of tenants.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
@@ -86,5 +86,10 @@ fn private(path: &Path, text: &str) -> Result<()> {
         .mode(0o600)
         .open(path)
         .with_context(|| format!("cannot make {}", path.display()))?;
-    writeln!(file, "{text}").with_context(|| format!("cannot write {}", path.display()))
+    let written = writeln!(file, "{text}");
+    if written.is_err() {
+        // It would be in the way of the next try.
+        let _ = fs::remove_file(path);
+    }
+    written.with_context(|| format!("cannot write {}", path.display()))
 }
