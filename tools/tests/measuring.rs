@@ -339,6 +339,34 @@ fn an_interrupted_measurement_leaves_nothing() {
     }
 }
 
+/// A measurement that nobody reads has failed, and the disk is as it was, too.
+#[test]
+fn an_unread_measurement_leaves_nothing() {
+    if !can_serve() {
+        return;
+    }
+    let commands = [
+        "perf raw --seconds 0.1",
+        "perf reg",
+        "ftl bench --size 512MiB --rounds 1 --seconds 0.1 --only append",
+    ];
+    for command in commands {
+        let dir = tempfile::tempdir().unwrap();
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let status = Command::new(common::FLASHNET)
+            .args(command.split(' '))
+            .arg("--directory")
+            .arg(dir.path())
+            .stdout(writer)
+            .stderr(Stdio::null())
+            .status()
+            .unwrap();
+        assert_eq!(status.code(), Some(1), "{command}: {status}");
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0, "{command}");
+    }
+}
+
 /// A trace is looked through before anything is made of it: nothing is left of one that is none, or says nothing.
 #[test]
 fn traces_that_say_nothing() {

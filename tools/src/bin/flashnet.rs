@@ -42,7 +42,7 @@ fn main() -> ExitCode {
             };
         }
     };
-    if !cli.command.is_server() {
+    if !cli.command.outlives_its_reader() {
         // A reader that has seen enough (`flashnet ls ... | head`) ends the command quietly, as it does any other.
         // SAFETY: no other thread exists yet.
         unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };

@@ -145,8 +145,9 @@ pub enum Command {
 }
 
 impl Command {
-    /// Whether it serves others, who must not be able to end it.
-    pub fn is_server(&self) -> bool {
+    /// Whether it has to go on when nobody reads what it says: it serves others, or leaves files and mounts behind that it takes
+    /// away at its end.
+    pub fn outlives_its_reader(&self) -> bool {
         matches!(
             self,
             Self::Serve(_)
@@ -156,6 +157,9 @@ impl Command {
                 | Self::Litmus(_)
                 | Self::Peer(_)
                 | Self::Torture(_)
+                | Self::Perf(_)
+                | Self::Ftl(_)
+                | Self::Bench(_)
                 | Self::Chain(chain::ChainCommand::Serve(_))
         )
     }
