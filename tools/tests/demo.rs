@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use common::{FLASHNET, can_serve};
+use common::{FLASHNET, bad, can_serve};
 
 fn demo(scratch: &Path, input: &Path) -> Command {
     let mut command = Command::new(FLASHNET);
@@ -92,4 +92,17 @@ fn interrupted_demo_cleans_up() {
         assert!(!status.success() || delay == 1800, "{delay} ms: {status}");
         assert_nothing_left(scratch.path());
     }
+}
+
+/// A device that is not there is none: no image is made in its place, which nobody would remove.
+#[test]
+fn a_device_that_is_not_there() {
+    let scratch = tempfile::tempdir().unwrap();
+    let device = scratch.path().join("sdz9");
+    let says = bad(&["demo", "--device", device.to_str().unwrap()]);
+    assert!(
+        says.contains("sdz9") && says.contains("No such file"),
+        "{says}"
+    );
+    assert_nothing_left(scratch.path());
 }

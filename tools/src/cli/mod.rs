@@ -171,8 +171,8 @@ pub struct Demo {
     /// Size of the temporary image.
     #[arg(long, default_value = "1GiB")]
     pub size: ByteSize,
-    /// Format and use this device or image instead of a temporary one. Its content is lost.
-    #[arg(long, value_name = "PATH")]
+    /// Format and use this device or image, which is there already, instead of a temporary one. Its content is lost.
+    #[arg(long, value_name = "PATH", conflicts_with = "size")]
     pub device: Option<PathBuf>,
     /// File or directory to copy onto the volume [default: the repository's files and 256 MiB of generated data].
     #[arg(long, value_name = "PATH")]

@@ -12,6 +12,7 @@ mod input;
 mod records;
 mod report;
 
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -37,6 +38,10 @@ const STREAM: Duration = Duration::from_millis(1500);
 /// Runs the command.
 pub(super) fn run(options: &cli::Demo, json: bool) -> Result<()> {
     let interrupt = Interrupt::install()?;
+    if let Some(device) = &options.device {
+        // What is made by the demo goes with it: a name that is written wrong is no image to be kept.
+        fs::metadata(device).with_context(|| device.display().to_string())?;
+    }
     let scratch =
         TempDir::with_prefix("flashnet-demo-").context("cannot make a temporary directory")?;
     let mut report = Report::new(json);
@@ -96,10 +101,7 @@ impl Demo<'_> {
     fn format(&mut self) -> Result<PathBuf> {
         let start = Instant::now();
         let (image, size) = match &self.options.device {
-            Some(device) => {
-                let size = (!device.exists()).then_some(self.options.size);
-                (device.clone(), size)
-            }
+            Some(device) => (device.clone(), None),
             None => (self.scratch.join("volume.img"), Some(self.options.size)),
         };
         let made = mkfs::format(&cli::Mkfs {
@@ -128,7 +130,7 @@ impl Demo<'_> {
             return Ok(None);
         }
         let dir = self.scratch.join("mnt");
-        std::fs::create_dir(&dir)?;
+        fs::create_dir(&dir)?;
         Ok(Some(dir))
     }
 
