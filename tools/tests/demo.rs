@@ -106,3 +106,24 @@ fn a_device_that_is_not_there() {
     );
     assert_nothing_left(scratch.path());
 }
+
+/// The input is called what it is, however it is named; a file of the demo's own is not taken for it, which would look like data
+/// that were lost.
+#[test]
+fn inputs_and_their_names() {
+    if !can_serve() {
+        return;
+    }
+    let scratch = tempfile::tempdir().unwrap();
+    let input = tempfile::tempdir().unwrap();
+    let own = input.path().join("acknowledged.dat");
+    fs::write(&own, b"of somebody else").unwrap();
+    let here = demo(scratch.path(), Path::new("."))
+        .current_dir(input.path())
+        .status()
+        .unwrap();
+    assert!(here.success());
+    let says = bad(&["demo", "--input", own.to_str().unwrap()]);
+    assert!(says.contains("of its own"), "{says}");
+    assert_nothing_left(scratch.path());
+}

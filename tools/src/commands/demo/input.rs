@@ -11,6 +11,7 @@ use ftl::device::FileDevice;
 use ftl::{OpenOptions, Volume};
 use walkdir::WalkDir;
 
+use super::records;
 use super::report::Step;
 use crate::commands::interrupt::Interrupt;
 
@@ -85,7 +86,7 @@ impl Input {
         } else {
             let repository = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
             if repository.join("README.md").exists() {
-                this.collect(&repository.canonicalize()?, interrupt)?;
+                this.collect(&repository, interrupt)?;
             }
             let generated = scratch.join("generated.bin");
             generate(&generated, interrupt)?;
@@ -103,8 +104,15 @@ impl Input {
     }
 
     fn collect(&mut self, path: &Path, interrupt: &Interrupt) -> Result<()> {
+        // The name of `.` is that of the directory.
+        let path = &path
+            .canonicalize()
+            .with_context(|| format!("cannot read the input {}", path.display()))?;
         let root = path.file_name().context("the input has no name")?;
         let root = root.to_str().context("the input's name is not UTF-8")?;
+        if Path::new("/").join(root) == Path::new(records::PATH) {
+            bail!("{root}: the demo has a file of this name of its own");
+        }
         let walk = WalkDir::new(path)
             .sort_by_file_name()
             .into_iter()

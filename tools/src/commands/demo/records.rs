@@ -18,7 +18,8 @@ use crate::commands::ledger::{Ledger, RECORD};
 use crate::control::{FLAG_CREATE, FLAG_TRUNCATE, FLAG_WRITE, Op, Request};
 use crate::perf::figures::latencies;
 
-const PATH: &str = "/acknowledged.dat";
+/// Where they are.
+pub(super) const PATH: &str = "/acknowledged.dat";
 const SLOTS: u64 = 2048;
 /// Writes on their way at any time.
 const IN_FLIGHT: usize = 8;
