@@ -107,3 +107,14 @@ fn a_soak_of_no_time_proves_nothing() {
     let says = common::bad(&options);
     assert!(says.contains("nothing was done"), "{says}");
 }
+
+/// A time that no clock gets to the end of is no reason to panic.
+#[test]
+fn a_soak_for_ever() {
+    let scratch = tempfile::tempdir().unwrap();
+    let directory = ["--directory", scratch.path().to_str().unwrap()];
+    let options = ["soak", "--duration=400000000000years", "--size=64MiB"];
+    let says = common::bad(&[&options[..], &directory].concat());
+    assert!(says.contains("--duration"), "{says}");
+    assert!(fs::read_dir(scratch.path()).unwrap().next().is_none());
+}

@@ -108,6 +108,8 @@ impl Soak {
         interrupt: Interrupt,
         json: bool,
     ) -> Result<Self> {
+        let end = Instant::now().checked_add(*options.duration);
+        let end = end.context("--duration: no clock gets that far")?;
         let image = scratch.join("volume.img");
         let made = mkfs::format(&cli::Mkfs {
             devices: vec![image.clone()],
@@ -141,7 +143,7 @@ impl Soak {
         Ok(Self {
             image,
             mount,
-            end: Instant::now() + *options.duration,
+            end,
             writers,
             churn,
             memory: Memory::default(),
