@@ -4,7 +4,7 @@ mod common;
 
 use std::fs;
 
-use common::{can_serve, good};
+use common::{bad, can_serve, good};
 
 /// Clients that opened their files once go on through kills and replacements of the target, with the same STags: nothing
 /// acknowledged as durable is lost (I1), no byte is wrong (I2, I4), and no atomic operation takes effect twice (I13), whether they
@@ -42,6 +42,19 @@ fn clients_go_on_through_kills_and_replacements() {
         }
         // Everybody has lost at least one connection.
         assert!(count("reconnections") >= 8, "{report}");
+        assert!(fs::read_dir(scratch.path()).unwrap().next().is_none());
+    }
+}
+
+/// Files that the image has no room for are refused before there are clients, and nothing is kept of that.
+#[test]
+fn files_that_do_not_fit() {
+    let scratch = tempfile::tempdir().unwrap();
+    let directory = scratch.path().to_str().unwrap();
+    for size in ["--file-size=1EiB", "--file-size=8MiB"] {
+        let image = ["torture", "credentials", "--size=64MiB", "--clients=8"];
+        let says = bad(&[&image[..], &[size, "--directory", directory]].concat());
+        assert!(says.contains("--file-size"), "{says}");
         assert!(fs::read_dir(scratch.path()).unwrap().next().is_none());
     }
 }

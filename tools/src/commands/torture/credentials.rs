@@ -35,8 +35,8 @@ pub(super) fn run(options: &options::Credentials, json: bool) -> Result<()> {
         None => TempDir::with_prefix("flashnet-torture-"),
     }
     .context("cannot make a temporary directory")?;
-    let result = Torture::new(options, scratch.path(), seed).and_then(|t| t.run(&interrupt));
-    match interrupt.settle(result) {
+    let torture = Torture::new(options, scratch.path(), seed)?;
+    match interrupt.settle(torture.run(&interrupt)) {
         Ok(report) => {
             report.print(options, seed, json);
             Ok(())
@@ -80,7 +80,7 @@ struct Report {
 impl<'a> Torture<'a> {
     fn new(options: &'a options::Credentials, scratch: &Path, seed: u64) -> Result<Self> {
         let image = scratch.join("volume.img");
-        mkfs::format(&crate::cli::Mkfs {
+        let made = mkfs::format(&crate::cli::Mkfs {
             devices: vec![image.clone()],
             size: Some(options.size),
             op: 20,
@@ -88,6 +88,16 @@ impl<'a> Torture<'a> {
             segment_size: None,
             force: false,
         })?;
+        let capacity = made["capacity_bytes"].as_u64().unwrap_or(0);
+        let each = capacity / u64::from(options.clients);
+        ensure!(
+            options.file_size.as_u64() <= each,
+            "--file-size {}: an image of {} has room for {} for each of {} clients",
+            options.file_size,
+            options.size,
+            show::bytes(each),
+            options.clients
+        );
         let mut rng = SmallRng::seed_from_u64(seed);
         let (mut text, mut keys) = (String::new(), Vec::new());
         for n in 0..options.tenants {
