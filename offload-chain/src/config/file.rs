@@ -115,6 +115,14 @@ impl FileStore {
     /// # Errors
     /// If the system refuses, or the file is something else.
     pub fn open_with(path: &Path, boot: &str, clock: Clock) -> Result<Self, FileStoreError> {
+        // Before files are made beside it, which nobody would look for.
+        if path.file_name().is_none() || path.is_dir() {
+            let error = match path.as_os_str().is_empty() {
+                true => io::ErrorKind::NotFound,
+                false => io::ErrorKind::IsADirectory,
+            };
+            return Err(io_error("open", path, error.into()));
+        }
         let lock_path = beside(path, "lock");
         let lock = File::options()
             .create(true)
