@@ -10,13 +10,12 @@ use offload_chain::membership::{Configuration, MemberId, Phase, Report, View};
 use serde_json::{Value, json};
 
 use crate::cli::chain::ChainStatus;
-use crate::commands::interrupt::Interrupt;
 use crate::commands::show;
 
 const AGAIN: Duration = Duration::from_secs(1);
 
 pub(super) fn run(options: &ChainStatus, json: bool) -> Result<()> {
-    let interrupt = Interrupt::install()?;
+    // Signals just end it, also while it waits for a store that does not answer: there is nothing to leave in order.
     let mut store = super::open(&options.store)?;
     loop {
         let view = View::of(&list(&mut *store, "")?);
@@ -27,7 +26,7 @@ pub(super) fn run(options: &ChainStatus, json: bool) -> Result<()> {
             true => println!("{}", as_json(config, &view)),
             false => tell(config, &view),
         }
-        if !options.watch || interrupt.check().is_err() {
+        if !options.watch {
             return Ok(());
         }
         std::thread::sleep(AGAIN);
