@@ -17,6 +17,8 @@ use crate::cli::chain::ChainServe;
 use crate::descriptors;
 use crate::perf::hyperloop::Priority;
 
+/// Longest lease for reads: nobody waits for the end of more.
+const READ_LEASE_MAX: Duration = Duration::from_secs(24 * 3600);
 /// Between looks whether the member has ended by itself.
 const LOOK: Duration = Duration::from_millis(50);
 
@@ -93,6 +95,9 @@ fn timing(options: &ChainServe) -> Result<Timing> {
             "--read-lease {:?}: not less than two of --period",
             timing.read_lease
         );
+    }
+    if timing.read_lease > READ_LEASE_MAX {
+        bail!("--read-lease {:?}: not more than a day", timing.read_lease);
     }
     Ok(timing)
 }
