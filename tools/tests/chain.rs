@@ -7,11 +7,12 @@ mod common;
 mod replicas;
 
 use std::fs;
+use std::process::Stdio;
 use std::time::Duration;
 
 use common::can_mount;
 use common::fault_disk::FaultDisk;
-use replicas::{Group, Load, until};
+use replicas::{Group, Load, signal, until};
 use serde_json::Value;
 
 /// Says how long nothing was acknowledged.
@@ -62,6 +63,9 @@ fn wrong_usage() {
         &group.bad(&["serve", "--member", "1"]),
         "need memory in a file",
     );
+    let lease = ["serve", "--member", "1", "--memory", "x"];
+    let lease = [&lease[..], &["--read-lease", "400000000000years"]].concat();
+    says(&group.bad(&lease), "--read-lease");
     says(&group.bad(&["add", "2"]), "belongs to the group already");
     says(
         &group.bad(&["add", "3", "3"]),
@@ -403,6 +407,72 @@ fn a_bench_spares_what_others_wrote() {
     group.good(&bench(&["512B"]));
     group.good(&bench(&["4KiB", "--overwrite"]));
     group.verify(3);
+}
+
+/// A bench has no more under way than the ring has room for, so that it hears of what is acknowledged when it is, and says so.
+#[test]
+fn a_bench_has_as_much_under_way_as_there_is_room_for() {
+    let mut group = Group::local();
+    group.up(&[]);
+    let bench = ["bench", "--seconds", "0.2", "--size", "32KiB"];
+    for (depth, under_way) in [("64", 3), ("2", 2)] {
+        let report = group.good(&[&bench[..], &["--depth", depth]].concat());
+        let report: Value = serde_json::from_str(&report).unwrap();
+        assert_eq!(report["depth"], under_way, "{report}");
+    }
+}
+
+/// A bench that is told to end while it waits for another one has measured nothing, and does not say that it has.
+#[test]
+fn a_bench_that_waits_can_be_told_to_end() {
+    let mut group = Group::local();
+    group.up(&[]);
+    let load = group.load(&[]);
+    let waits = group.command(&["bench"]).stdout(Stdio::piped()).spawn();
+    let waits = waits.unwrap();
+    group.wait("a second client", |status| {
+        status.0["clients"].as_array().unwrap().len() == 2
+    });
+    // It has the slot, and may not have heard of it.
+    std::thread::sleep(Duration::from_millis(300));
+    signal(waits.id(), libc::SIGINT);
+    let output = waits.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "");
+    load.finish();
+}
+
+/// A process that is stopped with the lock of the store holds up who only looks; he can go.
+#[test]
+fn who_waits_for_the_store_can_be_told_to_end() {
+    let mut group = Group::local();
+    group.create("1", &[]);
+    let lock = fs::File::open(format!("{}.lock", group.store)).unwrap();
+    lock.lock().unwrap();
+    for watch in [&["status"][..], &["status", "--watch"]] {
+        let mut waits = group.command(watch).spawn().unwrap();
+        // Until it waits, or for long enough.
+        std::thread::sleep(Duration::from_millis(200));
+        signal(waits.id(), libc::SIGTERM);
+        assert!(until(|| waits.try_wait().unwrap()).is_some(), "{watch:?}");
+    }
+}
+
+/// What is no place for a store is none, and gets no files beside it.
+#[test]
+fn stores_without_a_name() {
+    let dir = tempfile::tempdir().unwrap();
+    for store in ["", ".", "./"] {
+        let create = ["chain", "create", "--members", "1", "--data", "1MiB"];
+        let output = std::process::Command::new(common::FLASHNET)
+            .args(create)
+            .args(["--store", store])
+            .current_dir(dir.path())
+            .output()
+            .unwrap();
+        assert_eq!(output.status.code(), Some(1), "{store:?}");
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0, "{store:?}");
+    }
 }
 
 /// I14: memory that ends with its process vouches for nothing; what is left of the group does.

@@ -257,7 +257,8 @@ impl Group {
         signal(self.running[&id].id(), libc::SIGCONT);
     }
 
-    fn command(&self, arguments: &[&str]) -> Command {
+    /// `flashnet chain ...`, not started yet.
+    pub fn command(&self, arguments: &[&str]) -> Command {
         let mut command = self.client.command(FLASHNET);
         command
             .args(["--json", "chain", arguments[0], "--store", &self.store])

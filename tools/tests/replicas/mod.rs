@@ -12,7 +12,7 @@ mod network;
 mod place;
 
 pub use group::{Group, Status};
-pub use load::Load;
+pub use load::{Load, signal};
 pub use network::Network;
 pub use place::Place;
 

@@ -7,13 +7,13 @@ use std::io::{self, Write};
 use std::time::{Duration, Instant};
 
 use anyhow::{Result, bail};
-use offload_chain::client::{Client, ClientSettings, Submitted};
+use offload_chain::client::{Client, ClientError, ClientSettings, Submitted};
 use offload_chain::lock::LockId;
-use offload_chain::log::{Entry, Preset};
+use offload_chain::log::{Entry, Log, Preset};
 use serde_json::json;
 
 use crate::cli::chain::ChainBench;
-use crate::commands::interrupt::Interrupt;
+use crate::commands::interrupt::{Interrupt, Interrupted};
 use crate::commands::show;
 use crate::perf::figures::{Latencies, latencies};
 
@@ -24,11 +24,11 @@ const PIECE: usize = 1 << 20;
 /// No bench gets as far as this record.
 const RECORDS_MAX: Submitted = 1 << 48;
 const LOCK: Duration = Duration::from_secs(30);
+/// Between looks whether the user still wants it.
+const SLICE: Duration = Duration::from_secs(2);
 const STEP: Duration = Duration::from_millis(20);
 /// After so long without an acknowledgement who wants to end does not wait for those under way.
 const GONE: Duration = Duration::from_secs(1);
-/// More than a record of one entry takes in the ring besides its bytes.
-const RECORD: u64 = 256;
 
 /// A time in which nothing was acknowledged.
 struct Pause {
@@ -50,15 +50,15 @@ struct Stay {
 }
 
 impl Stay {
-    /// Of a log without records, which would be somebody's.
-    fn new(client: &mut Client, size: u64) -> Result<Self> {
+    /// Of a log without records, which would be somebody's. Each takes `bytes` of the ring.
+    fn new(client: &mut Client, bytes: u64) -> Result<Self> {
         let found = client.records()?.len();
         if found > 0 {
             bail!(
                 "the log holds {found} records that nobody has given up, and the bench would: take another group"
             );
         }
-        let most = client.layout().ring_bytes() / 2 / (size + RECORD);
+        let most = client.layout().ring_bytes() / 2 / bytes;
         Ok(Self {
             most: most.max(1),
             given_up: 0,
@@ -104,6 +104,8 @@ struct Seen {
     longest: Duration,
     acknowledged: u64,
     epochs: u64,
+    /// So many records were under way, at most.
+    depth: u64,
 }
 
 /// Records that say which they are.
@@ -214,7 +216,10 @@ pub(super) fn run(options: &ChainBench, json: bool) -> Result<()> {
         size: usize::try_from(size)?,
         places: (data / size).min(PLACES_MAX),
     };
-    client.lock(LockId::LOG, LOCK)?;
+    // More than the ring has room for are not under way, however many are handed over.
+    let bytes = Log::check(&client.layout(), &[pattern.entry(1)])?;
+    let depth = u64::from(options.depth).min(client.layout().ring_bytes() / bytes);
+    lock(&mut client, &interrupt)?;
     if is_carried_out
         && !options.overwrite
         && let Some(offset) = occupied(&mut client, &pattern)?
@@ -229,16 +234,22 @@ pub(super) fn run(options: &ChainBench, json: bool) -> Result<()> {
     let mut progress = Progress::new(options, json);
     let mut stay = match is_carried_out {
         true => None,
-        false => Some(Stay::new(&mut client, size)?),
+        false => Some(Stay::new(&mut client, bytes)?),
     };
     let seen = load(
         &mut client,
-        options,
+        (options, depth),
         &pattern,
         stay.as_mut(),
         &interrupt,
         &mut progress,
     )?;
+    if seen.acknowledged == 0 {
+        // Ended before it began, which is no figure.
+        client.unlock(LockId::LOG)?;
+        client.leave();
+        return Err(Interrupted.into());
+    }
     client.drain()?;
     let compared = match &mut stay {
         Some(stay) => {
@@ -251,6 +262,18 @@ pub(super) fn run(options: &ChainBench, json: bool) -> Result<()> {
     client.leave();
     tell(options, &seen, compared, json);
     Ok(())
+}
+
+/// Takes the log's lock, which others may have for long.
+fn lock(client: &mut Client, interrupt: &Interrupt) -> Result<()> {
+    let deadline = Instant::now() + LOCK;
+    loop {
+        interrupt.check()?;
+        match client.lock(LockId::LOG, SLICE) {
+            Err(ClientError::TimedOut(_)) if Instant::now() < deadline => {}
+            locked => return Ok(locked.map(drop)?),
+        }
+    }
 }
 
 /// The first place in the data that records would go to and that somebody has written to, if there is one.
@@ -273,7 +296,7 @@ fn occupied(client: &mut Client, pattern: &Pattern) -> Result<Option<u64>> {
 
 fn load(
     client: &mut Client,
-    options: &ChainBench,
+    (options, depth): (&ChainBench, u64),
     pattern: &Pattern,
     mut stay: Option<&mut Stay>,
     interrupt: &Interrupt,
@@ -288,7 +311,7 @@ fn load(
     let mut acknowledged = 0;
     loop {
         let open = start.elapsed() < length && interrupt.check().is_ok();
-        while open && under_way.len() < usize::from(options.depth) {
+        while open && (under_way.len() as u64) < depth {
             let next = acknowledged + under_way.len() as u64 + 1;
             if let Some(stay) = stay.as_deref_mut()
                 && next > stay.given_up + stay.most
@@ -338,6 +361,7 @@ fn load(
         longest,
         acknowledged,
         epochs: client.epochs(),
+        depth,
     })
 }
 
@@ -380,6 +404,7 @@ fn tell(options: &ChainBench, seen: &Seen, compared: u64, json: bool) {
             .collect();
         let report = json!({
             "records": seen.acknowledged,
+            "depth": seen.depth,
             "seconds": seen.elapsed.as_secs_f64(),
             "records_s": rate,
             "mib_s": rate * options.size.as_u64() as f64 / f64::from(1 << 20),
@@ -415,6 +440,12 @@ fn tell(options: &ChainBench, seen: &Seen, compared: u64, json: bool) {
         seen.epochs.to_string(),
     ]);
     println!("{table}");
+    if seen.depth < u64::from(options.depth) {
+        println!(
+            "{} under way at most: the ring has no room for more of {}",
+            seen.depth, options.size
+        );
+    }
     for pause in &seen.pauses {
         println!(
             "nothing for {} until {} (epoch {})",
