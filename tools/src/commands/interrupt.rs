@@ -3,9 +3,10 @@
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use thiserror::Error;
@@ -13,6 +14,8 @@ use thiserror::Error;
 use super::spawn;
 
 const SIGNALS: [i32; 3] = [SIGINT, SIGTERM, SIGHUP];
+/// Between looks at the mark.
+const LOOK: Duration = Duration::from_millis(50);
 /// How long a command may take for its way out.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -59,6 +62,30 @@ impl Interrupt {
             return Err(Interrupted.into());
         }
         Ok(())
+    }
+
+    /// The mark, for loops that know nothing else of commands.
+    pub(super) fn mark(&self) -> &AtomicBool {
+        &self.wanted
+    }
+
+    /// Waits for work that cannot be asked to end. If the user wants the command to end it is left alone, and ends with the process.
+    pub(super) fn wait_for<T: Send + 'static>(
+        &self,
+        work: impl FnOnce() -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let (done, result) = channel();
+        let work = move || {
+            // Nobody listens any more if it was left alone.
+            let _ = done.send(work());
+        };
+        std::thread::Builder::new().spawn(work)?;
+        loop {
+            match result.recv_timeout(LOOK) {
+                Err(RecvTimeoutError::Timeout) => self.check()?,
+                result => return result.context("a thread panicked")?,
+            }
+        }
     }
 
     /// What a command has come to: one whose servers were killed under it has found nothing.

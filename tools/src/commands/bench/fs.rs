@@ -8,6 +8,7 @@
 //! is no proof of what can be had, but who is there has little left to save on a request; where ours is above it, ours gains by
 //! what it does differently.
 
+use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -222,12 +223,22 @@ pub(super) fn run(options: &BenchFs, json: bool) -> Result<()> {
         None => tempfile::tempdir(),
     }
     .context("cannot make a temporary directory")?;
-    let sides = Sides::start(directory.path(), &plan, &rows, &interrupt)?;
+    interrupt.settle(compare(directory.path(), &plan, rows, &interrupt, json))
+}
+
+fn compare(
+    directory: &Path,
+    plan: &Plan,
+    rows: Vec<Row>,
+    interrupt: &Interrupt,
+    json: bool,
+) -> Result<()> {
+    let sides = Sides::start(directory, plan, &rows, interrupt)?;
     let mut results = Vec::new();
     for row in rows {
-        results.push(sides.measure(row, &plan, &interrupt)?);
+        results.push(sides.measure(row, plan, interrupt)?);
     }
-    print(json, &plan, &sides, &results);
+    print(json, plan, &sides, &results);
     let Sides { ours, .. } = sides;
     ours.stop()
 }
@@ -248,17 +259,22 @@ const RESIDENT: &str = "resident.data";
 
 impl Sides {
     fn start(directory: &Path, plan: &Plan, rows: &[Row], interrupt: &Interrupt) -> Result<Self> {
-        let ext4 = Ext4::start(directory, plan.bytes)?;
-        let ours = Ours::start(directory, plan.bytes, plan.pool)?;
+        let ext4 = Ext4::start(directory, plan.bytes, interrupt)?;
+        let ours = Ours::start(directory, plan.bytes, plan.pool, interrupt)?;
         interrupt.check()?;
         let on_file = |row: &Row| row.rival == Rival::Ext4 && !row.access.makes_files();
         if rows.iter().any(on_file) {
             for root in [&ours.root, &ext4.root] {
                 let progress = show::progress(plan.bytes, "fill");
-                files::fill(&root.join(FILE), plan.bytes, |bytes| progress.inc(bytes))
-                    .with_context(|| format!("cannot fill {}", root.join(FILE).display()))?;
+                let filled = files::fill(&root.join(FILE), plan.bytes, |bytes| {
+                    progress.inc(bytes);
+                    interrupt
+                        .check()
+                        .map_err(|_| io::ErrorKind::Interrupted.into())
+                });
                 progress.finish_and_clear();
                 interrupt.check()?;
+                filled.with_context(|| format!("cannot fill {}", root.join(FILE).display()))?;
             }
         }
         let resident = rows.iter().any(|r| r.rival == Rival::Null);
@@ -267,11 +283,9 @@ impl Sides {
             false => None,
         };
         if resident {
-            files::fill(
-                &ours.root.join(RESIDENT),
-                plan.resident_bytes(),
-                |_bytes| {},
-            )?;
+            files::fill(&ours.root.join(RESIDENT), plan.resident_bytes(), |_bytes| {
+                Ok(())
+            })?;
         }
         let passing = Passing::start(directory, &ext4.root)?;
         Ok(Self {
@@ -323,26 +337,25 @@ impl Sides {
                 time: plan.time,
                 bytes,
                 seed: u64::from(round) + 1,
+                stop: interrupt.mark(),
+            };
+            let measure = |place: &Path, whose: &str| {
+                let figures = files::run(place, &run);
+                // Before what came of it: whoever is told to end finds what he finds.
+                interrupt.check()?;
+                figures.with_context(|| format!("{}: {whose}", row.name))
             };
             if row.rival == Rival::Null {
                 files::read_through(&our_place, bytes)?;
             }
             let before = used();
-            let ours =
-                files::run(&our_place, &run).with_context(|| format!("{}: ours", row.name))?;
+            let ours = measure(&our_place, "ours")?;
             busy += used().saturating_sub(before);
             elapsed += ours.seconds;
             measured.ours.push(ours);
-            interrupt.check()?;
-            let theirs =
-                files::run(&their_place, &run).with_context(|| format!("{}: theirs", row.name))?;
-            measured.theirs.push(theirs);
-            interrupt.check()?;
+            measured.theirs.push(measure(&their_place, "theirs")?);
             if let Some(place) = &passed_place {
-                let passed = files::run(place, &run)
-                    .with_context(|| format!("{}: theirs, passed on", row.name))?;
-                measured.passed.push(passed);
-                interrupt.check()?;
+                measured.passed.push(measure(place, "theirs, passed on")?);
             }
         }
         measured.cpu_target = busy.as_secs_f64() / elapsed;

@@ -11,6 +11,7 @@ use anyhow::{Context, Result, bail};
 use bytesize::ByteSize;
 
 use crate::cli;
+use crate::commands::interrupt::Interrupt;
 use crate::commands::mkfs;
 use crate::commands::spawn::Server;
 use crate::perf::null;
@@ -30,9 +31,14 @@ pub(super) struct Ours {
 
 impl Ours {
     /// Formats an image for a file of `bytes` under `directory`, serves and mounts it.
-    pub(super) fn start(directory: &Path, bytes: u64, pool: u64) -> Result<Self> {
+    pub(super) fn start(
+        directory: &Path,
+        bytes: u64,
+        pool: u64,
+        interrupt: &Interrupt,
+    ) -> Result<Self> {
         let image = directory.join("volume.img");
-        mkfs::format(&cli::Mkfs {
+        let format = cli::Mkfs {
             devices: vec![image.clone()],
             // Room for the file at 80 % of the space that users have.
             size: Some(ByteSize::b(
@@ -43,7 +49,8 @@ impl Ours {
             prefill: true,
             segment_size: None,
             force: false,
-        })?;
+        };
+        interrupt.wait_for(move || mkfs::format(&format))?;
         let root = directory.join("contigfs");
         fs::create_dir(&root)?;
         let server = Server::target(&image, Some(&root), &["--pool", &format!("{pool}B")])?;
@@ -73,7 +80,7 @@ pub(super) struct Ext4 {
 
 impl Ext4 {
     /// A directory of the disk of `directory` if that has ext4, else an image with it.
-    pub(super) fn start(directory: &Path, bytes: u64) -> Result<Self> {
+    pub(super) fn start(directory: &Path, bytes: u64, interrupt: &Interrupt) -> Result<Self> {
         let (file_system, source) = file_system_of(directory)?;
         let root = directory.join("ext4");
         fs::create_dir(&root)?;
@@ -95,12 +102,14 @@ impl Ext4 {
         }
         let image = directory.join("ext4.img");
         // Written, so that its blocks are as good as those of the target's image.
-        let allocated = ftl::FileDevice::create(
-            &image,
-            bytes + spare(bytes),
-            ftl::device::Allocation::Written,
-        );
-        drop(allocated.context("cannot make the image for ext4")?);
+        let made = image.clone();
+        interrupt.wait_for(move || {
+            let written = ftl::device::Allocation::Written;
+            let allocated = ftl::FileDevice::create(&made, bytes + spare(bytes), written);
+            allocated
+                .map(drop)
+                .context("cannot make the image for ext4")
+        })?;
         run("mkfs.ext4", &["-q".as_ref(), "-F".as_ref(), image.as_ref()])?;
         let show = ["--find", "--show", "--direct-io=on"].map(OsStr::new);
         let device = run("losetup", &[show.as_slice(), &[image.as_ref()]].concat())?;

@@ -9,6 +9,7 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use memmap2::MmapMut;
@@ -68,7 +69,7 @@ impl Access {
 
 /// Bounds of one run.
 #[derive(Clone, Copy, Debug)]
-pub struct Run {
+pub struct Run<'a> {
     /// What to do.
     pub access: Access,
     /// Time measured.
@@ -77,6 +78,14 @@ pub struct Run {
     pub bytes: u64,
     /// Start of all chance; where sequential runs begin.
     pub seed: u64,
+    /// Set, it ends the run before its time: there are no figures of it.
+    pub stop: &'a AtomicBool,
+}
+
+impl Run<'_> {
+    fn is_off(&self) -> bool {
+        self.stop.load(Ordering::Relaxed)
+    }
 }
 
 impl Access {
@@ -87,7 +96,7 @@ impl Access {
 }
 
 /// Carries out a run on the file at `path`, or in the directory that it is.
-pub fn run(path: &Path, run: &Run) -> io::Result<Figures> {
+pub fn run(path: &Path, run: &Run<'_>) -> io::Result<Figures> {
     match run.access {
         Access::Read { threads } => serial::read(path, run, threads),
         Access::ReadDeep { depth } => ring::read(path, run, depth),
@@ -95,18 +104,23 @@ pub fn run(path: &Path, run: &Run) -> io::Result<Figures> {
         Access::WriteChunks => serial::write_chunks(path, run),
         Access::WriteDurably { threads } => serial::write_durably(path, run, threads),
         Access::WriteNewDurably { threads } => serial::write_new_durably(path, run, threads),
-        Access::Names { files } => names::create_and_remove(path, files),
+        Access::Names { files } => names::create_and_remove(path, run, files),
     }
 }
 
-/// Makes a file of `bytes`, written in chunks and durable, of which the kernel keeps nothing. `tell` hears of every chunk.
-pub fn fill(path: &Path, bytes: u64, mut tell: impl FnMut(u64)) -> io::Result<()> {
+/// Makes a file of `bytes`, written in chunks and durable, of which the kernel keeps nothing. `tell` hears of every chunk, and may
+/// end it.
+pub fn fill(
+    path: &Path,
+    bytes: u64,
+    mut tell: impl FnMut(u64) -> io::Result<()>,
+) -> io::Result<()> {
     let file = open(path, true)?;
     let mut chunk = buffer(CHUNK)?;
     for offset in (0..bytes).step_by(CHUNK) {
         stamp(&mut chunk, offset);
         file.write_all_at(&chunk, offset)?;
-        tell(CHUNK as u64);
+        tell(CHUNK as u64)?;
     }
     file.sync_all()?;
     // SAFETY: advice about an open file; no memory is involved.

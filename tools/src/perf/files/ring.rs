@@ -14,7 +14,7 @@ use crate::perf::shape::Offsets;
 use crate::reactor::{Ring, Tag};
 
 /// Random reads of blocks.
-pub(super) fn read(path: &Path, run: &Run, depth: usize) -> io::Result<Figures> {
+pub(super) fn read(path: &Path, run: &Run<'_>, depth: usize) -> io::Result<Figures> {
     let file = open(path, false)?;
     // Dropped after the ring, which ends what is in flight.
     let mut buffers = (0..depth)
@@ -49,7 +49,7 @@ pub(super) fn read(path: &Path, run: &Run, depth: usize) -> io::Result<Figures> 
             }
             let slot = slot as usize;
             all.saturating_record(started[slot].elapsed().as_nanos() as u64);
-            if begin.elapsed() < run.time {
+            if begin.elapsed() < run.time && !run.is_off() {
                 post(&mut ring, &mut started, slot);
             } else {
                 in_flight -= 1;

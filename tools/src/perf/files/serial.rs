@@ -12,11 +12,11 @@ use crate::perf::figures::{Figures, Latencies, latencies};
 use crate::perf::shape::Offsets;
 
 /// Calls `step` until the time is over; how long each call took.
-fn repeat(run: &Run, mut step: impl FnMut() -> io::Result<()>) -> io::Result<Latencies> {
+fn repeat(run: &Run<'_>, mut step: impl FnMut() -> io::Result<()>) -> io::Result<Latencies> {
     let mut histogram = latencies();
     let begin = Instant::now();
     let mut before = begin;
-    while before - begin < run.time {
+    while before - begin < run.time && !run.is_off() {
         step()?;
         let now = Instant::now();
         histogram.saturating_record((now - before).as_nanos() as u64);
@@ -46,12 +46,12 @@ fn in_threads(
 }
 
 /// The offsets of a thread.
-fn offsets(run: &Run, thread: usize) -> Offsets {
+fn offsets(run: &Run<'_>, thread: usize) -> Offsets {
     Offsets::over(run.bytes, BLOCK, run.seed << 8 | thread as u64)
 }
 
 /// Random reads of blocks.
-pub(super) fn read(path: &Path, run: &Run, threads: usize) -> io::Result<Figures> {
+pub(super) fn read(path: &Path, run: &Run<'_>, threads: usize) -> io::Result<Figures> {
     in_threads(threads, |thread| {
         let file = open(path, false)?;
         let mut block = buffer(BLOCK)?;
@@ -61,7 +61,7 @@ pub(super) fn read(path: &Path, run: &Run, threads: usize) -> io::Result<Figures
 }
 
 /// Where chunks lie: from some place on, round and round.
-fn chunks(run: &Run) -> impl Iterator<Item = u64> + use<> {
+fn chunks(run: &Run<'_>) -> impl Iterator<Item = u64> + use<> {
     let count = (run.bytes / CHUNK as u64).max(1);
     // A large odd step: the runs of different rounds do not begin where another ended a moment ago.
     let first = run.seed.wrapping_mul(0x9e37_79b9) % count;
@@ -71,7 +71,7 @@ fn chunks(run: &Run) -> impl Iterator<Item = u64> + use<> {
 }
 
 /// Reads chunk after chunk.
-pub(super) fn read_chunks(path: &Path, run: &Run) -> io::Result<Figures> {
+pub(super) fn read_chunks(path: &Path, run: &Run<'_>) -> io::Result<Figures> {
     let file = open(path, false)?;
     let mut chunk = buffer(CHUNK)?;
     let mut offsets = chunks(run);
@@ -82,7 +82,7 @@ pub(super) fn read_chunks(path: &Path, run: &Run) -> io::Result<Figures> {
 }
 
 /// Writes chunk after chunk; the time until all is durable counts.
-pub(super) fn write_chunks(path: &Path, run: &Run) -> io::Result<Figures> {
+pub(super) fn write_chunks(path: &Path, run: &Run<'_>) -> io::Result<Figures> {
     let file = open(path, true)?;
     let mut chunk = buffer(CHUNK)?;
     let mut offsets = chunks(run);
@@ -97,7 +97,7 @@ pub(super) fn write_chunks(path: &Path, run: &Run) -> io::Result<Figures> {
 }
 
 /// Random overwrites, each durable.
-pub(super) fn write_durably(path: &Path, run: &Run, threads: usize) -> io::Result<Figures> {
+pub(super) fn write_durably(path: &Path, run: &Run<'_>, threads: usize) -> io::Result<Figures> {
     in_threads(threads, |thread| {
         let file = open(path, true)?;
         write_blocks(&file, run, offsets(run, thread))
@@ -107,7 +107,7 @@ pub(super) fn write_durably(path: &Path, run: &Run, threads: usize) -> io::Resul
 /// Random writes to new files whose space is reserved, each durable.
 pub(super) fn write_new_durably(
     directory: &Path,
-    run: &Run,
+    run: &Run<'_>,
     threads: usize,
 ) -> io::Result<Figures> {
     let bytes = run.bytes / 4 / threads as u64 / BLOCK as u64 * BLOCK as u64;
@@ -134,7 +134,7 @@ fn reserve(path: &Path, bytes: u64) -> io::Result<File> {
     Ok(file)
 }
 
-fn write_blocks(file: &File, run: &Run, mut offsets: Offsets) -> io::Result<Latencies> {
+fn write_blocks(file: &File, run: &Run<'_>, mut offsets: Offsets) -> io::Result<Latencies> {
     let mut block = buffer(BLOCK)?;
     repeat(run, || {
         let offset = offsets.draw();
