@@ -193,7 +193,7 @@ pub struct PeerOptions {
     #[arg(long, value_enum, default_value = "mss")]
     pub fpdu: Fpdu,
     /// Longest wait for anything.
-    #[arg(long, default_value = "30s", value_name = "TIME")]
+    #[arg(long, default_value = "30s", value_name = "TIME", value_parser = patience)]
     pub timeout: humantime::Duration,
 }
 
@@ -213,8 +213,17 @@ pub struct PeerMatrix {
     #[arg(long, value_name = "FILE")]
     pub rig: Option<PathBuf>,
     /// Longest wait for one program, without KVM and on a busy machine.
-    #[arg(long, default_value = "60s", value_name = "TIME")]
+    #[arg(long, default_value = "60s", value_name = "TIME", value_parser = patience)]
     pub timeout: humantime::Duration,
+}
+
+/// A time that can be waited for.
+fn patience(text: &str) -> Result<humantime::Duration, String> {
+    let time: humantime::Duration = text.parse().map_err(|error| format!("{error}"))?;
+    match (1..=86_400_000).contains(&time.as_millis()) {
+        true => Ok(time),
+        false => Err("1ms to a day are possible".to_owned()),
+    }
 }
 
 fn number(least: u64, most: u64) -> impl clap::builder::TypedValueParser<Value = usize> {

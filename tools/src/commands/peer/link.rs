@@ -87,6 +87,8 @@ pub(super) struct Link {
     peer_finished: bool,
     ended: Option<CloseReason>,
     heard: bool,
+    /// What has come of the Request.
+    start: Vec<u8>,
     input: Vec<u8>,
     output: Vec<u8>,
     sent: usize,
@@ -184,6 +186,7 @@ impl Link {
             peer_finished: false,
             ended: None,
             heard: false,
+            start: Vec::new(),
             input: vec![0; IO_BYTES],
             output: Vec::new(),
             sent: 0,
@@ -507,8 +510,9 @@ impl Link {
         match result {
             Ok(0) => self.connection.handle_eof(now),
             Ok(count) => {
-                if !self.heard && self.request.is_none() {
-                    self.request = parse_request(&self.input[..count]);
+                if self.request.is_none() {
+                    self.start.extend_from_slice(&self.input[..count]);
+                    self.request = parse_request(&self.start);
                 }
                 self.heard = true;
                 // Without pages the inbound side never parks, so all is taken.
@@ -539,4 +543,51 @@ fn is_pause(error: &io::Error) -> bool {
         error.kind(),
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut | io::ErrorKind::Interrupted
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use softrdma::Revision;
+
+    use super::*;
+    use crate::cli::peer::{Fpdu, Rtr};
+
+    /// TCP may cut a Request into segments wherever it likes: what was asked for is known all the same.
+    #[test]
+    fn a_request_in_segments() {
+        let manner = Manner {
+            crc: false,
+            revision: Revision::Two,
+            rtr: Rtr::None,
+            fpdu: Fpdu::Mss,
+            reads: 16,
+            sends_first: false,
+            patience: Duration::from_secs(20),
+        };
+        let table = RegionTable::new([1; 32]);
+        let plan = Plan {
+            manner: &manner,
+            table: &table,
+            receives: 0,
+            message_bytes: 0,
+            private_data: &[],
+        };
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let peer = thread::spawn(move || {
+            let mut peer = TcpStream::connect(address).unwrap();
+            peer.set_nodelay(true).unwrap();
+            for byte in *b"MPA ID Req Frame\x00\x01\x00\x00" {
+                peer.write_all(&[byte]).unwrap();
+                thread::sleep(Duration::from_millis(2));
+            }
+            let mut reply = [0; 20];
+            peer.read_exact(&mut reply).unwrap();
+            assert!(reply.starts_with(b"MPA ID Rep Frame"));
+        });
+        let mut link = Link::accept(&listener, &plan).unwrap();
+        link.answer(&[]).unwrap();
+        assert_eq!(link.agreed().unwrap().revision, 1);
+        peer.join().unwrap();
+    }
 }
