@@ -10,6 +10,7 @@ use sd_notify::NotifyState;
 use serde_json::json;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
+use signal_hook::low_level::emulate_default_handler;
 use tracing::{info, warn};
 use tracing_subscriber::EnvFilter;
 
@@ -25,7 +26,6 @@ const LOOK: Duration = Duration::from_millis(50);
 pub(super) fn run(options: &ChainServe, json: bool) -> Result<()> {
     start_log();
     descriptors::raise_limit();
-    let mut signals = Signals::new([SIGINT, SIGTERM])?;
     let timing = timing(options)?;
     let store = super::open(&options.store)?;
     let settings = HostSettings {
@@ -49,6 +49,8 @@ pub(super) fn run(options: &ChainServe, json: bool) -> Result<()> {
         })),
     };
     let mut host = Host::start(settings, store)?;
+    // Not before: a store that a stopped process holds up answers nobody, and there is nothing yet to be ended in order.
+    let mut signals = Signals::new([SIGINT, SIGTERM])?;
     // Nobody reads it if whoever waited has been interrupted, which then comes as a signal.
     let _ = match json {
         true => writeln!(
@@ -75,6 +77,12 @@ pub(super) fn run(options: &ChainServe, json: bool) -> Result<()> {
         }
         std::thread::sleep(LOOK);
     }
+    // It takes leave of a store that may not answer: a second signal ends it at once, like a crash.
+    std::thread::Builder::new().spawn(move || {
+        for signal in signals.forever() {
+            let _ = emulate_default_handler(signal);
+        }
+    })?;
     host.stop();
     Ok(())
 }
