@@ -7,6 +7,7 @@ mod common;
 mod replicas;
 
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -80,7 +81,9 @@ fn wrong_usage() {
     );
     let text = group.run(&["status"]);
     assert!(text.status.success());
-    assert_eq!(group.status().epoch(), 0);
+    let status = group.status();
+    assert_eq!((status.epoch(), status.is_active()), (0, false));
+    assert_eq!(status.0["phase"], "waiting");
 
     for id in 1..=2 {
         group.start(id);
@@ -442,20 +445,47 @@ fn a_bench_that_waits_can_be_told_to_end() {
     load.finish();
 }
 
-/// A process that is stopped with the lock of the store holds up who only looks; he can go.
+/// A process that is stopped with the lock of the store holds up everybody who asks it; they can go: who serves, by a second signal.
 #[test]
 fn who_waits_for_the_store_can_be_told_to_end() {
     let mut group = Group::local();
     group.create("1", &[]);
+    let memory = group.memory(1);
+    let serve = [
+        "serve",
+        "--member",
+        "1",
+        "--memory",
+        memory.to_str().unwrap(),
+    ];
+    let mut member = group
+        .command(&serve)
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(member.stdout.take().unwrap())
+        .read_line(&mut line)
+        .unwrap();
     let lock = fs::File::open(format!("{}.lock", group.store)).unwrap();
     lock.lock().unwrap();
-    for watch in [&["status"][..], &["status", "--watch"]] {
-        let mut waits = group.command(watch).spawn().unwrap();
+    for who in [&["status"][..], &["status", "--watch"], &serve] {
+        let mut waits = group.command(who).spawn().unwrap();
         // Until it waits, or for long enough.
         std::thread::sleep(Duration::from_millis(200));
         signal(waits.id(), libc::SIGTERM);
-        assert!(until(|| waits.try_wait().unwrap()).is_some(), "{watch:?}");
+        assert!(until(|| waits.try_wait().unwrap()).is_some(), "{who:?}");
     }
+    // Signals of the same number that come at once are one.
+    let ended = until(|| {
+        let ended = member.try_wait().unwrap();
+        if ended.is_none() {
+            signal(member.id(), libc::SIGTERM);
+            std::thread::sleep(Duration::from_millis(200));
+        }
+        ended
+    });
+    assert!(ended.is_some(), "the member");
 }
 
 /// What is no place for a store is none, and gets no files beside it.

@@ -173,9 +173,14 @@ fn as_json(config: &Configuration, view: &View) -> Value {
     let clients: Vec<Value> = (view.slots.iter())
         .map(|(slot, (boot, _))| json!({ "slot": slot.number(), "alive": view.clients.get(slot) == Some(boot) }))
         .collect();
+    let phase = match config.epoch.0 {
+        // It has never been active.
+        0 => "waiting".to_owned(),
+        _ => format!("{:?}", config.phase).to_lowercase(),
+    };
     json!({
         "epoch": config.epoch.0,
-        "phase": format!("{:?}", config.phase).to_lowercase(),
+        "phase": phase,
         "active": config.epoch.0 > 0 && config.phase == Phase::Active,
         "topology": format!("{:?}", config.birth.topology).to_lowercase(),
         "durable": config.birth.durable,
