@@ -272,12 +272,13 @@ fn scan(
 fn generate(path: &Path, interrupt: &Interrupt) -> Result<()> {
     use rand::{RngCore, SeedableRng};
     let mut random = rand::rngs::SmallRng::seed_from_u64(0x666c_6173_686e_6574);
-    let mut file = File::create(path)?;
+    let cannot = || format!("cannot make {}", path.display());
+    let mut file = File::create(path).with_context(cannot)?;
     let mut chunk = vec![0; CHUNK];
     for _ in 0..GENERATED_BYTES / CHUNK as u64 {
         interrupt.check()?;
         random.fill_bytes(&mut chunk);
-        file.write_all(&chunk)?;
+        file.write_all(&chunk).with_context(cannot)?;
     }
     Ok(())
 }
