@@ -15,9 +15,10 @@ use tempfile::TempDir;
 /// `nobody` of Linux.
 const USER: u32 = 65534;
 
-/// What root does in the namespace before the user comes, and what is left behind when he has gone.
+/// What root does in the namespace before the user comes, and what is left behind when he has gone; the first argument is who may
+/// open the device.
 const NAMESPACE: &str = r#"
-mknod -m 666 fuse c 10 229 && mount --bind fuse /dev/fuse || exit
+mknod -m $0 fuse c 10 229 && mount --bind fuse /dev/fuse || exit
 setpriv --reuid=65534 --regid=65534 --clear-groups sh user.sh
 status=$?
 for pid in $(pgrep -f "$PWD/volume.img"); do kill -9 $pid; echo "left behind: $pid"; done
@@ -55,6 +56,11 @@ fn can_be_ordinary() -> bool {
 /// The user has a directory with `volume.img`, the programs, and the empty directory `mnt`, and runs `script` there. What it
 /// printed; it must end well, and leave nothing running.
 fn as_user(script: &str) -> String {
+    as_user_with("666", script)
+}
+
+/// The same with a device of this mode.
+fn as_user_with(device: &str, script: &str) -> String {
     let dir = TempDir::with_prefix("flashnet-user-").unwrap();
     let beside = |name: &str| dir.path().join(name);
     fs::set_permissions(dir.path(), fs::Permissions::from_mode(0o755)).unwrap();
@@ -71,7 +77,7 @@ fn as_user(script: &str) -> String {
     fs::write(beside("user.sh"), format!("{USERS}{script}")).unwrap();
     chown(dir.path(), Some(USER), Some(USER)).unwrap();
     let output = Command::new("unshare")
-        .args(["--mount", "sh", "-c", NAMESPACE])
+        .args(["--mount", "sh", "-c", NAMESPACE, device])
         .current_dir(dir.path())
         .stdin(Stdio::null())
         .output()
@@ -187,4 +193,24 @@ served_by || echo nobody
         // Of mount(8): the mount failed.
         assert!(line.starts_with("32 ") && line.contains(reason), "{line}");
     }
+}
+
+/// Where the device is root's alone nobody else can mount, with whatever help: he is told so, and whoever can do without a mount does.
+#[test]
+fn a_device_that_he_may_not_open() {
+    if !can_be_ordinary() {
+        return;
+    }
+    let said = as_user_with(
+        "600",
+        r#"
+echo x >input
+TMPDIR=$PWD ./flashnet demo --size 64MiB --input input >said 2>&1 || cat said
+grep -c "files go through the library" said
+mount_it 2>said || cat said
+"#,
+    );
+    let lines: Vec<&str> = said.lines().collect();
+    assert_eq!(lines[0], "1", "{said}");
+    assert!(lines[1].contains("/dev/fuse can not be opened"), "{said}");
 }

@@ -129,6 +129,11 @@ pub enum MountError {
     /// The kernel has no FUSE.
     #[error("/dev/fuse does not exist: the kernel has no FUSE, or the container hides it")]
     NoDevice,
+    /// It may not be opened.
+    #[error(
+        "/dev/fuse can not be opened: nobody mounts without that, also not with the help of fusermount3"
+    )]
+    ClosedDevice(#[source] io::Error),
     /// An ordinary user needs the set-user-id helper.
     #[error(
         "mounting as an ordinary user needs fusermount3: install the package fuse3, or mount as root"
@@ -520,6 +525,8 @@ fn check_means(root: bool) -> Result<(), MountError> {
     if !Path::new(device::PATH).exists() {
         return Err(MountError::NoDevice);
     }
+    // The helper opens it as who has called it.
+    device::Device::open().map_err(MountError::ClosedDevice)?;
     match root || helper::is_installed() {
         true => Ok(()),
         false => Err(MountError::NoHelper),
