@@ -72,14 +72,16 @@ pub(super) fn run(options: &cli::Perf, json: bool) -> Result<()> {
     subject.end()
 }
 
-/// Removes what was made when a signal ends the command in the middle; the servers end with it by themselves.
-pub(super) fn clean_up_when_ended(directory: &Path) -> Result<()> {
+/// Removes what was made, a directory or a file, when a signal ends the command in the middle; the servers end with it by
+/// themselves.
+pub(super) fn clean_up_when_ended(made: &Path) -> Result<()> {
     let mut signals = Signals::new([SIGHUP, SIGINT, SIGTERM])?;
-    let directory = directory.to_owned();
+    let made = made.to_owned();
     std::thread::spawn(move || {
         if let Some(signal) = signals.forever().next() {
+            let _ = std::fs::remove_file(&made);
             // Again while the command makes files in it.
-            while std::fs::remove_dir_all(&directory)
+            while std::fs::remove_dir_all(&made)
                 .is_err_and(|error| error.kind() == ErrorKind::DirectoryNotEmpty)
             {}
             std::process::exit(128 + signal);

@@ -8,6 +8,7 @@ use anyhow::Result;
 use indicatif::ProgressBar;
 
 use crate::cli::ftl::Replay;
+use crate::commands::perf::clean_up_when_ended;
 use crate::commands::show;
 use crate::replay::trace::{self, Step};
 use crate::replay::{Measured, ReplayOptions, Replayer};
@@ -18,6 +19,10 @@ pub(super) fn run(options: &Replay, json: bool) -> Result<()> {
     trace::check(&options.trace, options.grains, skip)?;
     let started = Instant::now();
     let image = Some(options.media.as_path()).filter(|path| !is_memory(path) && !path.exists());
+    if let Some(image) = image {
+        // Half of it would only be in the way of another try.
+        clean_up_when_ended(image)?;
+    }
     let measured = replay(options, steps, skip, json).inspect_err(|_| {
         if let Some(image) = image {
             // It was made for this; without it the same can be tried again.
