@@ -289,6 +289,13 @@ fn progress_is_told() {
     let image = image_with_files();
     let (status, text) = fsck(&image, &["-C", "0"]);
     assert!(status == 0 && text.contains("log 100.0%"), "{text}");
+    // Standard output has nothing but the JSON that was asked for.
+    let path = image.path();
+    let output = flashnet(&["--json", "fsck", "-C", "0", path.to_str().unwrap()]);
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["files"], 2, "{report}");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(errors.contains("log 100.0%"), "{errors}");
     assert_eq!(fsck(&image, &["-C"]).0, 16);
     let (status, text) = fsck(&image, &["-C", "77"]);
     assert!(status == 8 && text.contains("77"), "{text}");

@@ -329,7 +329,8 @@ pub struct Fsck {
     /// With -p, look at the volume even if it was shut down in order; without -p that is always done.
     #[arg(short = 'f')]
     pub force: bool,
-    /// Tell how far it is: 0 as a percentage to standard output, else lines `PASS DONE ALL DEV` to this descriptor.
+    /// Tell how far it is: 0 as a percentage to standard output (with --json to standard error), else lines `PASS DONE ALL DEV` to
+    /// this descriptor.
     #[arg(short = 'C', value_name = "FD")]
     pub progress: Option<u16>,
     /// Say more.

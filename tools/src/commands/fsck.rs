@@ -55,7 +55,7 @@ pub(super) fn run(options: &cli::Fsck, json: bool) -> Result<Done> {
         }
         return Ok(Done::AllWell);
     }
-    let mut meter = Meter::new(options.progress, &names)?;
+    let mut meter = Meter::new(options.progress, &names, json)?;
     let findings = match (options.preen, options.yes) {
         (true, _) => repair(options, &paths, Care::Safe, &mut meter)?,
         (_, true) => repair(options, &paths, Care::Full, &mut meter)?,

@@ -1,7 +1,7 @@
 //! How far a check is, in the two ways of `-C`: for people, and for the programs that e2fsck talks to.
 
 use std::fs::{File, OpenOptions};
-use std::io::{Write, stdout};
+use std::io::{Write, stderr, stdout};
 
 use anyhow::{Context, Result};
 use contigfs::Stage;
@@ -10,30 +10,29 @@ use contigfs::Stage;
 const STEPS: u64 = 1000;
 
 /// Tells what it hears, at most a thousand times for each stage.
-#[derive(Debug)]
 pub(super) struct Meter {
     to: To,
     names: String,
     last: Option<(Stage, u64)>,
 }
 
-#[derive(Debug)]
 enum To {
     Nobody,
     /// One line, written over and over.
-    Reader,
+    Reader(Box<dyn Write>),
     Program(File),
 }
 
 impl Meter {
-    /// For the descriptor that `-C` names.
+    /// For the descriptor that `-C` names. Who wants JSON has nothing else on standard output: the line goes to standard error.
     ///
     /// # Errors
     /// If there is no such descriptor.
-    pub(super) fn new(descriptor: Option<u16>, names: &str) -> Result<Self> {
+    pub(super) fn new(descriptor: Option<u16>, names: &str, json: bool) -> Result<Self> {
         let to = match descriptor {
             None => To::Nobody,
-            Some(0) => To::Reader,
+            Some(0) if json => To::Reader(Box::new(stderr())),
+            Some(0) => To::Reader(Box::new(stdout())),
             Some(number) => {
                 let path = format!("/proc/self/fd/{number}");
                 let file = OpenOptions::new().append(true).open(path);
@@ -65,8 +64,7 @@ impl Meter {
         };
         let _ = match &mut self.to {
             To::Nobody => Ok(()),
-            To::Reader => {
-                let mut out = stdout().lock();
+            To::Reader(out) => {
                 let tenths = (step / 10, step % 10);
                 write!(out, "\r{}: {what} {}.{}% ", self.names, tenths.0, tenths.1)
                     .and_then(|()| out.flush())
@@ -79,9 +77,11 @@ impl Meter {
     }
 
     /// Leaves a whole line behind.
-    pub(super) fn end(&self) {
-        if matches!(self.to, To::Reader) && self.last.is_some() {
-            println!();
+    pub(super) fn end(&mut self) {
+        if let To::Reader(out) = &mut self.to
+            && self.last.is_some()
+        {
+            let _ = writeln!(out);
         }
     }
 }
