@@ -242,6 +242,9 @@ fn mistakes() {
         ("perf raw localhost/file", "no target"),
         ("perf read localhost/file --pool 1GiB", "--pool"),
         ("perf read localhost/file --device dram", "--device"),
+        ("perf lat --depth 8", "one operation at a time"),
+        ("perf lat --connections 16", "one operation at a time"),
+        ("perf read --direction write", "--direction"),
         // An amplification of nothing.
         ("bench wa --measure 0", "--measure"),
         ("bench wa --measure nan", "--measure"),
@@ -400,4 +403,25 @@ fn traces_that_say_nothing() {
     // A file that was there before is not ours to remove.
     let said = bad(&replay);
     assert!(said.contains("exists") && image.exists(), "{said}");
+}
+
+/// Who ends a replay in the middle can try it again with the same image.
+#[test]
+fn an_interrupted_replay_leaves_no_image() {
+    let dir = tempfile::tempdir().unwrap();
+    let (trace, image) = (dir.path().join("trace"), dir.path().join("image"));
+    fs::write(&trace, [0; 8]).unwrap();
+    let mut child = Command::new(common::FLASHNET)
+        .args(["ftl", "replay", "--grains", "1000000", "--media"])
+        .args([&image, &trace])
+        .spawn()
+        .unwrap();
+    while !image.exists() {
+        assert!(child.try_wait().unwrap().is_none(), "it has ended");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    // SAFETY: a signal to a child that has not been waited for.
+    unsafe { libc::kill(child.id() as i32, libc::SIGTERM) };
+    assert!(!child.wait().unwrap().success());
+    assert!(!image.exists());
 }

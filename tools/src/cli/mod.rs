@@ -464,7 +464,7 @@ pub enum Baseline {
 pub struct Perf {
     /// What to measure.
     pub measure: Measure,
-    /// File of a running target [default: a target started on a temporary image].
+    /// File of a running target; what writes, writes over what it holds [default: a target started on a temporary image].
     #[arg(value_name = "HOST[:PORT]/PATH")]
     pub target: Option<String>,
     /// Bytes per operation.
