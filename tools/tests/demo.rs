@@ -94,7 +94,8 @@ fn interrupted_demo_cleans_up() {
     }
 }
 
-/// A device that is not there is none: no image is made in its place, which nobody would remove.
+/// A device that is not there is none: no image is made in its place, which nobody would remove, unless its size is said. Of one that
+/// is there it is not.
 #[test]
 fn a_device_that_is_not_there() {
     let scratch = tempfile::tempdir().unwrap();
@@ -105,6 +106,22 @@ fn a_device_that_is_not_there() {
         "{says}"
     );
     assert_nothing_left(scratch.path());
+    fs::write(&device, [0; 4096]).unwrap();
+    let sized = ["--device", device.to_str().unwrap(), "--size", "128MiB"];
+    let says = bad(&[&["demo"][..], &sized].concat());
+    assert!(says.contains("leave --size out"), "{says}");
+    assert_eq!(fs::metadata(&device).unwrap().len(), 4096);
+    fs::remove_file(&device).unwrap();
+    if !can_serve() {
+        return;
+    }
+    let input = scratch.path().join("input");
+    fs::write(&input, "some bytes").unwrap();
+    let made = demo(scratch.path(), &input)
+        .args(["--device", device.to_str().unwrap()])
+        .output();
+    assert!(made.unwrap().status.success());
+    assert_eq!(fs::metadata(&device).unwrap().len(), 128 << 20);
 }
 
 /// The input is called what it is, however it is named; a file of the demo's own is not taken for it, which would look like data

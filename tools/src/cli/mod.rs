@@ -168,11 +168,12 @@ impl Command {
 /// Options of `demo`.
 #[derive(Clone, Debug, Args)]
 pub struct Demo {
-    /// Size of the temporary image.
-    #[arg(long, default_value = "1GiB")]
-    pub size: ByteSize,
-    /// Format and use this device or image, which is there already, instead of a temporary one. Its content is lost.
-    #[arg(long, value_name = "PATH", conflicts_with = "size")]
+    /// Size of the image that is made [default: 1GiB, for a temporary one].
+    #[arg(long)]
+    pub size: Option<ByteSize>,
+    /// Format and use this device or image instead of a temporary one. Its content is lost. An image that is not there is made, and
+    /// kept, if --size says how large.
+    #[arg(long, value_name = "PATH")]
     pub device: Option<PathBuf>,
     /// File or directory to copy onto the volume [default: the repository's files and 256 MiB of generated data].
     #[arg(long, value_name = "PATH")]

@@ -12,13 +12,14 @@ mod input;
 mod records;
 mod report;
 
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
+use std::{fs, io};
 
 use anyhow::{Context, Result, bail};
+use bytesize::ByteSize;
 use tempfile::TempDir;
 
 use self::input::Input;
@@ -39,8 +40,18 @@ const STREAM: Duration = Duration::from_millis(1500);
 pub(super) fn run(options: &cli::Demo, json: bool) -> Result<()> {
     let interrupt = Interrupt::install()?;
     if let Some(device) = &options.device {
-        // What is made by the demo goes with it: a name that is written wrong is no image to be kept.
-        fs::metadata(device).with_context(|| device.display().to_string())?;
+        let found = fs::metadata(device);
+        let is_new = matches!(&found, Err(error) if error.kind() == io::ErrorKind::NotFound);
+        if !(is_new && options.size.is_some()) {
+            // A name that is written wrong is no image to be kept.
+            found.with_context(|| device.display().to_string())?;
+            if options.size.is_some() {
+                bail!(
+                    "{} is there, and has its size: leave --size out",
+                    device.display()
+                );
+            }
+        }
     }
     let scratch =
         TempDir::with_prefix("flashnet-demo-").context("cannot make a temporary directory")?;
@@ -101,8 +112,11 @@ impl Demo<'_> {
     fn format(&mut self) -> Result<PathBuf> {
         let start = Instant::now();
         let (image, size) = match &self.options.device {
-            Some(device) => (device.clone(), None),
-            None => (self.scratch.join("volume.img"), Some(self.options.size)),
+            Some(device) => (device.clone(), self.options.size),
+            None => {
+                let size = self.options.size.unwrap_or(ByteSize::gib(1));
+                (self.scratch.join("volume.img"), Some(size))
+            }
         };
         let made = mkfs::format(&cli::Mkfs {
             devices: vec![image.clone()],
