@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use contigfs::{
-    BlockStore, ByteAddr, Care, Fs, FsError, InodeNo, MemStore, NewNode, Problem, StoreError,
-    WriteOptions, XattrMode, check, repair,
+    BlockStore, ByteAddr, Care, Fs, FsError, InodeNo, MemStore, NewNode, Problem, RenameMode,
+    StoreError, SyncScope, WriteOptions, XattrMode, check, repair,
 };
 use ftl::{AtomicBatch, Ftl, Lba, LbaRange, MemDevice, OpenOptions, Space, Volume};
 use support::records::{TABLES, craft_record, zero_record};
@@ -125,6 +125,35 @@ fn a_lost_write_takes_no_other_with_it() {
     assert_eq!(cut.read(ino, 0, &mut found), Ok(4));
     assert_eq!(&found, b"kept");
     assert_eq!(fs.sync_all(), Ok(()));
+}
+
+/// I1: what a rename syncs by the way takes the news of a lost write from nobody. Whoever renames is told instead, and
+/// the old version of the file stays.
+#[test]
+fn a_rename_does_not_swallow_a_lost_write() {
+    let (store, _) = fresh(10_000);
+    let losing = Losing {
+        store: Arc::clone(&store),
+        untold: AtomicBool::new(false),
+    };
+    let fs = Fs::mount(&losing).unwrap();
+    let make = |label: &str, bytes: &[u8]| {
+        let ino = fs.create(ROOT, name(label), &NewNode::file()).unwrap().ino;
+        fs.write(ino, 0, bytes, WriteOptions::default()).unwrap();
+        ino
+    };
+    let old = make("f", b"old");
+    fs.fsync(old, SyncScope::All).unwrap();
+    // More than goes along with the record.
+    let new = make("f.new", &[7; 64 * 4096]);
+    losing.untold.store(true, Relaxed);
+    let renamed = fs.rename(ROOT, name("f.new"), ROOT, name("f"), RenameMode::Replace);
+    let lost = StoreError::Damaged { lba: Lba(1 << 40) };
+    assert_eq!(renamed, Err(lost.into()));
+    assert_eq!(fs.lookup(ROOT, name("f")).unwrap().ino, old);
+    assert_eq!(fs.lookup(ROOT, name("f.new")).unwrap().ino, new);
+    let renamed = fs.rename(ROOT, name("f.new"), ROOT, name("f"), RenameMode::Replace);
+    assert_eq!(renamed, Ok(()));
 }
 
 /// Files `f0`, `f1`, ... in the root directory, each with its name as its content if it has `content`. Their numbers are 2,

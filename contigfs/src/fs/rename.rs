@@ -11,7 +11,7 @@ use crate::dir::{DirPlan, Slot};
 use crate::error::{Corruption, FsError};
 use crate::inode::{FileKind, InodeNo};
 use crate::planted::Bug;
-use crate::store::BlockStore;
+use crate::store::{BlockStore, StoreError};
 
 /// What to do with an existing target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,7 +41,7 @@ impl<S: BlockStore> Fs<S> {
             FsError::Exists => FsError::Invalid,
             other => other,
         })?;
-        self.sync_before_replacing(parent, name, new_parent, new_name, mode);
+        self.sync_before_replacing(parent, name, new_parent, new_name, mode)?;
         if parent == new_parent {
             let _namespace = shared(&self.namespace);
             return self.rename_within(parent, name, new_name, mode);
@@ -51,7 +51,8 @@ impl<S: BlockStore> Fs<S> {
     }
 
     /// A file that replaces another gets its data durable first: programs that write a new version aside and rename
-    /// it expect the one or the other after a crash. It is a courtesy, so errors do not matter here.
+    /// it expect the one or the other after a crash. It is a courtesy, so errors do not matter here, but for one that the store
+    /// tells only once: what was written is lost, and must not replace anything.
     fn sync_before_replacing(
         &self,
         parent: InodeNo,
@@ -59,22 +60,28 @@ impl<S: BlockStore> Fs<S> {
         new_parent: InodeNo,
         new_name: &OsStr,
         mode: RenameMode,
-    ) {
+    ) -> Result<(), FsError> {
         if mode != RenameMode::Replace || self.lookup(new_parent, new_name).is_err() {
-            return;
+            return Ok(());
         }
         let Ok(source) = self.lookup(parent, name) else {
-            return;
+            return Ok(());
         };
         let Ok(inode) = self.inode(source.ino) else {
-            return;
+            return Ok(());
         };
         let unsynced = {
             let state = inode.state();
             state.size != state.record.size
         };
-        if unsynced {
-            let _ = self.fsync(source.ino, SyncScope::Data);
+        if !unsynced {
+            return Ok(());
+        }
+        match self.fsync(source.ino, SyncScope::Data) {
+            Err(
+                lost @ FsError::Store(StoreError::Damaged { .. } | StoreError::Unreadable { .. }),
+            ) => Err(lost),
+            _ => Ok(()),
         }
     }
 
