@@ -19,6 +19,7 @@ use ftl::snapshot::{Host, SnapshotChange, SnapshotError};
 use ftl::{AtomicBatch, Device, Ftl, Lba, LbaRange, MemDevice, OpenOptions, Space, Volume};
 use support::mounted::skip;
 use support::oracle::{Picture, picture_of};
+use support::syscalls::some_names;
 use support::{Dice, name};
 
 const ROOT: InodeNo = InodeNo::ROOT;
@@ -470,6 +471,39 @@ fn a_large_file_is_counted_at_once() {
     let times = store.times.load(Relaxed) - before;
     assert!(times < 100, "asked {times} times");
     assert_eq!(fs.attr(file).unwrap().grains, GRAINS + 1 - 10);
+}
+
+/// Who deletes snapshots while going through `.snapshots`, a few names at a time, comes by all of them: a name that stays is
+/// listed once, whatever becomes of those before it.
+#[test]
+fn deleted_while_they_are_listed() {
+    let fs = Arc::new(Fs::mount(Arc::new(open(formatted(64 << 20)))).unwrap());
+    let dir = tempfile::TempDir::new().unwrap();
+    let mounted = mount(Arc::clone(&fs), dir.path(), &MountOptions::default());
+    let mut mounted = match mounted {
+        Ok(mounted) => mounted,
+        Err(error) => return skip(&error.to_string()),
+    };
+    let snapshots = dir.path().join(".snapshots");
+    for n in 0..12 {
+        fs::create_dir(snapshots.join(format!("s{n}"))).unwrap();
+    }
+    let listing = File::open(&snapshots).unwrap();
+    let mut seen = Vec::new();
+    loop {
+        // Room for three.
+        let names = some_names(&listing, 100);
+        if names.is_empty() {
+            break;
+        }
+        for name in names.into_iter().filter(|name| !name.starts_with('.')) {
+            fs::remove_dir(snapshots.join(&name)).unwrap();
+            seen.push(name);
+        }
+    }
+    assert_eq!(seen, (0..12).map(|n| format!("s{n}")).collect::<Vec<_>>());
+    drop(listing);
+    mounted.unmount().unwrap();
 }
 
 /// `mkdir` in `.snapshots` asks for as much with a thousand files as with none; who looks into the snapshot first reads its

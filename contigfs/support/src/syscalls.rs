@@ -179,3 +179,23 @@ pub fn open_handle(mount: &Path, handle: &Handle, flags: i32) -> io::Result<File
     // SAFETY: it was opened for this.
     Ok(unsafe { File::from_raw_fd(fd as i32) })
 }
+
+/// The next names of a directory, as many as getdents64(2) puts into so many bytes.
+#[expect(clippy::host_endian_bytes, reason = "what the kernel writes")]
+pub fn some_names(directory: &File, bytes: usize) -> Vec<String> {
+    /// Bytes before the name: inode, offset, length, kind.
+    const NAME_AT: usize = 19;
+    let mut buffer = vec![0_u8; bytes];
+    let (fd, place) = (directory.as_raw_fd(), buffer.as_mut_ptr());
+    // SAFETY: the kernel writes at most so many bytes to the buffer.
+    let len = unsafe { libc::syscall(libc::SYS_getdents64, fd, place, bytes) };
+    let mut rest = &buffer[..usize::try_from(len).expect("a directory can be listed")];
+    let mut names = Vec::new();
+    while !rest.is_empty() {
+        let len = usize::from(u16::from_ne_bytes([rest[16], rest[17]]));
+        let name = rest[NAME_AT..len].split(|&byte| byte == 0).next();
+        names.extend(name.map(|name| String::from_utf8_lossy(name).into_owned()));
+        rest = &rest[len..];
+    }
+    names
+}

@@ -34,6 +34,8 @@ const NUMBER_SHIFT: u32 = 32;
 /// Behind all numbers of snapshots that are ever told.
 const NUMBER_END: u64 = 1 << 31;
 const DIRECTORY: u64 = NUMBER_END << NUMBER_SHIFT | 1;
+/// Cookies up to this one are those of `.` and `..`.
+const COOKIE_SNAPSHOTS: u64 = 2;
 
 type View<S> = Arc<Adapter<SnapshotView<S>>>;
 
@@ -168,18 +170,22 @@ impl<S: BlockStore + 'static> WithSnapshots<S> {
 
     fn list(&self, mut message: Message<'_>, plus: bool, reply: Reply) -> Served {
         let what: ReadIn = message.take()?;
-        let dot = |name: &str, ino| (name.into(), ino);
-        let mut all = vec![dot(".", DIRECTORY), dot("..", InodeNo::ROOT.0)];
+        // Numbers of snapshots only grow, so whatever becomes of one, the others stay behind the same cookies.
+        let mut all = vec![
+            (1, ".".into(), DIRECTORY),
+            (2, "..".into(), InodeNo::ROOT.0),
+        ];
         for snapshot in self.fs.snapshots() {
             let ino = snapshot.number << NUMBER_SHIFT | InodeNo::ROOT.0;
-            all.push((std::ffi::OsString::from_vec(snapshot.name), ino));
+            let name = std::ffi::OsString::from_vec(snapshot.name);
+            all.push((COOKIE_SNAPSHOTS + snapshot.number, name, ino));
         }
         let mut names = Names::new(what.size);
         // Without attributes: the kernel asks for those it wants.
         let entry = EntryOut::default();
         let before = if plus { entry.as_bytes() } else { &[] };
-        let listed = (1..).zip(all).skip(what.offset as usize);
-        for (next_cookie, (name, ino)) in listed {
+        let listed = all.into_iter().filter(|entry| entry.0 > what.offset);
+        for (next_cookie, name, ino) in listed {
             let entry = DirEntry {
                 ino: InodeNo(ino),
                 kind: FileKind::Directory,
