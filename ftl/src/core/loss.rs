@@ -181,7 +181,11 @@ impl Core {
         self.drain_inbox(cx);
         let lost = self.take_lost(cx);
         let (recent, lost): (Vec<Limbo>, _) = lost.into_iter().partition(|l| l.no <= durable);
-        let room = self.capacity_now().saturating_sub(self.mapped_now());
+        // What has been read to be relocated is not lost, if it goes out now.
+        let on_the_way = |at| places.device_of(at) == Some(device);
+        let on_the_way = self.formings.want_from(on_the_way);
+        let taken = self.mapped_now() + on_the_way;
+        let room = self.capacity_now().saturating_sub(taken);
         self.loss.held = self.count_held();
         self.rescue_pages(cx, device, &lost, room);
         self.note_orphans(cx, &recent, &lost);

@@ -128,6 +128,22 @@ impl Formings {
         self.syncs
     }
 
+    /// Wants everything that holds a grain of one of these places to go out, whoever waits next waits for that as well; returns under
+    /// how many names such grains are mapped.
+    pub(super) fn want_from(&mut self, is_there: impl Fn(Pba) -> bool) -> u64 {
+        let mut all = 0;
+        for forming in self.list.iter_mut().flatten() {
+            let of_place = |e: &Entry| matches!(e, Entry::Grain { from, .. } if is_there(*from));
+            let there = forming.entries.iter().filter(|e| of_place(e));
+            let names: usize = there.map(Entry::slots).sum();
+            if names > 0 {
+                forming.wanted.get_or_insert(self.syncs);
+            }
+            all += names as u64;
+        }
+        all
+    }
+
     /// Whether a page of `range` is in one of them.
     pub(super) fn have_page_in(&self, range: LbaRange) -> bool {
         let in_range = |e: &Entry| matches!(e, Entry::Page { lba, .. } if range.contains(*lba));
