@@ -30,7 +30,7 @@ const _: () = assert!(size_of::<RawEntry>() == ENTRY_BYTES);
 /// A snapshot, as its users see it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Snapshot {
-    /// Of all that were made, the how manieth; never used again.
+    /// Of all that were made, the how manieth. Not used again while the volume is open; later, if the latest have been deleted.
     pub number: u64,
     /// Its place.
     pub slot: Slot,
