@@ -121,6 +121,47 @@ fn etcd_may_be_killed_and_come_back() {
     wait(&mut store, changed);
 }
 
+/// I16: a member of etcd that is cut off from its majority holds nobody up: the next one is asked, whatever it is that is asked.
+#[test]
+fn who_has_no_leader_is_passed_over() {
+    let Some([alone, mut gone]) = Etcd::start_two(Timing::default()) else {
+        return;
+    };
+    let Some(other) = Etcd::start(Timing::default()) else {
+        return;
+    };
+    gone.kill();
+    alone.wait_until_leaderless();
+    let places = [&alone, &other].map(|etcd| format!("http://{}", etcd.place()));
+    let lease = LeaseId(7);
+    for (request, reply) in [
+        (list("k"), None),
+        (put("k", b"1", Expect::Anything), None),
+        (
+            Request::Grant {
+                ttl: Duration::from_secs(9),
+            },
+            None,
+        ),
+        (Request::KeepAlive { lease }, Some(Reply::NoLease)),
+        (Request::Revoke { lease }, Some(Reply::NoLease)),
+        (Request::Watch { prefix: "k".into() }, Some(Reply::Watching)),
+    ] {
+        // One that has asked nobody yet.
+        let mut store = EtcdStore::open(&places, "g/", &EtcdTls::default()).unwrap();
+        let answer = answer(&mut store, request.clone());
+        assert!(answer.is_ok(), "{request:?}: {answer:?}");
+        assert!(reply.is_none() || answer.ok() == reply, "{request:?}");
+    }
+    // Nobody else there: it is said what is wrong, and where.
+    let mut store = EtcdStore::open(&places[..1], "g/", &EtcdTls::default()).unwrap();
+    let said = answer(&mut store, list("k")).unwrap_err().to_string();
+    assert!(
+        said.contains(&places[0]) && said.contains("no leader"),
+        "{said}"
+    );
+}
+
 /// A user and a password get a token; one that is over is renewed.
 #[test]
 fn etcd_may_want_to_know_who_asks() {

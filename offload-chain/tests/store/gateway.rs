@@ -120,8 +120,8 @@ fn what_is_not_etcd_is_an_error_that_names_it() {
             "3.4 or later",
         ),
         (
-            "HTTP/1.1 503 Service Unavailable\r\nContent-Length: 46\r\n\r\n{\"message\":\"etcdserver: no leader\",\"code\":14} ".into(),
-            "etcdserver: no leader",
+            "HTTP/1.1 503 Service Unavailable\r\nContent-Length: 50\r\n\r\n{\"message\":\"etcdserver: leader changed\",\"code\":14}".into(),
+            "etcdserver: leader changed",
         ),
         (
             format!("HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n", 1u64 << 40),
@@ -221,6 +221,18 @@ fn endpoints_are_tried_in_turn() {
         answer(&mut store, Request::Watch { prefix }),
         Ok(Reply::Watching)
     );
+    // Nor is one asked again first that says that it cannot do anything.
+    let (stopped, _) = serve(|_, mut asked| {
+        let said = r#"{"error":"etcdserver: server stopped","message":"etcdserver: server stopped","code":14}"#;
+        let length = said.len();
+        let said =
+            format!("HTTP/1.1 503 Service Unavailable\r\nContent-Length: {length}\r\n\r\n{said}");
+        while asked.next().is_some() && asked.say(&said) {}
+    });
+    let (good, _) = serve(|_, mut asked| while asked.next().is_some() && asked.say(json(RANGE)) {});
+    let mut store = EtcdStore::open(&[stopped, good], "", &EtcdTls::default()).unwrap();
+    assert!(unavailable(&mut store, list("")).contains("server stopped"));
+    assert!(answer(&mut store, list("")).is_ok());
     // Nobody there: said so, by name, and again when asked again.
     let places = [nowhere(), nowhere()];
     let mut store = EtcdStore::open(&places, "", &EtcdTls::default()).unwrap();

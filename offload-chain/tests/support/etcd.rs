@@ -1,4 +1,4 @@
-//! A real etcd of one member, for tests: started, killed and started again on the same data. Other crates' tests include this
+//! A real etcd of one member, or of two, for tests: started, killed and started again on the same data. Other crates' tests include this
 //! file by its path; it needs `tempfile`.
 
 use std::io::{Read, Write};
@@ -24,6 +24,8 @@ pub(crate) struct Etcd {
     enter: Enter,
     tls: Option<Tls>,
     directory: tempfile::TempDir,
+    /// Name, and all members.
+    cluster: (&'static str, String),
 }
 
 /// Moves the calling thread to the network that etcd is in. Called between fork and exec, too: system calls only.
@@ -81,7 +83,35 @@ impl Etcd {
         Self::start_in(host, timing, enter, None)
     }
 
+    /// Starts two that are one cluster: neither does anything without the other.
+    #[allow(dead_code, reason = "not every test needs it")]
+    pub(crate) fn start_two(timing: Timing) -> Option<[Self; 2]> {
+        let new = || Self::new(Self::host(), timing, Arc::new(|| Ok(())), None);
+        let mut two = [new(), new()];
+        let [one, other] = two.each_ref().map(|etcd| etcd.peer);
+        let cluster = format!("one=http://{one},other=http://{other}");
+        for (etcd, name) in two.iter_mut().zip(["one", "other"]) {
+            etcd.cluster = (name, cluster.clone());
+            if let Err(error) = etcd.spawn() {
+                return skipped(&error);
+            }
+        }
+        two.iter_mut().for_each(Self::wait);
+        Some(two)
+    }
+
     fn start_in(host: Ipv4Addr, timing: Timing, enter: Enter, tls: Option<Tls>) -> Option<Self> {
+        let mut etcd = Self::new(host, timing, enter, tls);
+        match etcd.spawn() {
+            Ok(()) => {
+                etcd.wait();
+                Some(etcd)
+            }
+            Err(error) => skipped(&error),
+        }
+    }
+
+    fn new(host: Ipv4Addr, timing: Timing, enter: Enter, tls: Option<Tls>) -> Self {
         let go = Arc::clone(&enter);
         let ports = move || {
             go()?;
@@ -92,7 +122,7 @@ impl Etcd {
             Ok::<_, std::io::Error>((client?, peer?, health?))
         };
         let (client, peer, health) = std::thread::spawn(ports).join().unwrap().unwrap();
-        let mut etcd = Self {
+        Self {
             child: None,
             client,
             peer,
@@ -101,21 +131,7 @@ impl Etcd {
             enter,
             tls,
             directory: tempfile::tempdir().unwrap(),
-        };
-        match etcd.spawn() {
-            Ok(()) => {
-                etcd.wait();
-                Some(etcd)
-            }
-            Err(error) => {
-                let reason = format!("cannot start etcd (Debian: etcd-server): {error}");
-                let require = std::env::var("FLASHNET_REQUIRE").unwrap_or_default();
-                let required = require.split(',').any(|what| what == "all");
-                assert!(!required, "must not be skipped: {reason}");
-                // Not by `println`, of which nobody hears when the test passes.
-                let _ = writeln!(std::io::stderr(), "skipped: {reason}");
-                None
-            }
+            cluster: ("test", format!("test=http://{peer}")),
         }
     }
 
@@ -163,14 +179,14 @@ impl Etcd {
             command.arg("--client-cert-auth");
         }
         let child = command
-            .args(["--name", "test", "--data-dir"])
+            .args(["--name", self.cluster.0, "--data-dir"])
             .arg(directory.join("data"))
             .args(["--listen-client-urls", &client])
             .args(["--advertise-client-urls", &client])
             .args(["--listen-peer-urls", &peer])
             .args(["--listen-metrics-urls", &health])
             .args(["--initial-advertise-peer-urls", &peer])
-            .arg(format!("--initial-cluster=test={peer}"))
+            .arg(format!("--initial-cluster={}", self.cluster.1))
             .arg(format!("--heartbeat-interval={}", self.timing.heartbeat_ms))
             .arg(format!("--election-timeout={}", self.timing.election_ms))
             .env("ETCD_UNSUPPORTED_ARCH", arch)
@@ -195,26 +211,55 @@ impl Etcd {
         }
     }
 
+    /// Waits until it has noticed that there is no leader any more.
+    #[allow(dead_code, reason = "not every test needs it")]
+    pub(crate) fn wait_until_leaderless(&self) {
+        let patience = Instant::now() + PATIENCE;
+        let leaderless = b"\netcd_server_has_leader 0\n";
+        let says_so = |said: &[u8]| {
+            said.windows(leaderless.len())
+                .any(|line| line == leaderless)
+        };
+        while !self.says("/metrics").is_ok_and(|said| says_so(&said)) {
+            assert!(Instant::now() < patience, "it has a leader");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
     /// Whether it is healthy by its own account, so has a leader; which it tells without knowing who asks.
     fn answers(&self) -> bool {
+        self.says("/health")
+            .is_ok_and(|answer| answer.starts_with(b"HTTP/1.1 200 "))
+    }
+
+    fn says(&self, path: &'static str) -> std::io::Result<Vec<u8>> {
         let (host, enter) = (self.health, Arc::clone(&self.enter));
-        let ask = move || -> std::io::Result<bool> {
+        let ask = move || {
             enter()?;
             let mut stream = TcpStream::connect_timeout(&host, Duration::from_secs(1))?;
             stream.set_read_timeout(Some(Duration::from_secs(10)))?;
             write!(
                 stream,
-                "GET /health HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n"
+                "GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n"
             )?;
             let mut answer = Vec::new();
             stream.read_to_end(&mut answer)?;
-            Ok(answer.starts_with(b"HTTP/1.1 200 "))
+            Ok(answer)
         };
         // A thread of its own, since it does not come back from there.
-        std::thread::spawn(ask)
-            .join()
-            .is_ok_and(|answer| answer.unwrap_or(false))
+        std::thread::spawn(ask).join().unwrap()
     }
+}
+
+/// Says why there is no etcd, unless there has to be one.
+fn skipped<T>(error: &std::io::Error) -> Option<T> {
+    let reason = format!("cannot start etcd (Debian: etcd-server): {error}");
+    let require = std::env::var("FLASHNET_REQUIRE").unwrap_or_default();
+    let required = require.split(',').any(|what| what == "all");
+    assert!(!required, "must not be skipped: {reason}");
+    // Not by `println`, of which nobody hears when the test passes.
+    let _ = writeln!(std::io::stderr(), "skipped: {reason}");
+    None
 }
 
 impl Drop for Etcd {

@@ -24,6 +24,12 @@ const ANSWER_BYTES_MAX: u64 = 64 << 20;
 /// A watch that says nothing for so long is set up again: etcd may be gone without a word, or cut off from what changes.
 const WATCH_IDLE: Duration = Duration::from_secs(10);
 
+/// What is asked about is asked only of a member that has a leader: one that was cut off from the majority would wait for that longer than anybody
+/// waits for it. Of a stream etcd ends what it has begun, when the leader is lost.
+const WANTS_LEADER: (&str, &str) = ("Grpc-Metadata-hasleader", "true");
+/// Between two rounds of asking, when no member has a leader: they are electing one.
+const ELECTION: Duration = Duration::from_millis(50);
+
 /// Why there is no reply.
 #[derive(Debug)]
 pub(super) enum Problem {
@@ -31,6 +37,16 @@ pub(super) enum Problem {
     Refused(Refused),
     /// Whether it was carried out is unknown; why.
     Unknown(String),
+}
+
+impl Problem {
+    /// Another endpoint may do better.
+    fn is_of_the_endpoint(&self) -> bool {
+        match self {
+            Self::Refused(refused) => refused.is_unavailable(),
+            Self::Unknown(_) => true,
+        }
+    }
 }
 
 impl fmt::Display for Problem {
@@ -46,6 +62,8 @@ impl fmt::Display for Problem {
 enum Failure {
     /// It was not asked.
     NotAsked(String),
+    /// It was not asked, since it has no leader now.
+    NoLeader(String),
     Problem(Problem),
 }
 
@@ -115,7 +133,7 @@ impl Gateway {
         !*waited.unwrap_or_else(PoisonError::into_inner).0
     }
 
-    /// Asks once, and hears the whole answer.
+    /// Asks once, and hears the whole answer. While there is no leader it waits for one.
     pub(super) fn ask<A: DeserializeOwned>(
         &self,
         path: &str,
@@ -124,29 +142,38 @@ impl Gateway {
         let question = emit(question)?;
         let until = Instant::now() + REQUEST_TIMEOUT;
         let first = self.current.load(Ordering::Relaxed);
-        let mut not_asked = Vec::new();
-        for turn in first..first + self.endpoints.len() {
-            let endpoint = &self.endpoints[turn % self.endpoints.len()];
-            match self.ask_at(endpoint, path, &question, until) {
-                Ok(bytes) => {
-                    self.current.store(turn, Ordering::Relaxed);
-                    return serde_json::from_slice(&bytes).map_err(|error| {
-                        self.current.store(turn + 1, Ordering::Relaxed);
-                        not_etcd(endpoint, path, &error)
-                    });
-                }
-                Err(Failure::NotAsked(why)) => not_asked.push(why),
-                Err(Failure::Problem(problem)) => {
-                    if matches!(problem, Problem::Unknown(_)) {
-                        self.names.forget();
-                        self.current.store(turn + 1, Ordering::Relaxed);
+        loop {
+            let (mut not_asked, mut electing) = (Vec::new(), false);
+            for turn in first..first + self.endpoints.len() {
+                let endpoint = &self.endpoints[turn % self.endpoints.len()];
+                match self.ask_at(endpoint, path, &question, until) {
+                    Ok(bytes) => {
+                        self.current.store(turn, Ordering::Relaxed);
+                        return serde_json::from_slice(&bytes).map_err(|error| {
+                            self.current.store(turn + 1, Ordering::Relaxed);
+                            not_etcd(endpoint, path, &error)
+                        });
                     }
-                    return Err(problem);
+                    Err(Failure::NotAsked(why)) => not_asked.push(why),
+                    Err(Failure::NoLeader(why)) => {
+                        electing = true;
+                        not_asked.push(why);
+                    }
+                    Err(Failure::Problem(problem)) => {
+                        if problem.is_of_the_endpoint() {
+                            self.names.forget();
+                            self.current.store(turn + 1, Ordering::Relaxed);
+                        }
+                        return Err(problem);
+                    }
                 }
             }
+            let again = electing && left(until) > ELECTION && self.pause(ELECTION);
+            if !again {
+                self.names.forget();
+                return Err(Problem::Unknown(not_asked.join("; ")));
+            }
         }
-        self.names.forget();
-        Err(Problem::Unknown(not_asked.join("; ")))
     }
 
     fn ask_at(
@@ -161,7 +188,8 @@ impl Gateway {
             let request = request
                 .timeout_global(Some(left(until)))
                 .timeout_connect(Some(self.patience()))
-                .build();
+                .build()
+                .header(WANTS_LEADER.0, WANTS_LEADER.1);
             let request = token.iter().fold(request, |request, token| {
                 request.header("Authorization", *token)
             });
@@ -187,8 +215,7 @@ impl Gateway {
                 .timeout_recv_response(Some(REQUEST_TIMEOUT))
                 .timeout_per_read(Some(WATCH_IDLE))
                 .build()
-                // Of a member that has lost its leader etcd then ends the stream.
-                .header("Grpc-Metadata-hasleader", "true");
+                .header(WANTS_LEADER.0, WANTS_LEADER.1);
             let request = token.iter().fold(request, |request, token| {
                 request.header("Authorization", *token)
             });
@@ -210,7 +237,7 @@ impl Gateway {
                 self.names.forget();
                 self.leave(used);
                 Err(match failure {
-                    Failure::NotAsked(why) => Problem::Unknown(why),
+                    Failure::NotAsked(why) | Failure::NoLeader(why) => Problem::Unknown(why),
                     Failure::Problem(problem) => problem,
                 })
             }
@@ -270,7 +297,8 @@ impl Gateway {
         let request = request
             .timeout_global(Some(left(until)))
             .timeout_connect(Some(self.patience()))
-            .build();
+            .build()
+            .header(WANTS_LEADER.0, WANTS_LEADER.1);
         let response = request
             .send(&question.map_err(Failure::Problem)?)
             .map_err(|error| failure(endpoint, path, error))?;
@@ -333,13 +361,18 @@ fn refusal(endpoint: &Endpoint, path: &str, response: Response<Body>) -> Failure
         Ok(bytes) => bytes,
         Err(failure) => return failure,
     };
-    Failure::Problem(match serde_json::from_slice(&bytes) {
-        Ok(refused) => Problem::Refused(refused),
-        Err(_) => Problem::Unknown(format!(
+    match Refused::parse(&bytes) {
+        Some(refused) if refused.has_no_leader() => Failure::NoLeader(format!(
+            "{}: etcd says: {}",
+            endpoint.url(path),
+            refused.message
+        )),
+        Some(refused) => Failure::Problem(Problem::Refused(refused)),
+        None => Failure::Problem(Problem::Unknown(format!(
             "{} answers HTTP {status}: that is not etcd 3.4 or later; check the endpoint",
             endpoint.url(path)
-        )),
-    })
+        ))),
+    }
 }
 
 fn read(endpoint: &Endpoint, path: &str, response: Response<Body>) -> Result<Vec<u8>, Failure> {

@@ -13,9 +13,10 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use super::super::Revision;
 
-/// gRPC's INVALID_ARGUMENT, NOT_FOUND, UNAUTHENTICATED.
+/// gRPC's INVALID_ARGUMENT, NOT_FOUND, UNAVAILABLE, UNAUTHENTICATED.
 const INVALID_ARGUMENT: i32 = 3;
 const NOT_FOUND: i32 = 5;
+const UNAVAILABLE: i32 = 14;
 const UNAUTHENTICATED: i32 = 16;
 
 /// Bytes, written in base64.
@@ -319,7 +320,29 @@ pub(super) struct Refused {
     pub(super) message: String,
 }
 
+/// The same, where a stream would answer.
+#[derive(Deserialize)]
+struct RefusedStream {
+    error: Refused,
+}
+
 impl Refused {
+    pub(super) fn parse(bytes: &[u8]) -> Option<Self> {
+        let refused = serde_json::from_slice(bytes);
+        let stream = || serde_json::from_slice(bytes).map(|stream: RefusedStream| stream.error);
+        refused.or_else(|_| stream()).ok()
+    }
+
+    /// This member can not carry anything out now; another may.
+    pub(super) fn is_unavailable(&self) -> bool {
+        self.code == UNAVAILABLE
+    }
+
+    /// The member has no leader. Who wants one is told before anything is carried out.
+    pub(super) fn has_no_leader(&self) -> bool {
+        self.is_unavailable() && self.message == "etcdserver: no leader"
+    }
+
     pub(super) fn is_not_found(&self) -> bool {
         self.code == NOT_FOUND
     }
@@ -379,6 +402,19 @@ mod tests {
             assert_eq!(range.key.0, key);
             assert_eq!(range.range_end.unwrap().0, end);
         }
+    }
+
+    #[test]
+    fn refusals_are_understood_wherever_they_stand() {
+        for said in [
+            r#"{"error":"etcdserver: no leader","message":"etcdserver: no leader","code":14}"#,
+            r#"{"error":{"grpc_code":14,"http_code":503,"message":"etcdserver: no leader"}}"#,
+            r#"{"error":{"code":14,"message":"etcdserver: no leader","details":[]}}"#,
+        ] {
+            let refused = Refused::parse(said.as_bytes()).unwrap();
+            assert!(refused.has_no_leader(), "{refused:?}");
+        }
+        assert!(Refused::parse(b"{}").is_none() && Refused::parse(b"").is_none());
     }
 
     #[test]

@@ -12,7 +12,8 @@
 //! an endpoint may look like; `tls` whom to trust. etcd's gateway passes no names from certificates on: who asks is told by user and password.
 //!
 //! # Failure
-//! An endpoint that cannot be connected to was not asked: the next one is, within the same request. After any other
+//! An endpoint that cannot be connected to was not asked: the next one is, within the same request. Nor was one that says that it has no
+//! leader, as who is cut off from the majority; if none has, they are electing one, which is waited for. After any other
 //! failure it is unknown whether the request was carried out, and it is not tried again; the next request goes to
 //! the next endpoint. What is answered has a bounded size and time, and what is not etcd's is an error, never a reply.
 //!
