@@ -548,6 +548,37 @@ fn a_lock_that_came_too_late_is_given_back() {
     other.leave();
 }
 
+/// I16, I18: a call that finds only while it waits that its epoch has been over for long, and the next one is there already, goes on in that,
+/// and does not wait for what the old one will never answer.
+#[test]
+fn a_call_goes_on_in_an_epoch_that_came_before_it() {
+    let group = Group::create(2, true);
+    let mut hosts: Vec<Host> = (1..=2).map(|member| group.serve(member)).collect();
+    let mut client = group.client(Preset::STRICT);
+    let (lock, other) = (LockId(1), LockId(2));
+    let calls: [fn(&mut Client, LockId, LockId); 4] = [
+        |client, lock, _| _ = client.lock(lock, LONG).unwrap(),
+        |client, lock, _| client.unlock(lock).unwrap(),
+        |client, _, other| _ = client.rd_lock(other, 0, LONG).unwrap(),
+        |client, _, _| _ = client.read_memory(0, 0, 8).unwrap(),
+    ];
+    for call in calls {
+        let before = hosts[0].state().open;
+        match hosts[1].ended() {
+            Some(_) => hosts[1] = group.serve(2),
+            None => hosts[1].stop(),
+        }
+        wait_for("the next epoch", || hosts[0].state().open > before);
+        // Its session hears of both.
+        std::thread::sleep(timing().period * 3);
+        let (epochs, begun) = (client.epochs(), Instant::now());
+        call(&mut client, lock, other);
+        assert!(begun.elapsed() < LONG / 4, "{:?}", begun.elapsed());
+        assert_eq!(client.epochs(), epochs + 1);
+    }
+    client.leave();
+}
+
 /// K1: who leaves leaves no lock behind: neither one that it has, nor one that it has asked for and not heard of.
 #[test]
 fn who_leaves_leaves_no_lock_behind() {

@@ -282,8 +282,10 @@ impl Client {
         }
     }
 
-    /// Hears what the session has to say, waiting for it if there is no group; and tries to connect.
+    /// Hears what the session has to say, waiting for it if there is no group; and tries to connect then. Who had one waits for something in
+    /// it, and has to see that it is gone before there is another.
     fn listen(&mut self, wait: Duration) {
+        let had_group = self.group.is_some();
         let mut wait = match self.group {
             Some(_) => Duration::ZERO,
             None => self.next_attempt().map_or(wait, |due| wait.min(due)),
@@ -292,7 +294,9 @@ impl Client {
             self.heard(news);
             wait = Duration::ZERO;
         }
-        self.try_attempt();
+        if !had_group {
+            self.try_attempt();
+        }
     }
 
     /// Gives the slot back. What is locked is free after the next change of epochs.
@@ -321,12 +325,12 @@ impl Client {
         why
     }
 
-    /// The group of this epoch does not answer any more.
+    /// The group of this epoch does not answer any more. If there is none, it is over already, and the next may be about to be connected in.
     fn lost_group(&mut self) {
         if let Some(group) = self.group.take() {
             self.doubt(group.epoch);
+            self.leave_epoch();
         }
-        self.leave_epoch();
     }
 
     fn doubt(&self, epoch: crate::Epoch) {
