@@ -579,6 +579,49 @@ fn a_call_goes_on_in_an_epoch_that_came_before_it() {
     client.leave();
 }
 
+/// K1, K2: who asks for a lock while an earlier attempt is on its way, which was not waited for, gets it when that has come; of whichever kind
+/// the two are, and at whichever member. Nothing is left of the first.
+#[test]
+fn who_asks_again_waits_for_what_is_on_its_way() {
+    let group = Group::create(2, true);
+    let _hosts: Vec<Host> = (1..=2).map(|member| group.serve(member)).collect();
+    let (mut one, mut other) = (group.client(Preset::STRICT), group.client(Preset::STRICT));
+    let lock = LockId(2);
+    one.lock(LockId::LOG, LONG).unwrap();
+    let mut late = [0; 4];
+    for round in 0..40 {
+        // Their outcomes come first.
+        for byte in 0..8 {
+            one.submit(entry(0, &[byte; 100])).unwrap();
+        }
+        let kind = round % 4;
+        let (reads, writes) = (kind < 2, kind % 2 == 1);
+        let soon = match reads {
+            true => one.rd_lock(lock, 1, Duration::ZERO).map(drop),
+            false => one.lock(lock, Duration::ZERO).map(drop),
+        };
+        match soon {
+            Ok(()) if reads => one.rd_unlock(lock).unwrap(),
+            Ok(()) => one.unlock(lock).unwrap(),
+            Err(ClientError::TimedOut(_)) => late[kind] += 1,
+            Err(error) => panic!("{error}"),
+        }
+        if writes {
+            one.lock(lock, LONG).unwrap();
+            one.unlock(lock).unwrap();
+        } else {
+            one.rd_lock(lock, 0, LONG).unwrap();
+            one.rd_unlock(lock).unwrap();
+        }
+        other.lock(lock, LONG).unwrap();
+        other.unlock(lock).unwrap();
+    }
+    assert!(late.iter().sum::<u32>() > 0, "{late:?}");
+    one.unlock(LockId::LOG).unwrap();
+    one.leave();
+    other.leave();
+}
+
 /// K1: who leaves leaves no lock behind: neither one that it has, nor one that it has asked for and not heard of.
 #[test]
 fn who_leaves_leaves_no_lock_behind() {

@@ -73,11 +73,14 @@ impl Client {
                     continue;
                 }
                 self.held.insert(lock);
+                self.unwanted.remove(&lock);
                 return Ok((epoch, generation));
             }
             match self.locks.wr_lock(&mut group.tcp, lock) {
-                // Given back, it may be on its way still.
-                Ok(()) | Err(LockError::Busy(_)) => {}
+                // Of an earlier attempt, something may be on its way still.
+                Ok(()) => {}
+                Err(LockError::Busy(_)) if self.unwanted.remove(&lock) => self.give_back(lock),
+                Err(LockError::Busy(_)) => {}
                 Err(LockError::Group(PrimitiveError::Full)) => {}
                 Err(LockError::Group(PrimitiveError::Broken(_))) => {
                     self.lost_group();
@@ -85,13 +88,14 @@ impl Client {
                 }
                 Err(error) => return Err(ClientError::Lock(error)),
             }
-            let refused = matches!(
-                self.next_lock_event(deadline)?,
-                Some(LockEvent::WrRefused(..) | LockEvent::WrUnlocked(_))
-            );
-            if refused {
-                let pause = rand::rng().random_range(LOCK_RETRY / 4..LOCK_RETRY);
-                self.turn(pause)?;
+            match self.next_lock_event(deadline)? {
+                Some(LockEvent::WrRefused(..) | LockEvent::WrUnlocked(_)) => {
+                    let pause = rand::rng().random_range(LOCK_RETRY / 4..LOCK_RETRY);
+                    self.turn(pause)?;
+                }
+                // Nobody wants to read any more.
+                Some(LockEvent::RdLocked(..)) => self.give_back(lock),
+                _ => {}
             }
             if Instant::now() >= deadline && self.locks.token(lock).is_none() {
                 return Err(ClientError::TimedOut("a lock"));
@@ -120,7 +124,10 @@ impl Client {
             }
         }
         for lock in std::mem::take(&mut self.unwanted) {
-            if self.wanted != Some(lock) && !self.held.contains(&lock) {
+            // What a call is about it may have come to have; if not, it is given back when there is room for that, or after the call.
+            if self.wanted == Some(lock) {
+                self.unwanted.insert(lock);
+            } else if !self.held.contains(&lock) {
                 self.give_back(lock);
             }
         }
@@ -203,13 +210,28 @@ impl Client {
             };
             let (epoch, place) = (group.epoch, place.min(group.tcp.members() - 1));
             match self.locks.rd_lock(&mut group.tcp, lock, place) {
-                Ok(()) => match self.next_lock_event(deadline)? {
-                    Some(LockEvent::RdLocked(..)) => return Ok(epoch),
-                    _ => self.turn(LOCK_RETRY)?,
-                },
-                Err(LockError::Group(PrimitiveError::Full)) => self.turn(LOCK_RETRY)?,
-                Err(LockError::Group(PrimitiveError::Broken(_))) => self.lost_group(),
+                Ok(()) | Err(LockError::Group(PrimitiveError::Full)) => {}
+                // Of an earlier attempt, something may be on its way still.
+                Err(LockError::Busy(_)) if self.locks.is_under_way(lock) => {}
+                Err(LockError::Busy(_)) if self.unwanted.remove(&lock) => self.give_back(lock),
+                Err(LockError::Group(PrimitiveError::Broken(_))) => {
+                    self.lost_group();
+                    continue;
+                }
                 Err(error) => return Err(ClientError::Lock(error)),
+            }
+            let event = match self.locks.is_under_way(lock) {
+                true => self.next_lock_event(deadline)?,
+                false => None,
+            };
+            match event {
+                Some(LockEvent::RdLocked(_, at)) if at == place => {
+                    self.unwanted.remove(&lock);
+                    return Ok(epoch);
+                }
+                // What was wanted earlier.
+                Some(LockEvent::RdLocked(..) | LockEvent::WrLocked(..)) => self.give_back(lock),
+                _ => self.turn(LOCK_RETRY)?,
             }
             if Instant::now() >= deadline {
                 return Err(ClientError::TimedOut("a lock"));

@@ -173,6 +173,13 @@ impl Locks {
         !self.due.is_empty() || self.states.values().any(|state| state.flight.is_some())
     }
 
+    /// Is something under way for this lock, of which an event comes?
+    #[must_use]
+    pub fn is_under_way(&self, lock: LockId) -> bool {
+        let state = self.states.get(&lock);
+        self.due.contains_key(&lock) || state.is_some_and(|state| state.flight.is_some())
+    }
+
     /// Asks for the lock of all members.
     ///
     /// # Errors
