@@ -214,13 +214,27 @@ pub fn recover(
         place,
         ..found.header
     };
-    // The older slot first: at each moment one of the two is whole.
-    let older = found.header.count + 1;
-    for slot in [older, older + 1] {
-        memory.write(Layout::header_at(slot % HEADER_SLOTS), &header.emit())?;
+    put_headers(memory, &header)?;
+    Ok(found)
+}
+
+/// Puts a header in both slots, the newest one last: at each moment one of the two is whole. Where that is has to be looked for: what was cut
+/// while it did this left the first header of a term in either slot.
+fn put_headers(memory: &mut impl Memory, header: &Header) -> Result<(), RecoverError> {
+    let newest = find_header(memory)?;
+    let mut first = 0;
+    for slot in 0..HEADER_SLOTS {
+        let mut bytes = [0; HEADER_BYTES];
+        memory.read(Layout::header_at(slot), &mut bytes)?;
+        if Header::parse(&bytes) != Some(newest) {
+            first = slot;
+        }
+    }
+    for slot in [first, first + 1] {
+        memory.write(Layout::header_at(slot), &header.emit())?;
         memory.flush()?;
     }
-    Ok(found)
+    Ok(())
 }
 
 /// Erases what of the ring is not between mark and end. What is erased already, as nearly all of a large ring is each time, is only read: that takes
@@ -274,12 +288,7 @@ impl Written {
 /// # Errors
 /// If the memory fails. It can be started again.
 pub(crate) fn adopt(memory: &mut impl Memory, header: &Header) -> Result<(), RecoverError> {
-    let older = find_header(memory)?.count + 1;
-    for slot in [older, older + 1] {
-        memory.write(Layout::header_at(slot % HEADER_SLOTS), &header.emit())?;
-        memory.flush()?;
-    }
-    Ok(())
+    put_headers(memory, header)
 }
 
 fn read_record(
@@ -351,6 +360,78 @@ mod tests {
 
         fn changed_since(&self, _: u64) -> Vec<u64> {
             Vec::new()
+        }
+    }
+
+    /// Memory that loses power in the middle of the write of a header, after so many that were whole.
+    struct Torn {
+        memory: Counting,
+        headers: u32,
+    }
+
+    impl Memory for Torn {
+        fn size(&self) -> u64 {
+            self.memory.size()
+        }
+
+        fn read(&self, offset: u64, to: &mut [u8]) -> Result<(), MemoryError> {
+            self.memory.read(offset, to)
+        }
+
+        fn write(&mut self, offset: u64, from: &[u8]) -> Result<(), MemoryError> {
+            if offset < Layout::header_at(1) + HEADER_BYTES as u64 {
+                if self.headers == 0 {
+                    self.memory.write(offset, &from[..HEADER_BYTES / 2])?;
+                    return Err(MemoryError::Device("no power".into()));
+                }
+                self.headers -= 1;
+            }
+            self.memory.write(offset, from)
+        }
+
+        fn flush(&mut self) -> Result<(), MemoryError> {
+            self.memory.flush()
+        }
+
+        fn generation(&self) -> u64 {
+            0
+        }
+
+        fn changed_since(&self, _: u64) -> Vec<u64> {
+            Vec::new()
+        }
+    }
+
+    /// I1, I6: recovery may be cut again and again while it writes its headers; whatever the slot of the newest one, that is there afterwards.
+    #[test]
+    fn headers_survive_cuts_of_each_recovery() {
+        let layout = Layout::new(1, 256, 64).unwrap();
+        let bytes = layout.size() as usize;
+        for (marks, cuts) in (0..2).flat_map(|marks| (0..16).map(move |cuts| (marks, cuts))) {
+            let mut torn = Torn {
+                memory: Counting {
+                    bytes: vec![0; bytes],
+                    unflushed: 0,
+                    most: 0,
+                },
+                headers: u32::MAX,
+            };
+            let mut header = Header::first(layout, 1, true);
+            format(&mut torn, &header).unwrap();
+            for _ in 0..marks {
+                header = header.advanced(1, 0);
+                torn.write(header.at(), &header.emit()).unwrap();
+            }
+            let mut newest = Epoch(0);
+            for (epoch, bit) in (1..).zip(0..4) {
+                torn.headers = cuts >> bit & 1;
+                recover(&mut torn, Epoch(epoch), None, None).unwrap_err();
+                let found = find_header(&torn).expect("a header is there").term;
+                assert!(found >= newest, "{found} after {newest}");
+                newest = found;
+            }
+            torn.headers = 2;
+            recover(&mut torn, Epoch(9), None, None).unwrap();
         }
     }
 
