@@ -262,6 +262,41 @@ fn the_log_is_looked_at_elsewhere() {
     assert_eq!(scene.reported(), (Epoch(3), Some((Epoch(1), 1))));
 }
 
+/// What a former life said may get to the store late, and take the place of what this one says until its lease is over. A member whom nobody
+/// would miss then, as it is in no chain that is active, says it again: others may wait for it, and for nobody else.
+#[test]
+fn what_a_former_life_said_does_not_stay() {
+    let mut scene = scene(None);
+    scene.run();
+    scene.closed(2);
+    let own = scene.report();
+    for late in [true, false] {
+        let key = format!("{MEMBER}{}", SEAT.id);
+        let expect = Expect::Anything;
+        let request = match late {
+            true => Request::Put {
+                key,
+                value: encode(&Report {
+                    seat: Seat {
+                        boot: Boot(99),
+                        ..SEAT
+                    },
+                    log: None,
+                    ..own.clone()
+                }),
+                expect,
+                lease: None,
+            },
+            false => Request::Delete { key, expect },
+        };
+        scene.store.submit(request);
+        for _ in 0..10 {
+            scene.run();
+        }
+        assert_eq!(scene.report(), own);
+    }
+}
+
 /// Memory each access to which takes long, and what happens meanwhile.
 struct Slow<'a, F> {
     memory: &'a mut Mem,

@@ -95,6 +95,8 @@ pub struct Member {
     progress_told: u64,
     reporting: bool,
     stale: bool,
+    /// When it is put again, though nothing is new.
+    report_due: Duration,
     round: Option<Round>,
     rounds: u32,
     /// Where the last round came from, and the generation to go on from.
@@ -118,6 +120,8 @@ pub struct Member {
 /// After so many periods without an answer something is asked again, and after so many no answer is expected any more.
 const PATIENCE: u32 = 8;
 const LOST: u32 = 200;
+/// After so many periods a report is put again, in case that another is in its place.
+const SAID_AGAIN: u32 = 20;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Asked {
@@ -164,6 +168,7 @@ impl Member {
             progress_told: 0,
             reporting: false,
             stale: true,
+            report_due: Duration::ZERO,
             round: None,
             rounds: 0,
             caught_up: None,
@@ -257,6 +262,8 @@ impl Member {
             self.forget_old(now);
             self.report.progress += u64::from(self.work_counts(now));
             self.stale |= self.report.progress != self.progress_told;
+            // What a former life said may get to the store late. Who serves is missed then, and hears of that.
+            self.stale |= now >= self.report_due && !self.serves();
             if !self.watching && !self.waits_for(|asked| *asked == Asked::Watch) {
                 let prefix = CONFIG.to_owned();
                 self.ask(store, Request::Watch { prefix }, Asked::Watch);
@@ -279,6 +286,14 @@ impl Member {
             self.ask_round(memory);
         }
         self.put_report(store);
+    }
+
+    /// Whether it is in the chain of an active epoch.
+    fn serves(&self) -> bool {
+        let config = self.configuration.as_ref();
+        config.is_some_and(|config| {
+            config.phase == Phase::Active && config.position(self.settings.seat).is_some()
+        })
     }
 
     /// What was not answered in a long time is asked again. Late answers count, or with a slow store there were none.
@@ -532,6 +547,7 @@ impl Member {
         self.stale = false;
         self.progress_told = self.report.progress;
         self.reporting = true;
+        self.report_due = self.now + self.settings.period * SAID_AGAIN;
         let put = Request::Put {
             key: format!("{MEMBER}{}", self.settings.seat.id),
             value: encode(&self.report),
