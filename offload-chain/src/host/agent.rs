@@ -17,6 +17,7 @@ use crate::membership::{
     MemberSettings, Note, Phase, Report, STORE_IS_LATE, Seat, SlowPolicy, decode,
 };
 
+use super::door::Unheard;
 use super::engine::{Engine, EngineNews, Opening};
 use super::lag::Lag;
 use super::media::Media;
@@ -43,7 +44,7 @@ const AGAIN: Duration = Duration::from_secs(10);
 /// What the agent is told.
 #[derive(Debug)]
 pub(super) enum Inbox {
-    Peer(MemberId, Said),
+    Peer(MemberId, Said, Unheard),
     Engine(EngineNews),
     /// What the member wanted done with its memory has ended.
     Worked(Result<Option<(Epoch, u64)>, RecoverError>),
@@ -217,16 +218,11 @@ impl Agent {
     fn hear(&mut self, news: Inbox) {
         let now = since_boot();
         match news {
-            Inbox::Peer(from, Said::Beat(seat)) => {
-                if seat.id == from {
-                    self.heard.insert(from, now);
-                }
-            }
-            Inbox::Peer(from, Said::Agent(message)) => {
-                self.heard.insert(from, now);
-                let via = &mut self.store.via(Owner::Member);
-                let memory = &mut self.memory;
-                self.member.receive(now, via, memory, from, message);
+            // Of nobody else anything is kept, however many names somebody who knows the token gives itself.
+            Inbox::Peer(from, ..) if !self.member.knows(from) => {}
+            Inbox::Peer(from, said, unheard) => {
+                self.hear_member(now, from, said);
+                drop(unheard);
             }
             Inbox::Engine(EngineNews::Broken(epoch, place)) => {
                 let mut state = lock(&self.state);
@@ -253,6 +249,22 @@ impl Agent {
             }
             // It is looked at in any case.
             Inbox::Store | Inbox::Stop => {}
+        }
+    }
+
+    fn hear_member(&mut self, now: Duration, from: MemberId, said: Said) {
+        match said {
+            Said::Beat(seat) => {
+                if seat.id == from {
+                    self.heard.insert(from, now);
+                }
+            }
+            Said::Agent(message) => {
+                self.heard.insert(from, now);
+                let via = &mut self.store.via(Owner::Member);
+                let memory = &mut self.memory;
+                self.member.receive(now, via, memory, from, message);
+            }
         }
     }
 

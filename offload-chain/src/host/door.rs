@@ -6,9 +6,9 @@
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::mpsc::Sender;
+use std::sync::mpsc::{Receiver, Sender, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -27,6 +27,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const STRANGERS_MAX: usize = 256;
 /// Connections of members.
 const MEMBERS_MAX: usize = 64;
+/// What one connection of a member has said, and the agent has not heard: as much as answers one question.
+const UNHEARD_MAX: usize = 8;
 /// Calls that the system keeps.
 const BACKLOG: i32 = 1024;
 /// Calls that are taken before strangers are heard again.
@@ -238,11 +240,65 @@ fn hear(stream: &mut std::net::TcpStream, from: MemberId, agent: &Sender<Inbox>)
     stream.set_nonblocking(false)?;
     // Members beat; who is silent for so long is gone, or will call again.
     stream.set_read_timeout(Some(PATIENCE))?;
+    let (taken, room) = sync_channel(UNHEARD_MAX);
+    let room = Arc::new(Mutex::new(room));
     loop {
         let said = read(stream)?;
-        let heard = Inbox::Peer(from, said);
+        let unheard = Unheard::wait(&taken, &room);
+        let heard = Inbox::Peer(from, said, unheard);
         if agent.send(heard).is_err() {
             return Ok(());
         }
+    }
+}
+
+/// A place among what the agent has not heard of a connection. Who says more than there are places for waits, and then so does its TCP (I16).
+#[derive(Debug)]
+pub(super) struct Unheard(Arc<Mutex<Receiver<()>>>);
+
+impl Unheard {
+    fn wait(taken: &SyncSender<()>, room: &Arc<Mutex<Receiver<()>>>) -> Self {
+        // It cannot fail: the other end is here.
+        let _ = taken.send(());
+        Self(Arc::clone(room))
+    }
+}
+
+impl Drop for Unheard {
+    fn drop(&mut self) {
+        // One was taken for this.
+        let _ = super::lock(&self.0).try_recv();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::{RecvTimeoutError, channel};
+
+    use super::*;
+    use crate::host::message::{Said, write};
+    use crate::membership::{Boot, Seat};
+
+    /// I16: however much a member says while the agent is busy, only so much of it is kept; and nothing is lost.
+    #[test]
+    fn what_is_not_heard_is_bounded() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut says = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (mut hears, _) = listener.accept().unwrap();
+        let from = MemberId(1);
+        for boot in 0..3 * UNHEARD_MAX as u64 {
+            let boot = Boot(boot);
+            write(&mut says, &Said::Beat(Seat { id: from, boot })).unwrap();
+        }
+        drop(says);
+        let (agent, inbox) = channel();
+        let thread = std::thread::spawn(move || hear(&mut hears, from, &agent));
+        let kept: Vec<Inbox> = inbox.iter().take(UNHEARD_MAX).collect();
+        let more = inbox.recv_timeout(Duration::from_millis(300));
+        assert!(matches!(more, Err(RecvTimeoutError::Timeout)), "{more:?}");
+        drop(kept);
+        assert_eq!(inbox.iter().count(), 2 * UNHEARD_MAX);
+        // The connection has ended.
+        thread.join().unwrap().unwrap_err();
     }
 }

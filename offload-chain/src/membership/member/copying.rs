@@ -7,7 +7,7 @@ use super::{Action, Member};
 use crate::config::Store;
 use crate::log::find_header;
 use crate::membership::configuration::{Configuration, MemberId, Phase, Seat};
-use crate::membership::copy::{Ask, Message, Part, Round, answer};
+use crate::membership::copy::{Ask, BATCH_CHUNKS, Message, Part, Round, answer};
 use crate::memory::Memory;
 use crate::planted::Bug;
 
@@ -181,7 +181,10 @@ impl Member {
                 let give = Message::Give(give);
                 self.actions.push_back(Action::Send(from, give));
             }
-        } else if (config.epoch, config.phase) < (ask.epoch, Phase::Recover) {
+        } else if (config.epoch, config.phase) < (ask.epoch, Phase::Recover)
+            && ask.digests.len() as u64 <= BATCH_CHUNKS
+            && self.knows(from)
+        {
             self.early.insert(from, ask);
         }
     }

@@ -204,6 +204,14 @@ impl Member {
         &self.report
     }
 
+    /// Whether this is a member of the group, or of its chain still, as far as it has heard.
+    #[must_use]
+    pub fn knows(&self, other: MemberId) -> bool {
+        self.configuration.as_ref().is_some_and(|config| {
+            config.members.contains(&other) || config.chain.iter().any(|seat| seat.id == other)
+        })
+    }
+
     /// The configuration, as last seen.
     #[must_use]
     pub fn configuration(&self) -> Option<&Configuration> {
