@@ -242,8 +242,6 @@ fn mistakes() {
         ("perf raw localhost/file", "no target"),
         ("perf read localhost/file --pool 1GiB", "--pool"),
         ("perf read localhost/file --device dram", "--device"),
-        ("perf lat --depth 8", "one operation at a time"),
-        ("perf lat --connections 16", "one operation at a time"),
         ("perf read --direction write", "--direction"),
         // An amplification of nothing.
         ("bench wa --measure 0", "--measure"),

@@ -471,10 +471,10 @@ pub struct Perf {
     /// Bytes per operation.
     #[arg(long, default_value = "4KiB")]
     pub size: ByteSize,
-    /// Operations in flight per connection.
+    /// Operations in flight per connection; `lat` has one.
     #[arg(long, default_value_t = 1)]
     pub depth: usize,
-    /// Connections.
+    /// Connections; `lat` has one.
     #[arg(long, default_value_t = 1)]
     pub connections: usize,
     /// Further connections that have the file open and do nothing.

@@ -25,15 +25,14 @@ pub(super) fn shape(options: &cli::Perf) -> Result<Shape> {
     target(options)?;
     rival(options)?;
     ensure!(
-        options.measure != Measure::Lat || (options.depth, options.connections) == (1, 1),
-        "--depth, --connections: `lat` has one operation at a time on one connection, `read` and `write` have more"
-    );
-    ensure!(
         options.measure != Measure::Read || options.direction == Direction::Read,
         "--direction: it is for `lat`, `raw` and `disk`; what writes is `write`"
     );
     let size = options.size.as_u64() as usize;
-    let (depth, connections) = (options.depth, options.connections);
+    let (depth, connections) = match options.measure {
+        Measure::Lat => (1, 1),
+        _ => (options.depth, options.connections),
+    };
     if !(1..=16 << 20).contains(&size) {
         bail!("operations of {} bytes: 1 byte to 16MiB are possible", size);
     }
