@@ -89,7 +89,8 @@ impl<S: BlockStore> Registry<S> {
 }
 
 /// Called inside of changes of files: may call nothing but the store (C5). The answers have the number of the file once for each
-/// registration that has ended, for who watches the file to tell [`Hooks::ended`] of when nobody has anything of it any more.
+/// registration that has ended, for who watches the file to tell [`Hooks::ended`](super::Hooks::ended) of when nobody has anything of
+/// it any more.
 impl<S: BlockStore> Registry<S> {
     /// The file is about to end at `size`: retires, durably, what reaches beyond.
     #[must_use]
