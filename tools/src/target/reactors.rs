@@ -9,6 +9,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, anyhow};
 use softrdma::{Config, RegionTable};
+use tracing::warn;
 
 use super::core::{Core, CoreParts};
 use super::job::Job;
@@ -127,6 +128,9 @@ impl Reactors {
 
 impl Drop for Reactors {
     fn drop(&mut self) {
-        drop(self.end());
+        // What has ended in order has none left.
+        for error in self.end().into_iter().filter_map(Result::err) {
+            warn!("{error:#}");
+        }
     }
 }

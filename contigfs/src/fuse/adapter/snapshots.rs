@@ -170,7 +170,7 @@ impl<S: BlockStore + 'static> WithSnapshots<S> {
 
     fn list(&self, mut message: Message<'_>, plus: bool, reply: Reply) -> Served {
         let what: ReadIn = message.take()?;
-        // Numbers of snapshots only grow, so whatever becomes of one, the others stay behind the same cookies.
+        // As long as this is mounted numbers of snapshots only grow, so whatever becomes of one, the others stay behind the same cookies.
         let mut all = vec![
             (1, ".".into(), DIRECTORY),
             (2, "..".into(), InodeNo::ROOT.0),

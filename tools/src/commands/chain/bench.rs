@@ -13,7 +13,7 @@ use offload_chain::log::{Entry, Log, Preset};
 use serde_json::json;
 
 use crate::cli::chain::ChainBench;
-use crate::commands::interrupt::{Interrupt, Interrupted};
+use crate::commands::interrupt::Interrupt;
 use crate::commands::show;
 use crate::perf::figures::{Latencies, latencies};
 
@@ -245,10 +245,11 @@ pub(super) fn run(options: &ChainBench, json: bool) -> Result<()> {
         &mut progress,
     )?;
     if seen.acknowledged == 0 {
-        // Ended before it began, which is no figure.
+        // It has ended before it began, which is no figure.
         client.unlock(LockId::LOG)?;
         client.leave();
-        return Err(Interrupted.into());
+        interrupt.check()?;
+        bail!("--seconds {}: nothing begins in that time", options.seconds);
     }
     client.drain()?;
     let compared = match &mut stay {

@@ -36,22 +36,25 @@ use crate::control::{Op, Request};
 /// How long the target takes acknowledged writes before it is killed.
 const STREAM: Duration = Duration::from_millis(1500);
 
+/// Whether a device is there that is to be, and an image is not that is to be made.
+fn check_device(device: &Path, size: Option<ByteSize>) -> Result<()> {
+    let name = device.display();
+    match (fs::metadata(device), size) {
+        (Ok(_), None) => Ok(()),
+        (Ok(_), Some(_)) => bail!("{name} is there, and has its size: leave --size out"),
+        (Err(error), Some(_)) if error.kind() == io::ErrorKind::NotFound => Ok(()),
+        // A name that is written wrong is no image to be kept.
+        (Err(error), _) => Err(error).with_context(|| {
+            format!("cannot use {name} (--size makes an image that is not there)")
+        }),
+    }
+}
+
 /// Runs the command.
 pub(super) fn run(options: &cli::Demo, json: bool) -> Result<()> {
     let interrupt = Interrupt::install()?;
     if let Some(device) = &options.device {
-        let found = fs::metadata(device);
-        let is_new = matches!(&found, Err(error) if error.kind() == io::ErrorKind::NotFound);
-        if !(is_new && options.size.is_some()) {
-            // A name that is written wrong is no image to be kept.
-            found.with_context(|| device.display().to_string())?;
-            if options.size.is_some() {
-                bail!(
-                    "{} is there, and has its size: leave --size out",
-                    device.display()
-                );
-            }
-        }
+        check_device(device, options.size)?;
     }
     let scratch =
         TempDir::with_prefix("flashnet-demo-").context("cannot make a temporary directory")?;
