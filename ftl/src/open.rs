@@ -208,6 +208,7 @@ impl Ftl {
             failed: 0,
             fresh: Fresh::default(),
             images: false,
+            heat: false,
             sessions: Sessions::default(),
         };
         // Headers of an earlier volume carry another UUID and are not ours.
@@ -247,12 +248,13 @@ impl Ftl {
             rebuild: options.rebuild,
             pages_eager: options.map_pages_eager,
             unit_pages: options.sweep_entries.map_or(UNIT_PAGES, |_| 1),
+            policy: options.gc_policy,
             planted: options.planted,
         };
         let (found, report) = recover(device, &map, how)?;
         let geometry = found.superblock.geometry;
         let info = VolumeInfo::of(&found.superblock);
-        let placement = options.gc_policy.build(&geometry);
+        let placement = options.gc_policy.build(&geometry, found.time);
         let frames = (options.pool_frames, options.shared_frames);
         let pool = Pool::new(frames.0, frames.1, &geometry, placement.streams())
             .map_err(OpenError::Memory)?;

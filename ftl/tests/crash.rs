@@ -246,6 +246,26 @@ fn lazy_writers() {
     at_least(tally.relocating.min(tally.freed), 1);
 }
 
+/// Enough segments to spare that what lives longer and what lives shorter go apart, and that what is remembered of grains
+/// goes into checkpoints and comes back (I1-I6).
+#[test]
+fn streams() {
+    let options = Options {
+        segments: 22,
+        capacity: 100,
+        area: 96,
+        checkpoint_headers: 3,
+        sweep: Some(14),
+        remapping: true,
+        ..Options::tiny()
+    };
+    let tally = enumerate(&options, Effort::USUAL, 3, 3, 150);
+    at_least(tally.states, 3_000);
+    at_least(tally.streams_max as u64, 3);
+    at_least(tally.checkpoints, 60);
+    at_least(tally.relocating.min(tally.freed), 1);
+}
+
 /// The same where many dirty pages are left to the driver of the first port, who comes sooner or later.
 #[test]
 fn lazy_writers_and_a_helper() {

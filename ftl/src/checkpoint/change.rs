@@ -2,11 +2,17 @@
 
 use crate::addr::{Lba, LbaRange};
 use crate::map::{Location, ZeroId};
+use crate::placement::Heat;
 use crate::remap::Renaming;
 use std::collections::BTreeMap;
 
-/// A place and a checksum.
-pub(super) type Grain = (Location, u32);
+/// A grain, as far as the map knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Grain {
+    pub(super) at: Location,
+    pub(super) crc: u32,
+    pub(super) heat: Heat,
+}
 
 /// Grains of a piece of the map.
 pub(crate) type Grains = BTreeMap<Lba, Grain>;
@@ -30,7 +36,9 @@ pub(crate) enum Change {
 pub(super) fn carry_out(change: Change, map: &mut Grains) {
     match change {
         Change::Set { lba, at, crc } => {
-            map.insert(lba, (at, crc));
+            // What was remembered of it at the checkpoint is not far from what would be now.
+            let heat = map.get(&lba).map_or(Heat::UNKNOWN, |grain| grain.heat);
+            map.insert(lba, Grain { at, crc, heat });
         }
         Change::Unmap(range) => remove(map, range),
         Change::Rename(renaming) => {
@@ -38,21 +46,26 @@ pub(super) fn carry_out(change: Change, map: &mut Grains) {
             remove(map, ranges.target());
             let source = ranges.source();
             let named = map.range(source.start..source.end());
-            let named: Vec<(Lba, Grain)> = named.map(|(&l, &at)| (l, at)).collect();
+            let named: Vec<(Lba, Grain)> = named.map(|(&l, &grain)| (l, grain)).collect();
             if renaming.empties_source() {
                 remove(map, source);
             }
-            map.extend(named.into_iter().map(|(l, at)| (ranges.renamed(l), at)));
+            let renamed = named.into_iter();
+            map.extend(renamed.map(|(l, grain)| (ranges.renamed(l), grain)));
         }
         Change::Reserve(range, id) => {
             for lba in (range.start.0..range.end().0).map(Lba) {
-                map.entry(lba).or_insert((Location::Zero(id), 0));
+                map.entry(lba).or_insert(Grain {
+                    at: Location::Zero(id),
+                    crc: 0,
+                    heat: Heat::UNKNOWN,
+                });
             }
         }
         Change::Rehome(range, id) => {
-            for (_, (at, _)) in map.range_mut(range.start..range.end()) {
-                if let Location::Zero(_) = at {
-                    *at = Location::Zero(id);
+            for (_, grain) in map.range_mut(range.start..range.end()) {
+                if let Location::Zero(_) = grain.at {
+                    grain.at = Location::Zero(id);
                 }
             }
         }

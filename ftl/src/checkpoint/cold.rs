@@ -8,6 +8,7 @@ use super::change::{Change, Grain, Grains, carry_out, cut, remove};
 use crate::addr::{Lba, LbaRange};
 use crate::format::{Fence, MapEntry, PageKind, PageName, Piece};
 use crate::map::LEAF_GRAINS;
+use crate::placement::{Heat, HeatMeaning};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Pages of a unit, roughly.
@@ -56,6 +57,8 @@ impl UnitContent {
 #[derive(Debug, Default)]
 pub(crate) struct ColdMap {
     volume: u64,
+    /// What is remembered of grains counts if it means this.
+    meaning: HeatMeaning,
     sheets: Vec<Sheet>,
     /// First LBA of each unit.
     starts: Vec<Lba>,
@@ -71,7 +74,12 @@ pub(crate) struct ColdMap {
 
 impl ColdMap {
     /// All of what `sheets` (oldest first) describe.
-    pub(crate) fn new(volume: u64, sheets: Vec<Sheet>, unit_pages: usize) -> Self {
+    pub(crate) fn new(
+        volume: u64,
+        sheets: Vec<Sheet>,
+        unit_pages: usize,
+        meaning: HeatMeaning,
+    ) -> Self {
         let mut firsts: Vec<u64> = sheets
             .iter()
             .flat_map(|s| s.fences.iter().map(|f| f.first.0 / LEAF_GRAINS))
@@ -83,6 +91,7 @@ impl ColdMap {
         let starts: Vec<Lba> = leaves.into_iter().map(|l| Lba(l * LEAF_GRAINS)).collect();
         Self {
             volume,
+            meaning,
             sheets,
             warm: vec![false; starts.len()],
             cold: starts.len(),
@@ -280,15 +289,17 @@ impl ColdMap {
         let mut pages = pages.iter().peekable();
         for (index, sheet) in self.sheets.iter().enumerate() {
             let piece = &sheet.piece;
+            let is_remembered = piece.heat == self.meaning;
             let base = LbaRange::new(piece.lo, piece.hi.0 - piece.lo.0);
             remove(&mut before, cut(base, range));
             while let Some((_, entries)) = pages.next_if(|(page, _)| page.sheet == index) {
                 for entry in entries {
                     match *entry {
-                        MapEntry::Set { lba, at, crc } if range.contains(lba) => {
-                            before.insert(lba, (at, crc));
+                        MapEntry::Set { lba, .. } if !range.contains(lba) => {}
+                        MapEntry::Set { lba, at, crc, heat } => {
+                            let heat = if is_remembered { heat } else { Heat::UNKNOWN };
+                            before.insert(lba, Grain { at, crc, heat });
                         }
-                        MapEntry::Set { .. } => {}
                         MapEntry::Unmapped(gone) => remove(&mut before, cut(gone, range)),
                     }
                 }
@@ -313,6 +324,7 @@ mod tests {
             lba: Lba(lba),
             at: Location::Media(Pba(pba)),
             crc: pba as u32,
+            heat: Heat::UNKNOWN,
         }
     }
 
@@ -329,6 +341,7 @@ mod tests {
                 run: run.len() as u32,
                 base: base.len() as u32,
                 fence: 1,
+                heat: HeatMeaning::NONE,
                 lo: Lba(lo),
                 hi: Lba(hi),
             },
@@ -344,7 +357,7 @@ mod tests {
             sheet(2, &[(2, 7)], &[(5, 5)], 5, 6),
             sheet(3, &[(8, 8)], &[], 6, 6),
         ];
-        let mut cold = ColdMap::new(7, sheets, UNIT_PAGES);
+        let mut cold = ColdMap::new(7, sheets, UNIT_PAGES, HeatMeaning::NONE);
         cold.change(Change::Unmap(LbaRange::new(Lba(0), 2)));
         cold.change(Change::Reserve(LbaRange::new(Lba(0), 3), ZeroId(4)));
         let (at, crc) = (Location::Media(Pba(900)), 9);
@@ -364,7 +377,7 @@ mod tests {
         let content = cold.assemble(unit, &read);
         assert!(cold.is_warm());
         let places = |map: &Grains| -> Vec<(u64, Location)> {
-            map.iter().map(|(l, (at, _))| (l.0, *at)).collect()
+            map.iter().map(|(l, grain)| (l.0, grain.at)).collect()
         };
         let media = |pba| Location::Media(Pba(pba));
         let before = [(1, media(101)), (2, media(202)), (5, media(205))];
@@ -380,6 +393,40 @@ mod tests {
         assert_eq!(places(&content.after), after);
     }
 
+    /// What is remembered of a grain outlives its next write and a remap; what means something else is forgotten.
+    #[test]
+    fn memory() {
+        let (ours, other) = (HeatMeaning(5), HeatMeaning(6));
+        let heat = Heat::new(0x2a_aaaa);
+        let remembered = |lba, pba| match set(lba, pba) {
+            MapEntry::Set { lba, at, crc, .. } => MapEntry::Set { lba, at, crc, heat },
+            unmapped => unmapped,
+        };
+        for (meaning, kept) in [(ours, heat), (other, Heat::UNKNOWN)] {
+            let mut piece = sheet(1, &[], &[(1, 3)], 0, Lba::SPACE_END.0);
+            piece.piece.heat = meaning;
+            let mut cold = ColdMap::new(7, vec![piece], UNIT_PAGES, ours);
+            let remap = Remap {
+                from: Lba(2),
+                to: Lba(9),
+                count: 1,
+            };
+            cold.tie(remap.source());
+            cold.tie(remap.target());
+            for lba in [Lba(1), Lba(4)] {
+                let at = Location::Media(Pba(500));
+                cold.change(Change::Set { lba, at, crc: 1 });
+            }
+            cold.change(Change::Rename(Renaming::Remap(remap)));
+            let entries = vec![remembered(1, 101), remembered(2, 102), remembered(3, 103)];
+            let pages = cold.pages_of(0).into_iter().zip([entries]).collect();
+            let content = cold.assemble_tied(&[(0, pages)]);
+            let heats: Vec<_> = content.after.iter().map(|(l, g)| (l.0, g.heat)).collect();
+            let want = [(1, kept), (3, kept), (4, Heat::UNKNOWN), (9, kept)];
+            assert_eq!(heats, want);
+        }
+    }
+
     /// What a remap moves from one unit to another is what the tail has made of it by then; other units stay cold.
     #[test]
     fn ties() {
@@ -388,6 +435,7 @@ mod tests {
             7,
             vec![sheet(1, &[], &base, 0, Lba::SPACE_END.0)],
             UNIT_PAGES,
+            HeatMeaning::NONE,
         );
         let units = cold.starts.len();
         let far = cold.starts[units - 1].0 + 9;
@@ -398,10 +446,10 @@ mod tests {
         };
         cold.tie(remap.source());
         cold.tie(remap.target());
-        let at = |pba| (Location::Media(Pba(pba)), 7);
+        let at = |pba| Location::Media(Pba(pba));
         let set = |lba, pba| Change::Set {
             lba: Lba(lba),
-            at: at(pba).0,
+            at: at(pba),
             crc: 7,
         };
         for change in [
@@ -424,13 +472,18 @@ mod tests {
             wanted,
             vec![MapEntry::Set {
                 lba,
-                at: at(800).0,
+                at: at(800),
                 crc,
+                heat: Heat::UNKNOWN,
             }],
         ));
         let content = cold.assemble_tied(&read);
         let want = [(10, at(903)), (far, at(902)), (far + 1, at(900))];
-        let got: Vec<_> = content.after.iter().map(|(l, &at)| (l.0, at)).collect();
+        let got: Vec<_> = content
+            .after
+            .iter()
+            .map(|(l, grain)| (l.0, grain.at))
+            .collect();
         assert_eq!(got, want);
         assert!(!cold.has_ties() && !cold.is_warm());
         assert_eq!(cold.first_cold(LbaRange::SPACE), Some(1));
@@ -444,6 +497,7 @@ mod tests {
             7,
             vec![sheet(1, &[], &base, 0, Lba::SPACE_END.0)],
             UNIT_PAGES,
+            HeatMeaning::NONE,
         );
         assert!(cold.starts.len() >= 3 && cold.starts.iter().all(|s| s.0 % LEAF_GRAINS == 0));
         cold.change(Change::Unmap(LbaRange::SPACE));

@@ -1,11 +1,10 @@
 //! Installing a unit of the cold map: its entries into the map, and the counts from estimates to what is true.
 
-use super::change::Change;
+use super::change::{Change, Grain};
 use super::cold::UnitContent;
 use crate::account::Accounts;
 use crate::geometry::Geometry;
 use crate::map::{LeafIndex, Location, MapTable, ZeroId};
-use crate::placement::Heat;
 use crate::records::LiveRecords;
 use crate::segment::Segments;
 
@@ -39,7 +38,7 @@ impl Books<'_> {
     /// Whether every place makes sense; what comes from the media may not.
     pub(crate) fn are_sane(&self, content: &UnitContent) -> bool {
         let all = content.before.values().chain(content.after.values());
-        all.into_iter().all(|&(at, _)| match at {
+        all.into_iter().all(|grain| match grain.at {
             Location::Media(pba) => self.geometry.locate(pba).is_some(),
             Location::Zero(id) => self.records.has_zero(id),
             Location::Nowhere => false,
@@ -52,9 +51,9 @@ impl Books<'_> {
             self.estimate(change, -1);
         }
         let mut left = Vec::new();
-        for (lba, &(at, _)) in &content.before {
+        for (lba, &Grain { at, .. }) in &content.before {
             self.count(at, -1);
-            if content.after.get(lba).is_none_or(|&(now, _)| now != at) {
+            if content.after.get(lba).is_none_or(|now| now.at != at) {
                 left.push(at);
             }
         }
@@ -65,13 +64,13 @@ impl Books<'_> {
                 Change::Unmap(_) | Change::Rename(_) => {}
             }
         }
-        for (&lba, &(at, crc)) in &content.after {
+        for (&lba, &Grain { at, crc, heat }) in &content.after {
             self.count(at, 1);
             if let Some(accounts) = &mut self.accounts {
                 accounts.charge(lba);
             }
             let leaf = self.index.leaf_or_new(self.table, lba);
-            leaf.put(lba, at, Heat::UNKNOWN, crc);
+            leaf.put(lba, at, heat, crc);
         }
         left
     }

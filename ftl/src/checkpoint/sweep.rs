@@ -38,6 +38,7 @@ pub(crate) fn cover_all(pieces: &[Piece]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::placement::HeatMeaning;
 
     fn piece(number: u64, lo: u64, hi: u64) -> Piece {
         Piece {
@@ -47,6 +48,7 @@ mod tests {
             run: 1,
             base: 1,
             fence: 1,
+            heat: HeatMeaning::NONE,
             lo: Lba(lo),
             hi: Lba(hi),
         }

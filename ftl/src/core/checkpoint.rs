@@ -10,11 +10,12 @@ use crate::checkpoint::{Changes, needed_pieces, share};
 use crate::crash_point::crash_point;
 use crate::device::{MediaError, MediaOp};
 use crate::format::{
-    HeaderNo, MapEntry, PIECES_MAX, PageKind, PageName, Piece, Root, SavedKind, SavedRecord,
-    SavedSegment, root_slot,
+    HeaderNo, MapEntry, OPENED_UNIT, PIECES_MAX, PageKind, PageName, Piece, Root, SavedKind,
+    SavedRecord, SavedSegment, root_slot,
 };
 use crate::map::Location;
 use crate::page::SAVE_GRAINS;
+use crate::placement::{Heat, HeatMeaning};
 use crate::planted::Bug;
 use crate::port::Op;
 use crate::records::Fate;
@@ -34,6 +35,18 @@ struct Taken {
     position: u64,
     /// What had changed since the one before.
     changes: Vec<Lba>,
+}
+
+/// The pages of a checkpoint, and how many are of which kind.
+struct Laid {
+    pages: Vec<u8>,
+    run: u32,
+    base: u32,
+    fence: u32,
+    segment: u32,
+    record: u32,
+    /// Position behind them.
+    end: u64,
 }
 
 #[derive(Debug)]
@@ -439,34 +452,19 @@ impl Core {
         let changes = self.checkpointer.changes.take();
         let run = self.run(cx, &changes, lo, hi);
 
-        let mut pages = Vec::new();
-        let mut name = PageName {
-            kind: PageKind::Map,
-            volume: self.superblock.volume_tag(),
-            session,
-            position: head,
+        let meaning = self.placement.meaning();
+        let (laid, heat) = match self.lay_out(head, &run, &base) {
+            // Not worth a checkpoint.
+            laid if laid.end - tail > self.geometry.area_grains && meaning != HeatMeaning::NONE => {
+                let (run, base) = (run.into_iter(), base.into_iter());
+                let run: Vec<_> = run.map(MapEntry::without_heat).collect();
+                let base: Vec<_> = base.map(MapEntry::without_heat).collect();
+                (self.lay_out(head, &run, &base), HeatMeaning::NONE)
+            }
+            laid => (laid, meaning),
         };
-        let put = |name: &mut PageName, count: u32| {
-            name.position += u64::from(count);
-            count
-        };
-        let mut fences = name.emit_map(&run, &mut pages);
-        let run_pages = fences.len() as u32;
-        put(&mut name, run_pages);
-        fences.extend(name.emit_map(&base, &mut pages));
-        let base_pages = fences.len() as u32 - run_pages;
-        put(&mut name, base_pages);
-        name.kind = PageKind::Fence;
-        let fence_pages = name.emit(&fences, &mut pages);
-        put(&mut name, fence_pages);
-        name.kind = PageKind::Segment;
-        let segment_pages = name.emit(&self.saved_segments(), &mut pages);
-        put(&mut name, segment_pages);
-        name.kind = PageKind::Record;
-        let record_pages = name.emit(&self.saved_records(), &mut pages);
-        put(&mut name, record_pages);
 
-        if name.position - tail > self.geometry.area_grains {
+        if laid.end - tail > self.geometry.area_grains {
             for lba in changes {
                 self.checkpointer.changes.note(lba);
             }
@@ -479,9 +477,10 @@ impl Core {
             number,
             session,
             position: head,
-            run: run_pages,
-            base: base_pages,
-            fence: fence_pages,
+            run: laid.run,
+            base: laid.base,
+            fence: laid.fence,
+            heat,
             lo,
             hi,
         });
@@ -499,18 +498,19 @@ impl Core {
             last_at: self.log.last_at(),
             mapped: self.mapped_on_media(),
             cursor: if hi == Lba::SPACE_END { Lba(0) } else { hi },
-            segment_pages,
-            record_pages,
+            time: self.placement.now(),
+            segment_pages: laid.segment,
+            record_pages: laid.record,
             dump,
             pieces: needed_pieces(pieces),
         };
         self.checkpointer.number = number;
         self.checkpointer.log_grains = self.grown(cx);
-        self.checkpointer.cost = (pages.len() / GRAIN_BYTES) as u64 + 1;
+        self.checkpointer.cost = (laid.pages.len() / GRAIN_BYTES) as u64 + 1;
         self.checkpointer.phase = Phase::Writing {
             taken: Box::new(Taken {
                 root,
-                pages,
+                pages: laid.pages,
                 position: head,
                 changes,
             }),
@@ -518,6 +518,43 @@ impl Core {
             busy: false,
         };
         crash_point!("checkpoint.captured");
+    }
+
+    /// The pages of a checkpoint, the first at position `head`.
+    fn lay_out(&self, head: u64, run: &[MapEntry], base: &[MapEntry]) -> Laid {
+        let mut pages = Vec::new();
+        let mut name = PageName {
+            kind: PageKind::Map,
+            volume: self.superblock.volume_tag(),
+            session: self.superblock.session,
+            position: head,
+        };
+        let put = |name: &mut PageName, count: u32| {
+            name.position += u64::from(count);
+            count
+        };
+        let mut fences = name.emit_map(run, &mut pages);
+        let run = put(&mut name, fences.len() as u32);
+        fences.extend(name.emit_map(base, &mut pages));
+        let base = put(&mut name, fences.len() as u32 - run);
+        name.kind = PageKind::Fence;
+        let fence = name.emit(&fences, &mut pages);
+        put(&mut name, fence);
+        name.kind = PageKind::Segment;
+        let segment = name.emit(&self.saved_segments(), &mut pages);
+        put(&mut name, segment);
+        name.kind = PageKind::Record;
+        let record = name.emit(&self.saved_records(), &mut pages);
+        put(&mut name, record);
+        Laid {
+            pages,
+            run,
+            base,
+            fence,
+            segment,
+            record,
+            end: name.position,
+        }
     }
 
     /// Grains that are mapped on the media, whatever is in memory only.
@@ -563,13 +600,22 @@ impl Core {
     }
 
     fn entry_of(&self, cx: Cx<'_>, lba: Lba) -> Option<MapEntry> {
-        let at = self.location(cx, lba);
-        let crc = match at {
+        let (state, heat) = cx.sh.map.known(lba);
+        let at = self.place_of(state);
+        let (crc, heat) = match at {
             Location::Nowhere => return None,
-            Location::Zero(_) => 0,
-            Location::Media(_) => self.index.leaf(lba).map_or(0, |leaf| leaf.crc(lba)),
+            Location::Zero(_) => (0, Heat::UNKNOWN),
+            Location::Media(_) => {
+                let crc = self.index.leaf(lba).map_or(0, |leaf| leaf.crc(lba));
+                (crc, self.heat(state, heat))
+            }
         };
-        Some(MapEntry::Set { lba, at, crc })
+        // What means nothing to anybody takes no room.
+        let heat = match self.placement.meaning() {
+            HeatMeaning::NONE => Heat::UNKNOWN,
+            _ => heat,
+        };
+        Some(MapEntry::Set { lba, at, crc, heat })
     }
 
     fn saved_segments(&self) -> Vec<SavedSegment> {
@@ -579,6 +625,7 @@ impl Core {
             used: s.used,
             live: s.live,
             walk_from: matches!(s.usage, SegmentUse::Open(_)).then_some(s.used),
+            opened: u32::try_from(s.opened_at / OPENED_UNIT).unwrap_or(u32::MAX),
         };
         let mut all: Vec<SavedSegment> = self.segments.iter().map(saved).collect();
         for at in self.log.unwritten() {

@@ -171,6 +171,8 @@ pub(crate) struct Recovered {
     pub(crate) mapped: u64,
     /// The highest number of a root on the media.
     pub(crate) root_number: u64,
+    /// Grains that users had written when its checkpoint was taken, if there is one.
+    pub(crate) time: u64,
     /// The checkpoint it stands on, and the one before.
     pub(crate) root: Option<Root>,
     pub(crate) previous: Option<Root>,

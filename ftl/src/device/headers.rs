@@ -1,5 +1,5 @@
-//! A device that keeps the first grain of each write and no other: enough for the engine's own records, at a
-//! hundredth of the memory, for replaying traces.
+//! A device that keeps the first grain of each write and no other, but from some place on all: enough for the engine's own
+//! records, at a hundredth of the memory, for replaying traces.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -10,6 +10,8 @@ use crate::GRAIN_BYTES;
 #[derive(Debug)]
 pub struct HeaderDevice {
     len_bytes: u64,
+    /// First grain from which on everything is kept.
+    all_from: u64,
     grains: BTreeMap<u64, Box<[u8]>>,
     done: VecDeque<(ActionId, Result<(), MediaError>)>,
 }
@@ -19,8 +21,17 @@ impl HeaderDevice {
     pub fn new(len_bytes: u64) -> Self {
         Self {
             len_bytes,
+            all_from: u64::MAX,
             grains: BTreeMap::new(),
             done: VecDeque::new(),
+        }
+    }
+
+    /// The same, keeping everything from `offset` on, where checkpoints lie.
+    pub fn keeping_all_from(self, offset: u64) -> Self {
+        Self {
+            all_from: offset / GRAIN_BYTES as u64,
+            ..self
         }
     }
 
@@ -45,9 +56,13 @@ impl HeaderDevice {
                 while let Some((&overwritten, _)) = self.grains.range(rest.clone()).next() {
                     self.grains.remove(&overwritten);
                 }
-                let kept = self.grains.entry(first);
-                let kept = kept.or_insert_with(|| vec![0; GRAIN_BYTES].into_boxed_slice());
-                kept.copy_from_slice(&bytes[..GRAIN_BYTES]);
+                let kept = match first < self.all_from {
+                    true => &bytes[..GRAIN_BYTES],
+                    false => bytes,
+                };
+                for (at, bytes) in (first..).zip(kept.chunks_exact(GRAIN_BYTES)) {
+                    self.grains.insert(at, bytes.into());
+                }
             }
             MediaOp::Flush | MediaOp::Discard { .. } => {}
         }
@@ -86,5 +101,8 @@ mod tests {
         assert!(read.bytes().iter().all(|byte| *byte == 7));
         assert_eq!(run(&mut device, buf.write_op(0)), Ok(()));
         assert_eq!(device.grains.len(), 1);
+        let mut device = device.keeping_all_from(4 * 4096);
+        assert_eq!(run(&mut device, buf.write_op(4 * 4096)), Ok(()));
+        assert_eq!(device.grains.keys().copied().collect::<Vec<_>>(), [0, 4, 5]);
     }
 }

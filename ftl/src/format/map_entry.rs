@@ -5,18 +5,22 @@
 //!   kind 0  on the media    varint  distance from the place behind the one before, zigzag;  4 bytes  CRC-32 of the grain
 //!   kind 1  reads as zeros  varint  number of the zero record
 //!   kind 2  unmapped        varint  so many grains
+//!   kind 3  on the media    as kind 0;  3 bytes  heat
 //! ```
 //!
 //! A varint holds seven bits a byte, the lowest first; the top bit says that more follow. Entries ascend.
 
 use crate::addr::{Lba, LbaRange, Pba};
 use crate::map::{Location, ZeroId};
+use crate::placement::Heat;
 
 const MEDIA: u64 = 0;
 const ZERO: u64 = 1;
 const UNMAPPED: u64 = 2;
+const MEDIA_WITH_HEAT: u64 = 3;
 /// Bytes of the longest entry.
-const LONGEST: usize = 10 + 10 + 4;
+const LONGEST: usize = 10 + 10 + 4 + HEAT_BYTES;
+const HEAT_BYTES: usize = Heat::BITS.div_ceil(8) as usize;
 const PBA_END: u64 = 1 << 48;
 
 /// What a checkpoint says about an LBA, or, of unmapped ones, about several.
@@ -27,6 +31,8 @@ pub(crate) enum MapEntry {
         at: Location,
         /// CRC-32 of the grain, if it is on the media.
         crc: u32,
+        /// What is remembered of its updates, if it is on the media.
+        heat: Heat,
     },
     Unmapped(LbaRange),
 }
@@ -37,6 +43,19 @@ impl MapEntry {
         match *self {
             Self::Set { lba, .. } => LbaRange::new(lba, 1),
             Self::Unmapped(range) => range,
+        }
+    }
+
+    /// The same without what is remembered of a grain, which takes less room.
+    pub(crate) fn without_heat(self) -> Self {
+        match self {
+            Self::Set { lba, at, crc, .. } => Self::Set {
+                lba,
+                at,
+                crc,
+                heat: Heat::UNKNOWN,
+            },
+            Self::Unmapped(_) => self,
         }
     }
 }
@@ -65,12 +84,20 @@ pub(super) fn pack(entries: &[MapEntry], room: usize) -> (Vec<u8>, usize) {
             MapEntry::Set {
                 at: Location::Media(pba),
                 crc,
+                heat,
                 ..
             } => {
-                put(&mut out, gap | MEDIA);
+                let has_heat = heat != Heat::UNKNOWN;
+                put(
+                    &mut out,
+                    gap | if has_heat { MEDIA_WITH_HEAT } else { MEDIA },
+                );
                 let step = pba.0.wrapping_sub(before.pba) as i64;
                 put(&mut out, ((step << 1) ^ (step >> 63)) as u64);
                 out.extend_from_slice(&crc.to_le_bytes());
+                if has_heat {
+                    out.extend_from_slice(&heat.bits().to_le_bytes()[..HEAT_BYTES]);
+                }
                 before.pba = pba.0 + 1;
             }
             MapEntry::Set {
@@ -109,7 +136,7 @@ pub(super) fn unpack(mut from: &[u8], count: usize) -> Option<Vec<MapEntry>> {
             return None;
         }
         let entry = match head & 3 {
-            MEDIA => {
+            kind @ (MEDIA | MEDIA_WITH_HEAT) => {
                 let step = take(&mut from)?;
                 let step = (step >> 1) as i64 ^ -((step & 1) as i64);
                 let pba = before.pba.checked_add_signed(step)?;
@@ -118,17 +145,23 @@ pub(super) fn unpack(mut from: &[u8], count: usize) -> Option<Vec<MapEntry>> {
                 if pba >= PBA_END {
                     return None;
                 }
+                let heat = match kind {
+                    MEDIA => Heat::UNKNOWN,
+                    _ => take_heat(&mut from)?,
+                };
                 before.pba = pba + 1;
                 MapEntry::Set {
                     lba,
                     at: Location::Media(Pba(pba)),
                     crc: u32::from_le_bytes(*crc),
+                    heat,
                 }
             }
             ZERO => MapEntry::Set {
                 lba,
                 at: Location::Zero(ZeroId(take(&mut from)?.try_into().ok()?)),
                 crc: 0,
+                heat: Heat::UNKNOWN,
             },
             UNMAPPED => {
                 let count = take(&mut from)?;
@@ -138,7 +171,7 @@ pub(super) fn unpack(mut from: &[u8], count: usize) -> Option<Vec<MapEntry>> {
                 }
                 MapEntry::Unmapped(LbaRange::new(lba, count))
             }
-            _ => return None,
+            _ => unreachable!("two bits"),
         };
         before.end = entry.range().end().0;
         entries.push(entry);
@@ -152,6 +185,17 @@ fn put(out: &mut Vec<u8>, mut value: u64) {
         value >>= 7;
     }
     out.push(value as u8);
+}
+
+/// What is remembered of a grain. None: nonsense.
+fn take_heat(from: &mut &[u8]) -> Option<Heat> {
+    let (bytes, rest) = from.split_first_chunk::<HEAT_BYTES>()?;
+    *from = rest;
+    let mut word = [0; 4];
+    word[..HEAT_BYTES].copy_from_slice(bytes);
+    let bits = u32::from_le_bytes(word);
+    let heat = Heat::new(bits);
+    (heat.bits() == bits && heat != Heat::UNKNOWN).then_some(heat)
 }
 
 fn take(from: &mut &[u8]) -> Option<u64> {
@@ -180,6 +224,7 @@ mod tests {
             lba: Lba(lba),
             at: Location::Media(Pba(pba)),
             crc: !(lba as u32),
+            heat: Heat::UNKNOWN,
         }
     }
 
@@ -190,6 +235,13 @@ mod tests {
             lba: Lba(9),
             at: Location::Zero(ZeroId(u32::MAX)),
             crc: 0,
+            heat: Heat::UNKNOWN,
+        };
+        let hot = |lba: u64, bits| MapEntry::Set {
+            lba: Lba(lba),
+            at: Location::Media(Pba(lba)),
+            crc: 9,
+            heat: Heat::new(bits),
         };
         let last = LbaRange::new(Lba(1 << 40), Lba::SPACE_END.0 - (1 << 40));
         let entries = [
@@ -200,6 +252,8 @@ mod tests {
             zero,
             MapEntry::Unmapped(LbaRange::new(Lba(10), 1)),
             media(11, 77),
+            hot(12, 1),
+            hot(900, (1 << Heat::BITS) - 1),
             MapEntry::Unmapped(last),
         ];
         let (packed, count) = pack(&entries, 4064);

@@ -42,7 +42,7 @@ struct RawSegment {
     used: U32,
     live: U32,
     walk_from: U32,
-    reserved: U32,
+    opened: U32,
 }
 const _: () = assert!(size_of::<RawSegment>() == 24);
 
@@ -97,7 +97,12 @@ pub(crate) struct SavedSegment {
     pub(crate) live: u32,
     /// Position from which on headers may lie that the checkpoint does not cover.
     pub(crate) walk_from: Option<u32>,
+    /// Grains that users had written when it was opened, by [`OPENED_UNIT`].
+    pub(crate) opened: u32,
 }
+
+/// Unit of [`SavedSegment::opened`]: with 32 bits it reaches to 16 PiB.
+pub(crate) const OPENED_UNIT: u64 = 1024;
 
 /// What a record that must survive says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -164,7 +169,7 @@ impl PageEntry for SavedSegment {
             used: self.used.into(),
             live: self.live.into(),
             walk_from: self.walk_from.unwrap_or(NEVER).into(),
-            reserved: 0.into(),
+            opened: self.opened.into(),
         };
         to.copy_from_slice(raw.as_bytes());
     }
@@ -177,6 +182,7 @@ impl PageEntry for SavedSegment {
             used: raw.used.get(),
             live: raw.live.get(),
             walk_from: (walk_from != NEVER).then_some(walk_from),
+            opened: raw.opened.get(),
         })
     }
 }
@@ -333,6 +339,7 @@ mod tests {
     use super::*;
     use crate::addr::Pba;
     use crate::map::Location;
+    use crate::placement::Heat;
 
     const NAME: PageName = PageName {
         kind: PageKind::Map,
@@ -345,7 +352,8 @@ mod tests {
         let at = Location::Media(Pba(0x20));
         let (lba, crc) = (Lba(0x10), 0xdead_beef);
         let unmapped = MapEntry::Unmapped(LbaRange::new(Lba(0x12), 5));
-        vec![MapEntry::Set { lba, at, crc }, unmapped]
+        let heat = Heat::UNKNOWN;
+        vec![MapEntry::Set { lba, at, crc, heat }, unmapped]
     }
 
     /// The layout on the media, byte by byte: a change of it is a change of the format.
@@ -443,6 +451,7 @@ mod tests {
             lba: Lba(n * 3),
             at: Location::Media(Pba(n * 7919 % (1 << 28))),
             crc: n as u32,
+            heat: Heat::new(n as u32 / 2),
         };
         let entries: Vec<MapEntry> = (0..2000).map(entry).collect();
         let mut pages = Vec::new();

@@ -17,7 +17,7 @@ pub(crate) use label::LABEL_GRAINS;
 pub use label::{Label, LabelledDevice};
 pub(crate) use map_entry::MapEntry;
 pub(crate) use map_page::{
-    Fence, PageEntry, PageKind, PageName, SavedKind, SavedRecord, SavedSegment,
+    Fence, OPENED_UNIT, PageEntry, PageKind, PageName, SavedKind, SavedRecord, SavedSegment,
 };
 pub use record::{Record, RecordKind, Version};
 pub(crate) use root::{PIECES_MAX, Piece, ROOT_SLOTS, Root, root_slot};

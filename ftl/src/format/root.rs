@@ -4,6 +4,7 @@
 
 use super::{COUNTER_END, GrainBytes, HeaderNo, crc_without};
 use crate::addr::{GRAIN_BYTES, Lba, Pba};
+use crate::placement::HeatMeaning;
 use zerocopy::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -41,7 +42,9 @@ struct RawRoot {
     segment_pages: U32,
     record_pages: U32,
     flags: U32,
-    reserved: [u8; 156],
+    unused: U32,
+    time: U64,
+    reserved: [u8; 144],
     pieces: [RawPiece; PIECES_MAX],
     tail: [u8; 256],
 }
@@ -57,7 +60,7 @@ struct RawPiece {
     run: U32,
     base: U32,
     fence: U32,
-    reserved: U32,
+    heat: U32,
     lo: U64,
     hi: U64,
 }
@@ -73,6 +76,8 @@ pub(crate) struct Piece {
     pub(crate) run: u32,
     pub(crate) base: u32,
     pub(crate) fence: u32,
+    /// What heat means in its pages.
+    pub(crate) heat: HeatMeaning,
     /// What the base pages cover: from `lo` to before `hi`.
     pub(crate) lo: Lba,
     pub(crate) hi: Lba,
@@ -101,6 +106,8 @@ pub(crate) struct Root {
     pub(crate) mapped: u64,
     /// Where the sweep goes on.
     pub(crate) cursor: Lba,
+    /// Grains that users have written; 0 where nobody counted.
+    pub(crate) time: u64,
     pub(crate) segment_pages: u32,
     pub(crate) record_pages: u32,
     /// Taken by a shutdown.
@@ -138,6 +145,7 @@ impl Root {
             run: p.run.get(),
             base: p.base.get(),
             fence: p.fence.get(),
+            heat: HeatMeaning(p.heat.get()),
             lo: Lba(p.lo.get()),
             hi: Lba(p.hi.get()),
         });
@@ -150,13 +158,14 @@ impl Root {
             last_at: (raw.last_at.get() != NOWHERE).then_some(Pba(raw.last_at.get())),
             mapped: raw.mapped.get(),
             cursor: Lba(raw.cursor.get()),
+            time: raw.time.get(),
             segment_pages: raw.segment_pages.get(),
             record_pages: raw.record_pages.get(),
             dump: raw.flags.get() & FLAG_DUMP != 0,
             pieces: pieces.collect(),
         };
         let small = |n: u64| n < COUNTER_END;
-        let counters = [root.number, root.session, root.mapped];
+        let counters = [root.number, root.session, root.mapped, root.time];
         let possible = root.pieces.iter().all(|p| small(p.position))
             && counters.into_iter().all(small)
             && root.last.is_possible();
@@ -180,7 +189,7 @@ impl Root {
             run: 0.into(),
             base: 0.into(),
             fence: 0.into(),
-            reserved: 0.into(),
+            heat: 0.into(),
             lo: 0.into(),
             hi: 0.into(),
         };
@@ -193,7 +202,7 @@ impl Root {
                 run: p.run.into(),
                 base: p.base.into(),
                 fence: p.fence.into(),
-                reserved: 0.into(),
+                heat: p.heat.0.into(),
                 lo: p.lo.0.into(),
                 hi: p.hi.0.into(),
             };
@@ -210,10 +219,12 @@ impl Root {
             last_at: self.last_at.map_or(NOWHERE, |at| at.0).into(),
             mapped: self.mapped.into(),
             cursor: self.cursor.0.into(),
+            time: self.time.into(),
             segment_pages: self.segment_pages.into(),
             record_pages: self.record_pages.into(),
             flags: if self.dump { FLAG_DUMP } else { 0 }.into(),
-            reserved: [0; 156],
+            unused: 0.into(),
+            reserved: [0; 144],
             pieces,
             tail: [0; 256],
         };
@@ -237,6 +248,7 @@ mod tests {
             run: 1,
             base: 2,
             fence: 1,
+            heat: HeatMeaning(0x77),
             lo: Lba(5),
             hi: Lba(9),
         };
@@ -249,6 +261,7 @@ mod tests {
             last_at: Some(Pba(99)),
             mapped: 12,
             cursor: Lba(9),
+            time: 0x99,
             segment_pages: 1,
             record_pages: 0,
             dump: true,
@@ -266,6 +279,8 @@ mod tests {
         assert_eq!(&bytes[48..56], [0x55, 0, 0, 0, 0, 0, 0, 0]);
         assert_eq!(&bytes[64..72], [99, 0, 0, 0, 0, 0, 0, 0]);
         assert_eq!(&bytes[88..100], [1, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0]);
+        assert_eq!(&bytes[104..112], [0x99, 0, 0, 0, 0, 0, 0, 0]);
+        assert_eq!(&bytes[292..296], [0x77, 0, 0, 0]);
         assert_eq!(&bytes[256..264], [6, 0, 0, 0, 0, 0, 0, 0]);
         assert_eq!(&bytes[312..320], [7, 0, 0, 0, 0, 0, 0, 0]);
     }
@@ -293,9 +308,10 @@ mod tests {
             Root::parse(&root.emit(), 24)
         };
         assert!(crafted(&|_| {}).is_some());
-        let changes: [&dyn Fn(&mut Root); 7] = [
+        let changes: [&dyn Fn(&mut Root); 8] = [
             &|root| root.session = u64::MAX,
             &|root| root.mapped = COUNTER_END,
+            &|root| root.time = COUNTER_END,
             &|root| root.last = HeaderNo(u64::MAX),
             &|root| root.pieces[0].position = u64::MAX,
             &|root| root.pieces[0].position = 15,

@@ -20,11 +20,15 @@ const VERSION: u32 = 2;
 const VERSION_FRESH: u32 = 3;
 /// The same with LBAs beyond 2^52 in the log, which an engine that does not know them would take for its end.
 const VERSION_IMAGES: u32 = 4;
+/// Checkpoints may hold what is remembered of grains; a flag says what version 4 does.
+const VERSION_HEAT: u32 = 5;
 /// What is written as [`VERSION`] and was written as this one, on one device, says the same.
 const VERSION_OLDEST: u32 = 1;
 const FLAG_CLEAN: u32 = 1;
 /// An engine that does not know it drops it.
 const FLAG_SUSPECT: u32 = 2;
+/// In [`VERSION_HEAT`] only.
+const FLAG_IMAGES: u32 = 4;
 
 /// Most past sessions whose ends are remembered one by one.
 pub const SESSIONS_MAX: usize = 150;
@@ -167,6 +171,8 @@ pub struct Superblock {
     pub fresh: Fresh,
     /// The log may name images of snapshots, which lie beyond 2^52.
     pub images: bool,
+    /// Checkpoints may hold what is remembered of the updates of grains.
+    pub heat: bool,
     /// The sessions before the present one.
     pub sessions: Sessions,
 }
@@ -288,12 +294,12 @@ impl Superblock {
             return Err(SuperblockFlaw::Checksum);
         }
         let version = raw.version.get();
-        if !(VERSION_OLDEST..=VERSION_IMAGES).contains(&version) {
+        if !(VERSION_OLDEST..=VERSION_HEAT).contains(&version) {
             return Err(SuperblockFlaw::Version(version));
         }
         let devices = usize::from(raw.device_count.get());
         let fits = match version {
-            VERSION | VERSION_IMAGES => (1..=DEVICES_MAX).contains(&devices),
+            VERSION | VERSION_IMAGES | VERSION_HEAT => (1..=DEVICES_MAX).contains(&devices),
             // Neither what is that old nor what has grown is an array.
             _ => devices == 1,
         };
@@ -323,7 +329,7 @@ impl Superblock {
             return Err(SuperblockFlaw::Nonsense("failed devices"));
         }
         let fresh = match version {
-            VERSION_FRESH | VERSION_IMAGES => Fresh::parse(&raw.fresh),
+            VERSION_FRESH | VERSION_IMAGES | VERSION_HEAT => Fresh::parse(&raw.fresh),
             _ => Some(Fresh::default()),
         };
         let fresh = fresh.ok_or(SuperblockFlaw::Nonsense("fresh segments"))?;
@@ -361,7 +367,11 @@ impl Superblock {
             roots_from: raw.roots_from.get(),
             failed,
             fresh,
-            images: version == VERSION_IMAGES,
+            images: match version {
+                VERSION_HEAT => raw.flags.get() & FLAG_IMAGES != 0,
+                _ => version == VERSION_IMAGES,
+            },
+            heat: version == VERSION_HEAT,
             sessions,
         })
     }
@@ -369,7 +379,21 @@ impl Superblock {
     fn flags(&self) -> u32 {
         let clean = if self.clean { FLAG_CLEAN } else { 0 };
         let suspect = if self.suspect { FLAG_SUSPECT } else { 0 };
-        clean | suspect
+        let images = if self.heat && self.images {
+            FLAG_IMAGES
+        } else {
+            0
+        };
+        clean | suspect | images
+    }
+
+    fn version(&self) -> u32 {
+        match (self.heat, self.images, self.fresh.entries.is_empty()) {
+            (true, ..) => VERSION_HEAT,
+            (false, true, _) => VERSION_IMAGES,
+            (false, false, true) => VERSION,
+            (false, false, false) => VERSION_FRESH,
+        }
     }
 
     /// Writes the grain.
@@ -405,12 +429,7 @@ impl Superblock {
         let raw = RawSuperblock {
             magic: MAGIC.into(),
             crc: 0.into(),
-            version: match (self.images, self.fresh.entries.is_empty()) {
-                (true, _) => VERSION_IMAGES,
-                (false, true) => VERSION,
-                (false, false) => VERSION_FRESH,
-            }
-            .into(),
+            version: self.version().into(),
             uuid: self.uuid,
             generation: self.generation.into(),
             session: self.session.into(),
@@ -465,6 +484,7 @@ mod tests {
             failed: 0,
             fresh: Fresh::default(),
             images: false,
+            heat: false,
             sessions: Sessions {
                 base_session: 0,
                 base_end: HeaderNo(0),
@@ -536,7 +556,18 @@ mod tests {
         };
         assert_eq!(with_version(4), Ok(with_images.clone()));
         assert_eq!(with_images.emit()[12], 4);
-        for unknown in [0, 5] {
+        let with_heat = |images| Superblock {
+            images,
+            heat: true,
+            ..example()
+        };
+        assert_eq!(with_version(5), Ok(with_heat(false)));
+        for superblock in [with_heat(false), with_heat(true)] {
+            let bytes = superblock.emit();
+            assert_eq!(bytes[12], 5);
+            assert_eq!(Superblock::parse(&bytes), Ok(superblock));
+        }
+        for unknown in [0, 6] {
             let flaw = SuperblockFlaw::Version(u32::from(unknown));
             assert_eq!(with_version(unknown), Err(flaw));
         }

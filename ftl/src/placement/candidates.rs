@@ -227,7 +227,7 @@ mod tests {
             let count = 1 + rng.below(200) as usize;
             let mut all: Vec<Option<Candidate>> = vec![None; count];
             let mut filed = Candidates::new(count, GRAINS);
-            let (mut whole, mut window) = (Greedy::all(), Greedy::window());
+            let (mut whole, mut window) = (Greedy::all(0), Greedy::window(0));
             for now in 1..4000 {
                 let id = change(&mut rng, &mut all, now);
                 filed.file(id, all[id.0 as usize]);

@@ -14,18 +14,12 @@ pub(super) struct Greedy {
 }
 
 impl Greedy {
-    pub(super) fn all() -> Self {
-        Self {
-            window: false,
-            now: 0,
-        }
+    pub(super) fn all(now: u64) -> Self {
+        Self { window: false, now }
     }
 
-    pub(super) fn window() -> Self {
-        Self {
-            window: true,
-            ..Self::all()
-        }
+    pub(super) fn window(now: u64) -> Self {
+        Self { window: true, now }
     }
 }
 
@@ -76,7 +70,7 @@ mod tests {
     #[test]
     fn windows() {
         let mut eight = Candidates::new(8, 16);
-        let (mut greedy, mut window) = (Greedy::all(), Greedy::window());
+        let (mut greedy, mut window) = (Greedy::all(0), Greedy::window(0));
         assert_eq!(window.victim(&eight), None);
         for id in 0..8 {
             eight.file(SegmentId(id), candidate(id, 9 - id));

@@ -23,6 +23,20 @@ impl Heat {
     }
 }
 
+/// What the bits of a [`Heat`] mean: to a policy, those of another meaning say nothing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HeatMeaning(pub u32);
+
+impl HeatMeaning {
+    /// Nothing: the policy remembers nothing.
+    pub const NONE: Self = Self(0);
+
+    /// That of what is described so, and of nothing else.
+    pub(super) fn of(description: &[u8]) -> Self {
+        Self(crc32fast::hash(description).max(1))
+    }
+}
+
 impl fmt::Debug for Heat {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Heat({:#x})", self.0)

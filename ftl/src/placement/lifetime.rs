@@ -13,7 +13,7 @@
 mod model;
 mod sample;
 
-use super::{Candidates, Heat, Placement, StreamId, best, cost_benefit};
+use super::{Candidates, Heat, HeatMeaning, Placement, StreamId, best, cost_benefit};
 use crate::addr::{Lba, SegmentId};
 use crate::geometry::Geometry;
 use model::{Cell, Model, age_bucket};
@@ -119,6 +119,7 @@ fn compare(ratio: f32) -> u32 {
 pub(super) struct Lifetime {
     now: u64,
     tick_grains: u64,
+    meaning: HeatMeaning,
     sample: Sample,
     model: Model,
     next_model: u64,
@@ -126,11 +127,15 @@ pub(super) struct Lifetime {
 }
 
 impl Lifetime {
-    pub(super) fn new(geometry: &Geometry) -> Self {
+    pub(super) fn new(geometry: &Geometry, now: u64) -> Self {
         let capacity = geometry.capacity_grains;
+        let tick_grains = capacity.div_ceil(TICKS).max(1);
+        // A tick of a volume of another size is another one.
+        let meaning = HeatMeaning::of(format!("lifetime, ticks of {tick_grains}").as_bytes());
         Self {
-            now: 0,
-            tick_grains: capacity.div_ceil(TICKS).max(1),
+            now,
+            tick_grains,
+            meaning,
             sample: Sample::new(capacity),
             model: Model::new(geometry.spare_segments()),
             next_model: 0,
@@ -157,6 +162,9 @@ impl Placement for Lifetime {
     }
     fn now(&self) -> u64 {
         self.now
+    }
+    fn meaning(&self) -> HeatMeaning {
+        self.meaning
     }
 
     fn write(&mut self, lba: Lba, heat: Heat) -> (StreamId, Heat) {
@@ -201,7 +209,7 @@ mod tests {
     fn policy(capacity: u64) -> Lifetime {
         let device = capacity * 4096 / 3;
         let geometry = Geometry::derive(&[device], Some(64 << 12), 20, Some(capacity), Some(0));
-        Lifetime::new(&geometry.expect("geometry"))
+        Lifetime::new(&geometry.expect("geometry"), 0)
     }
 
     /// Every past fits into the bits and comes back.

@@ -17,7 +17,7 @@ mod lifetime;
 mod three_stream;
 
 pub(crate) use candidates::Candidates;
-pub use heat::Heat;
+pub use heat::{Heat, HeatMeaning};
 
 use crate::addr::{Lba, SegmentId};
 use crate::geometry::Geometry;
@@ -51,8 +51,12 @@ pub(crate) struct Candidate {
 pub(crate) trait Placement: fmt::Debug + Send {
     /// Number of streams.
     fn streams(&self) -> usize;
-    /// User grains seen so far.
+    /// User grains seen so far, of sessions before this one as well.
     fn now(&self) -> u64;
+    /// What it keeps in the bits of a heat.
+    fn meaning(&self) -> HeatMeaning {
+        HeatMeaning::NONE
+    }
     /// A user grain is about to be appended: where to, and what to remember of it.
     fn write(&mut self, lba: Lba, heat: Heat) -> (StreamId, Heat);
     /// A live grain is about to be relocated.
@@ -100,16 +104,17 @@ impl GcPolicy {
         }
     }
 
-    /// The policy for a volume. Streams cost open segments, so how many there are depends on the spare ones.
-    pub(crate) fn build(self, geometry: &Geometry) -> Box<dyn Placement> {
+    /// The policy for a volume on which users have written `now` grains so far. Streams cost open segments, so how many
+    /// there are depends on the spare ones.
+    pub(crate) fn build(self, geometry: &Geometry, now: u64) -> Box<dyn Placement> {
         let spare = geometry.spare_segments();
         let wide = spare >= SPARE_FOR_STREAMS;
         match self {
-            Self::ThreeStream if wide => Box::new(three_stream::ThreeStream::default()),
-            Self::Lifetime if wide => Box::new(lifetime::Lifetime::new(geometry)),
-            Self::GreedyWindow => Box::new(greedy::Greedy::window()),
+            Self::ThreeStream if wide => Box::new(three_stream::ThreeStream::new(now)),
+            Self::Lifetime if wide => Box::new(lifetime::Lifetime::new(geometry, now)),
+            Self::GreedyWindow => Box::new(greedy::Greedy::window(now)),
             // Nothing to win with more streams when there are no segments for them.
-            Self::Greedy | Self::ThreeStream | Self::Lifetime => Box::new(greedy::Greedy::all()),
+            Self::Greedy | Self::ThreeStream | Self::Lifetime => Box::new(greedy::Greedy::all(now)),
         }
     }
 }

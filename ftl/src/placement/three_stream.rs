@@ -3,16 +3,22 @@
 //! A counter of four bits per grain goes up with each user write and down with each relocation; from 4 on a grain is
 //! hot. The victim is the one with the most cost-benefit, which is the paper's circular collection with aging.
 
-use super::{Candidates, Heat, Placement, StreamId, best, cost_benefit};
+use super::{Candidates, Heat, HeatMeaning, Placement, StreamId, best, cost_benefit};
 use crate::addr::{Lba, SegmentId};
 
 const HOT_FROM: u32 = 4;
 const COUNT_MAX: u32 = 15;
 
 /// `three-stream`.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct ThreeStream {
     now: u64,
+}
+
+impl ThreeStream {
+    pub(super) fn new(now: u64) -> Self {
+        Self { now }
+    }
 }
 
 impl Placement for ThreeStream {
@@ -21,6 +27,9 @@ impl Placement for ThreeStream {
     }
     fn now(&self) -> u64 {
         self.now
+    }
+    fn meaning(&self) -> HeatMeaning {
+        HeatMeaning::of(b"counter")
     }
 
     fn write(&mut self, _: Lba, heat: Heat) -> (StreamId, Heat) {
@@ -50,7 +59,7 @@ mod tests {
     /// Four writes make a grain hot, a relocation cools it.
     #[test]
     fn counting() {
-        let mut policy = ThreeStream::default();
+        let mut policy = ThreeStream::new(0);
         let mut heat = Heat::UNKNOWN;
         let mut streams = Vec::new();
         for _ in 0..5 {

@@ -33,6 +33,7 @@ use crate::format::{
 };
 use crate::geometry::Geometry;
 use crate::map::MapTable;
+use crate::placement::{GcPolicy, HeatMeaning};
 use crate::planted::Bug;
 use io::MediaIo;
 use replay::Replayed;
@@ -132,6 +133,8 @@ pub(crate) struct How {
     pub(crate) pages_eager: usize,
     /// Pages that are read together when one is needed.
     pub(crate) unit_pages: usize,
+    /// What it remembers of grains is taken over.
+    pub(crate) policy: GcPolicy,
     pub(crate) planted: Option<Bug>,
 }
 
@@ -162,6 +165,7 @@ pub(crate) fn recover(
             actual: io.device_grains(),
         });
     }
+    let meaning = how.policy.build(&geometry, 0).meaning();
     let lost = io.lost_mask();
     let (roots, highest) = saved::roots(&mut io, &superblock);
     let mut decided = None;
@@ -170,7 +174,7 @@ pub(crate) fn recover(
     if !how.rebuild || lost != 0 {
         for (index, root) in roots.iter().enumerate() {
             previous = roots.get(index + 1).cloned();
-            match from_root(&mut io, &superblock, table, root.clone(), how) {
+            match from_root(&mut io, &superblock, table, root.clone(), how, meaning) {
                 Ok(found) => {
                     decided = Some(found);
                     break;
@@ -263,6 +267,7 @@ pub(crate) fn recover(
     }
     superblock.session += 1;
     superblock.clean = false;
+    superblock.heat |= meaning != HeatMeaning::NONE && geometry.area_grains > 0;
     superblock.suspect |= report.headers_lost > 0;
     superblock.failed |= lost;
     write_superblock(&mut io, &mut superblock)?;
@@ -290,6 +295,7 @@ pub(crate) fn recover(
         index: replayed.index,
         mapped: replayed.mapped,
         root_number: highest,
+        time: saved.as_ref().map_or(0, |s| s.root.time),
         previous,
         root: saved.as_ref().map(|s| s.root.clone()),
         changed: replayed.changed,
@@ -340,9 +346,10 @@ fn from_root(
     table: &MapTable,
     root: Root,
     how: How,
+    meaning: HeatMeaning,
 ) -> Result<Decided, PassedOver> {
     let geometry = superblock.geometry;
-    let saved = saved::load(io, superblock, root, how.unit_pages);
+    let saved = saved::load(io, superblock, root, how.unit_pages, meaning);
     let mut saved = saved.ok_or_else(PassedOver::default)?;
     let root = &saved.root;
     let is_dump = superblock.clean

@@ -7,6 +7,7 @@ use crate::format::{
     Fence, GrainBytes, MapEntry, PageEntry, PageKind, PageName, Piece, ROOT_SLOTS, Root, SavedKind,
     SavedRecord, SavedSegment, Superblock, root_slot,
 };
+use crate::placement::HeatMeaning;
 use std::collections::HashSet;
 
 /// No segment and no zero record has so many grains; beyond there is no room to count on.
@@ -50,6 +51,7 @@ pub(crate) fn load(
     superblock: &Superblock,
     root: Root,
     unit_pages: usize,
+    meaning: HeatMeaning,
 ) -> Option<Saved> {
     let mut wanted = Vec::new();
     let volume = superblock.volume_tag();
@@ -109,7 +111,7 @@ pub(crate) fn load(
         return None;
     }
     Some(Saved {
-        cold: ColdMap::new(volume, sheets, unit_pages),
+        cold: ColdMap::new(volume, sheets, unit_pages, meaning),
         root,
         segments,
         records,

@@ -9,7 +9,7 @@ use super::saved::Saved;
 use super::scan::Found;
 use crate::addr::{LbaRange, Pba};
 use crate::checkpoint::{Books, Change};
-use crate::format::{HeaderNo, RecordKind, SavedKind, Version};
+use crate::format::{HeaderNo, OPENED_UNIT, RecordKind, SavedKind, Version};
 use crate::geometry::Geometry;
 use crate::log::Log;
 use crate::map::{LeafIndex, Location, MapTable};
@@ -48,6 +48,7 @@ pub(super) fn replay_tail(
         if segment.epoch != header.epoch {
             segment.epoch = header.epoch;
             segment.used = 0;
+            segment.opened_at = root.time;
         }
         segment.usage = SegmentUse::Closed;
         segment.used = segment.used.max(header.position + header.grains());
@@ -165,6 +166,7 @@ impl Replayed {
         for (segment, known) in self.segments.iter_mut().zip(&saved.segments) {
             segment.epoch = known.epoch;
             segment.live = known.live;
+            segment.opened_at = u64::from(known.opened) * OPENED_UNIT;
             segment.used = known.walk_from.unwrap_or(known.used);
             if known.epoch != HeaderNo(0) {
                 segment.usage = SegmentUse::Closed;

@@ -73,6 +73,8 @@ pub(crate) struct Tally {
     pub(crate) victims: u64,
     pub(crate) relocated: u64,
     pub(crate) segments_freed: u64,
+    /// Most streams that had segments at the end of a life.
+    pub(crate) streams_max: usize,
     pub(crate) nudges: u64,
     pub(crate) batches: u64,
     /// Those with which something that had been put went along.
@@ -113,6 +115,7 @@ impl Tally {
         self.victims += other.victims;
         self.relocated += other.relocated;
         self.segments_freed += other.segments_freed;
+        self.streams_max = self.streams_max.max(other.streams_max);
         self.nudges += other.nudges;
         self.batches += other.batches;
         self.along += other.along;
@@ -535,6 +538,9 @@ fn note_engine(tally: &mut Tally, world: &World) {
     tally.names_left += stats.names_left;
     tally.clone_copies += stats.clone_copies;
     tally.segments_freed += stats.segments_freed;
+    let streams = world.ftl.streams();
+    let used = streams.iter().filter(|s| s.segments > 0).count();
+    tally.streams_max = tally.streams_max.max(used);
     tally.nudges += stats.nudges;
     tally.batches += world.stats.batches;
     tally.along += world.stats.along;

@@ -60,6 +60,10 @@ pub struct Replay {
     /// Steps of the trace that are not measured [default: the first half].
     #[arg(long, value_name = "N")]
     pub skip: Option<u64>,
+    /// Before this step the volume is shut down and opened again, as by a restart; it must not be a measured one but the
+    /// first. Checkpoints are taken then, in an area on top of the space above.
+    #[arg(long, value_name = "K")]
+    pub reopen_at: Option<u64>,
     /// Placement and collection: greedy, greedy-window, three-stream or lifetime.
     #[arg(long, value_name = "NAME", default_value_t)]
     pub gc_policy: GcPolicy,

@@ -196,6 +196,7 @@ fn measure(options: &BenchWa, workload: Workload, op: f64, policy: GcPolicy) -> 
         segment_grains: SEGMENT_GRAINS,
         policy,
         media: None,
+        checkpoints: false,
     })?;
     for _ in 0..warm {
         replayer.write(generator.next_lba())?;

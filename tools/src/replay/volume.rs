@@ -30,6 +30,8 @@ pub struct ReplayOptions {
     pub policy: GcPolicy,
     /// Where: nowhere (headers are kept, data is not), in memory (`mem`), or in an image file that does not exist yet.
     pub media: Option<PathBuf>,
+    /// Checkpoints are taken, in an area that comes on top; [`Replayer::reopen`] needs them.
+    pub checkpoints: bool,
 }
 
 /// What was measured.
@@ -106,10 +108,14 @@ impl Replayer {
         );
         let physical = options.grains as f64 * (1.0 + options.overprovision_percent / 100.0);
         let segments = physical as u64 / options.segment_grains;
-        let bytes = (FRONT_GRAINS + segments * options.segment_grains) * grain;
-        let dataless = options.media.is_none();
+        let area = match options.checkpoints {
+            true => (segments * options.segment_grains / 64).max(64),
+            false => 0,
+        };
+        let log_end = (FRONT_GRAINS + segments * options.segment_grains) * grain;
+        let bytes = log_end + area * grain;
         let mut device: Box<dyn Device> = match &options.media {
-            None => Box::new(HeaderDevice::new(bytes)),
+            None => Box::new(HeaderDevice::new(bytes).keeping_all_from(log_end)),
             Some(path) if path.as_os_str() == "mem" => Box::new(MemDevice::new(bytes as usize)?),
             Some(path) => {
                 let create = ftl::device::Allocation::Sparse;
@@ -122,7 +128,7 @@ impl Replayer {
             capacity_grains: Some(options.grains),
             uuid: Some([7; 16]),
             // What checkpoints cost does not depend on placement.
-            checkpoint_grains: Some(0),
+            checkpoint_grains: Some(area),
             ..FormatOptions::default()
         };
         Ftl::format(device.as_mut(), &format).with_context(|| {
@@ -131,14 +137,7 @@ impl Replayer {
                 options.grains
             )
         })?;
-        let open = OpenOptions {
-            pool_frames: FRAMES,
-            gc_policy: options.policy,
-            write_through: true,
-            dataless,
-            ..OpenOptions::default()
-        };
-        let (ftl, _) = Ftl::open(device.as_mut(), open)?;
+        let ftl = open(device.as_mut(), &options)?;
         let mut replayer = Self {
             before: ftl.stats(),
             ftl,
@@ -152,6 +151,26 @@ impl Replayer {
             replayer.write(lba)?;
         }
         Ok(replayer)
+    }
+
+    /// Shuts the volume down in order and opens it again, as a restart does; nothing may have been measured yet.
+    pub fn reopen(&mut self) -> Result<()> {
+        ensure!(self.options.checkpoints, "without checkpoints all is lost");
+        self.tokens += 1;
+        let token = Token(self.tokens);
+        self.ftl.shutdown(PORT, token);
+        self.drive()?;
+        while let Some(event) = self.ftl.poll_event(PORT) {
+            if let Event::Durable { token: of, result } = event
+                && of == token
+            {
+                result?;
+                self.ftl = open(self.device.as_mut(), &self.options)?;
+                self.start_measuring();
+                return Ok(());
+            }
+        }
+        bail!("the engine does not end: {:?}", self.ftl.stats())
     }
 
     /// Writes a grain.
@@ -259,6 +278,19 @@ impl Replayer {
     }
 }
 
+fn open(device: &mut dyn Device, options: &ReplayOptions) -> Result<Arc<Ftl>> {
+    let open = OpenOptions {
+        pool_frames: FRAMES,
+        gc_policy: options.policy,
+        write_through: true,
+        dataless: options.media.is_none(),
+        // All of the map at once.
+        map_pages_eager: usize::MAX,
+        ..OpenOptions::default()
+    };
+    Ok(Ftl::open(device, open)?.0)
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicU64, Ordering};
@@ -304,6 +336,7 @@ mod tests {
                 segment_grains: 128,
                 policy,
                 media: None,
+                checkpoints: false,
             })
             .unwrap();
             let grains = Arc::new(AtomicU64::new(0));

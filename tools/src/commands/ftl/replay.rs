@@ -4,7 +4,7 @@ use std::io::IsTerminal;
 use std::path::Path;
 use std::time::Instant;
 
-use anyhow::Result;
+use anyhow::{Result, ensure};
 use indicatif::ProgressBar;
 
 use crate::cli::ftl::Replay;
@@ -17,6 +17,12 @@ pub(super) fn run(options: &Replay, json: bool) -> Result<()> {
     let (steps, _) = trace::open(&options.trace)?;
     let skip = options.skip.unwrap_or(steps / 2);
     trace::check(&options.trace, options.grains, skip)?;
+    if let Some(at) = options.reopen_at {
+        ensure!(
+            at <= skip,
+            "--reopen-at {at} lies in what is measured, which begins at step {skip} (--skip)"
+        );
+    }
     let started = Instant::now();
     let image = Some(options.media.as_path()).filter(|path| !is_memory(path) && !path.exists());
     if let Some(image) = image {
@@ -53,6 +59,7 @@ fn replay(options: &Replay, steps: u64, skip: u64, json: bool) -> Result<Measure
         segment_grains: options.segment_grains,
         policy: options.gc_policy,
         media,
+        checkpoints: options.reopen_at.is_some(),
     })?;
     let quiet = json || !std::io::stderr().is_terminal();
     let bar = if quiet {
@@ -62,6 +69,9 @@ fn replay(options: &Replay, steps: u64, skip: u64, json: bool) -> Result<Measure
     };
     let (_, trace) = trace::open(&options.trace)?;
     for (done, step) in (0..).zip(trace) {
+        if options.reopen_at == Some(done) {
+            replayer.reopen()?;
+        }
         if done == skip {
             replayer.start_measuring();
         }
