@@ -206,7 +206,8 @@ pub struct PeerMatrix {
     /// Programs that run in the guest at the same time.
     #[arg(long, default_value_t = 4, value_parser = number(1, 32))]
     pub jobs: usize,
-    /// Record the guest's Ethernet frames in this file.
+    /// Record the guest's Ethernet frames in this file; those of a second guest, should the network of the first fail, in
+    /// one beside it (`FILE` with `2.pcap` for its extension).
     #[arg(long, value_name = "FILE")]
     pub pcap: Option<PathBuf>,
     /// The rig [default: softrdma/interop/siw-guest of the sources that this program was built from].
