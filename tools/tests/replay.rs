@@ -55,7 +55,7 @@ fn uniform_costs_nothing() {
     assert!(lifetime.data_wa < 1.1 * greedy.data_wa);
 }
 
-/// What is remembered of grains outlives a restart. (Forgotten, it costs more than a tenth while the space is written once.)
+/// What is remembered of grains outlives a restart. Forgotten, it costs more than four percent here.
 #[test]
 fn a_restart_costs_little() {
     let [without, with] = [false, true].map(|restarts| {
@@ -78,7 +78,7 @@ fn a_restart_costs_little() {
         replayer.measured().data_wa
     });
     println!("without a restart {without:.3}, after one {with:.3}");
-    assert!(with < 1.05 * without);
+    assert!(with < 1.02 * without);
 }
 
 /// The same volume and seed give the same figures each time, so what makes placement worse by more than three percent
