@@ -630,6 +630,65 @@ fn other_ends() {
     );
 }
 
+/// A responder that has been told that it is established, and has heard nothing yet: what it posted before it left goes out behind
+/// the first message of the peer, for which it waits for so long.
+#[test]
+fn disconnect_before_the_first_message() {
+    let client = Config {
+        peer_to_peer: false,
+        ..Config::default()
+    };
+    let establish = || {
+        let (ours, theirs) = (table(1), table(2));
+        let mut pair = unconnected(client.clone(), &ours, Config::default(), &theirs, pages());
+        pair.run();
+        pair.b.connection.accept(b"").unwrap();
+        pair.run();
+        let b = &mut pair.b.connection;
+        let told: Vec<Event> = std::iter::from_fn(|| b.poll_event()).collect();
+        assert!(matches!(told[..], [_, Event::Established(_)]), "{told:?}");
+        b.post_recv(WrId(1), RecvBuffer::Vec(10)).unwrap();
+        b.post_send(send(2, b"bye")).unwrap();
+        b.disconnect();
+        b.disconnect();
+        assert_eq!(b.post_send(send(3, b"late")), Err(PostError::NotOpen));
+        pair
+    };
+    let mut pair = establish();
+    pair.run();
+    assert_eq!(completions(&mut pair.b.connection), []);
+    let a = &mut pair.a.connection;
+    a.post_recv(WrId(4), RecvBuffer::Vec(10)).unwrap();
+    a.post_send(send(5, b"hello")).unwrap();
+    pair.run();
+    let done = completions(&mut pair.b.connection);
+    assert!(done.len() == 2 && done.iter().all(|c| c.status.is_success()));
+    let heard = completions(&mut pair.a.connection);
+    assert_eq!(heard.last().unwrap().message.as_deref(), Some(&b"bye"[..]));
+    for end in [
+        std::iter::from_fn(|| pair.a.connection.poll_event()).last(),
+        std::iter::from_fn(|| pair.b.connection.poll_event()).last(),
+    ] {
+        assert_eq!(end, Some(Event::Closed(CloseReason::Graceful)));
+    }
+    // A peer that says nothing is not waited for for ever.
+    let mut left = establish().b.connection;
+    let late = Time(7) + Config::default().close_timeout;
+    left.handle_timeout(Time(7));
+    assert_eq!(left.poll_timeout(), Some(late));
+    left.handle_timeout(late);
+    assert_eq!(completions(&mut left)[0].status, Status::Flushed);
+    let ended = Some(Event::Closed(CloseReason::TimedOut));
+    assert_eq!(left.poll_event(), ended);
+    // With nothing to say it ends at once.
+    let mut pair = unconnected(client, &table(1), Config::default(), &table(2), pages());
+    pair.run();
+    pair.b.connection.accept(b"").unwrap();
+    pair.b.connection.disconnect();
+    pair.run();
+    assert_eq!(pair.b.connection.socket_state(), SocketState::Close);
+}
+
 /// Behind our FIN no Terminate goes out: an error of the peer ends the connection at once.
 #[test]
 fn nothing_follows_our_fin() {

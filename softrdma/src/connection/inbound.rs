@@ -116,12 +116,18 @@ impl<S: PageStore> Connection<S> {
 
     /// True for the first FPDU of the connection.
     fn first_fpdu_arrived(&mut self) -> bool {
-        let Phase::AwaitFirst { established, .. } = &mut self.phase else {
+        let Phase::AwaitFirst {
+            established, local, ..
+        } = &mut self.phase
+        else {
             return false;
         };
-        let established = established.take();
+        let (established, local) = (established.take(), *local);
         self.events.extend(established.map(Event::Established));
-        self.phase = Phase::rts();
+        self.phase = Phase::Rts {
+            local,
+            remote: Remote::Open,
+        };
         true
     }
 

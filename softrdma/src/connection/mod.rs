@@ -492,19 +492,32 @@ impl<S: PageStore> Connection<S> {
             Phase::Rts {
                 local: Local::Open, ..
             } => Ok(()),
-            Phase::Rts { .. } | Phase::Finishing { .. } | Phase::Closed => Err(PostError::NotOpen),
+            Phase::Rts { .. }
+            | Phase::AwaitFirst {
+                local: Local::Draining,
+                ..
+            }
+            | Phase::Finishing { .. }
+            | Phase::Closed => Err(PostError::NotOpen),
             _ => Ok(()),
         }
     }
 
     /// Ends in order: posted work goes out, then FIN. Before the connection is established, it just ends. How long the work may
-    /// take is the driver's to say ([`handle_stall`](Self::handle_stall)), as much of it may rightly take long.
+    /// take is the driver's to say ([`handle_stall`](Self::handle_stall)), as much of it may rightly take long; but for a responder that has
+    /// heard nothing of its peer yet, and may send nothing before that (RFC 5044 §7.1.2): it waits for [`Config::close_timeout`].
     pub fn disconnect(&mut self) {
         match &mut self.phase {
             Phase::Rts {
                 local: local @ Local::Open,
                 ..
             } => *local = Local::Draining,
+            // The program has heard that it is established.
+            Phase::AwaitFirst {
+                established: None,
+                local,
+                ..
+            } if !self.requests.is_empty() => *local = Local::Draining,
             Phase::Rts { .. } | Phase::Finishing { .. } | Phase::Closed => {}
             _ => self.finish(CloseReason::Aborted),
         }

@@ -29,6 +29,8 @@ pub(super) enum Phase {
         deadline: Option<Time>,
         /// Told with the first FPDU, which has a deadline then; none if the program has heard of it.
         established: Option<Established>,
+        /// Draining: what was posted goes out behind the first FPDU, which has a deadline then, too.
+        local: Local,
     },
     /// Work goes both ways.
     Rts { local: Local, remote: Remote },

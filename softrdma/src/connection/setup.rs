@@ -3,7 +3,7 @@
 use crate::addr::{Stag, TaggedOffset, Time};
 use crate::config::{Config, READS_LIMIT, Revision, ULPDU_FLOOR, ULPDU_LIMIT};
 use crate::connection::nudge::Nudge;
-use crate::connection::phase::Phase;
+use crate::connection::phase::{Local, Phase};
 use crate::connection::{AnswerError, Connection, PrivateDataTooLong, private_data_max};
 use crate::event::{CloseReason, ConnectRequest, Established, Event, SetupError};
 use crate::page::PageStore;
@@ -138,6 +138,7 @@ impl<S: PageStore> Connection<S> {
             Phase::AwaitFirst {
                 deadline: None,
                 established: Some(established),
+                local: Local::Open,
             }
         } else {
             self.events.push_back(Event::Established(established));
@@ -146,6 +147,7 @@ impl<S: PageStore> Connection<S> {
                 false => Phase::AwaitFirst {
                     deadline: None,
                     established: None,
+                    local: Local::Open,
                 },
             }
         };
@@ -340,8 +342,14 @@ impl<S: PageStore> Connection<S> {
             Phase::AwaitFirst {
                 deadline: deadline @ None,
                 established: Some(_),
+                ..
             } => *deadline = Some(self.now + self.config.start_timeout),
-            Phase::Finishing {
+            Phase::AwaitFirst {
+                deadline: deadline @ None,
+                local: Local::Draining,
+                ..
+            }
+            | Phase::Finishing {
                 deadline: deadline @ None,
                 ..
             } => *deadline = Some(self.now + self.config.close_timeout),
@@ -356,8 +364,14 @@ impl<S: PageStore> Connection<S> {
             Phase::AwaitFirst {
                 deadline,
                 established: Some(_),
-            } => Some(deadline.unwrap_or(self.now)),
-            Phase::Finishing { deadline, .. } => Some(deadline.unwrap_or(self.now)),
+                ..
+            }
+            | Phase::AwaitFirst {
+                deadline,
+                local: Local::Draining,
+                ..
+            }
+            | Phase::Finishing { deadline, .. } => Some(deadline.unwrap_or(self.now)),
             _ => None,
         }
     }
