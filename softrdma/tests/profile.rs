@@ -388,6 +388,24 @@ fn verify_follows_the_ready_prefix() {
     assert_eq!(target.pages.pins.get(), 0);
 }
 
+/// A page that cannot be read ends a VERIFY that was taken: the Terminate encloses its header, and says how long it was (RFC 5040 §4.8).
+#[test]
+fn a_verify_that_fails() {
+    let mut target = target(Residency::Never);
+    let asked = raw::verify(1, target.file.remote(0), 4096);
+    target.deliver(&asked);
+    while let Some((ticket, _)) = target.pages.finish_one() {
+        let failed = Err(PageError::Media);
+        target
+            .connection
+            .handle_page(&mut target.pages, ticket, failed);
+    }
+    // Behind the FPDU's length: the headers of DDP and RDMAP.
+    let enclosed = asked[..2 + 18].to_vec();
+    let terminate = Sent::Terminate(OperationCatastrophicStream, enclosed);
+    assert_eq!(target.sent(), [terminate]);
+}
+
 /// Defends I16: the bytes that VERIFYs read count as those that READs send, so that small requests for much hold nobody
 /// else up for long; each call that has appended nothing gets at least one answer done.
 #[test]

@@ -9,7 +9,7 @@ use crate::mem::region::Backing;
 use crate::page::{PAGE_BYTES, Page};
 use crate::wire::ddp::{TAGGED_BYTES, Tagged, Untagged};
 use crate::wire::marker::Framer;
-use crate::wire::profile::VerifyResponse;
+use crate::wire::profile::{VerifyRequest, VerifyResponse};
 use crate::wire::rdmap::Opcode;
 
 /// Bytes that go into a digest at once.
@@ -223,8 +223,17 @@ impl<P: Page> Responses<P> {
             return None;
         };
         let mut ulpdu = Vec::new();
-        if read.digest.is_some() {
+        if let Some(digest) = read.digest {
+            // Of it the header is enclosed, and how long all of it was.
             header(Opcode::VerifyRequest, read.msn).emit_header(&mut ulpdu);
+            let (request, len) = (digest.request, read.request.size);
+            let source = read.request.source;
+            let verify = VerifyRequest {
+                request,
+                source,
+                len,
+            };
+            verify.emit(&mut ulpdu);
             return Some(ulpdu);
         }
         header(Opcode::ReadRequest, read.msn).emit_header(&mut ulpdu);
