@@ -16,7 +16,8 @@ use super::peer::Offer;
 use super::recipe::Tag;
 use super::run::{Missing, Posted, Request, Transport, TransportError};
 
-/// Acknowledgements under way at once. A recipe has at most one.
+/// Acknowledgements that came and were not asked for, and those under way. A recipe has at most one; a responder that says more than
+/// fits is disconnected (I16).
 const RECEIVES: u64 = 4;
 /// Numbers of the receives; operations count from 1.
 const RECEIVE_IDS: u64 = 1 << 62;
@@ -70,11 +71,13 @@ pub struct Endpoint<C> {
     sink: Arc<Buffer>,
     posted: u64,
     completed: u64,
-    messages: VecDeque<Vec<u8>>,
+    /// Each has the place of its receive, which is posted again when somebody takes it.
+    messages: VecDeque<(WrId, Vec<u8>)>,
 }
 
 /// What [`plan`](super::plan) may count on with a region of our endpoint, over a connection with or without the private
-/// profile. With it, the region has to be registered with the right to FLUSH up to persistence.
+/// profile. With it, the region has to be registered with the right to FLUSH up to persistence. Never a FLUSH of receive buffers, which are in
+/// no region.
 #[must_use]
 pub fn offer(region: &MemoryRegion, private_profile: bool) -> Offer {
     let mut offer = Offer::IMMEDIATE;
@@ -90,10 +93,7 @@ impl<C: Channel> Endpoint<C> {
     /// If the connection has ended meanwhile.
     pub fn new(mut channel: C, region: MemoryRegion) -> Result<Self, PostError> {
         for id in 0..RECEIVES {
-            let buffer = RecvBuffer::Vec(HEADER_BYTES);
-            channel
-                .connection()
-                .post_recv(WrId(RECEIVE_IDS + id), buffer)?;
+            post_receive(channel.connection(), WrId(RECEIVE_IDS + id))?;
         }
         Ok(Self {
             channel,
@@ -140,14 +140,17 @@ impl<C: Channel> Endpoint<C> {
             ..
         } = completion;
         if opcode == CompletionOpcode::Recv {
-            self.messages.push_back(message.unwrap_or_default());
-            let buffer = RecvBuffer::Vec(HEADER_BYTES);
-            self.channel.connection().post_recv(wr_id, buffer)?;
+            self.messages
+                .push_back((wr_id, message.unwrap_or_default()));
         } else {
             self.completed = wr_id.0;
         }
         Ok(())
     }
+}
+
+fn post_receive(connection: &mut Connection<NoPages>, wr_id: WrId) -> Result<(), PostError> {
+    connection.post_recv(wr_id, RecvBuffer::Vec(HEADER_BYTES))
 }
 
 impl<C: Channel> Transport for Endpoint<C> {
@@ -214,7 +217,8 @@ impl<C: Channel> Transport for Endpoint<C> {
 
     fn receive(&mut self) -> Result<Vec<u8>, Self::Error> {
         loop {
-            if let Some(message) = self.messages.pop_front() {
+            if let Some((wr_id, message)) = self.messages.pop_front() {
+                post_receive(self.channel.connection(), wr_id)?;
                 return Ok(message);
             }
             self.take_one()?;

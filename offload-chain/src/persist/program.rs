@@ -54,7 +54,8 @@ impl ReceiveBuffers {
         LocalSlice::new(&self.memory, slot * self.slot_bytes, self.slot_bytes)
     }
 
-    /// Makes a message unreadable.
+    /// Makes a message unreadable, at once for all who could look after a cut: where only what is flushed is kept (DMP) nothing is replayed, as
+    /// no endpoint [offers](super::offer) to flush these.
     fn wipe(&self, slot: usize) {
         self.memory
             .write(slot * self.slot_bytes, &[0; HEADER_BYTES]);
