@@ -15,7 +15,7 @@ use support::local::Local;
 use support::mem::Mem;
 use support::rng::Rng;
 
-use offload_chain::group::Primitives;
+use offload_chain::group::{Flight, Primitive, Primitives};
 
 const SALT: u64 = 0x5eed;
 const DATA: u64 = 256;
@@ -191,6 +191,49 @@ fn the_replicated_preset_leaves_the_data_alone() {
     let found = recover(&mut group.members[1], Epoch(1), None, None).unwrap();
     assert_eq!(found.records.len(), 1);
     assert!(data(&group.members[1]).iter().all(|byte| *byte == 0));
+}
+
+/// A truncation for which the group has no room when it is asked for happens when it has, without being asked for again.
+#[test]
+fn a_truncation_waits_for_room() {
+    for asks_again in [false, true] {
+        let mut group = Local::new(2, layout().size(), 2);
+        for member in &mut group.members {
+            format(member, &Header::first(layout(), SALT, false)).unwrap();
+        }
+        let header = find_header(&group.members[0]).unwrap();
+        let mut log = Log::open(header, Preset::REPLICATED);
+        for byte in 1..3 {
+            log.append(&mut group, 0, &[entry(0, byte, 8)]).unwrap();
+        }
+        group.run();
+        events(&mut group, &mut log);
+        // The group is full: of this log's, or of somebody else's.
+        let others = Primitive::Flush;
+        let mut full: Vec<Flight> = match asks_again {
+            true => (0..2)
+                .map(|_| group.post(others.clone()).unwrap())
+                .collect(),
+            false => Vec::new(),
+        };
+        for byte in 3..5 {
+            let appended = log.append(&mut group, 0, &[entry(0, byte, 8)]);
+            assert_eq!(appended.is_err(), asks_again);
+        }
+        log.truncate(&mut group, 2);
+        group.run();
+        if asks_again {
+            full.retain(|own| group.poll().unwrap().0 != *own);
+            assert!(full.is_empty());
+            log.execute_and_advance(&mut group);
+        }
+        let mut seen = Vec::new();
+        while !log.is_quiet() {
+            seen.extend(events(&mut group, &mut log));
+            group.run();
+        }
+        assert_eq!(seen.last(), Some(&LogEvent::Truncated(2)), "{seen:?}");
+    }
 }
 
 /// In one of three lives records go in parts.

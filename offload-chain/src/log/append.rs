@@ -341,8 +341,8 @@ impl Log {
         }
     }
 
-    /// Lets the members carry out what was acknowledged, then moves the mark. Posts as much as the group takes now: call it
-    /// again when outcomes came.
+    /// Lets the members carry out what was acknowledged, then moves the mark; in a log that is not carried out, only the mark, to where it
+    /// was [truncated](Self::truncate). Posts as much as the group takes now: call it again when outcomes came.
     pub fn execute_and_advance(&mut self, group: &mut impl Primitives) {
         if self.broken {
             return;
@@ -351,11 +351,12 @@ impl Log {
         let _ = self.post_rest(group);
         if self.header.executes {
             self.copy(group);
-            self.advance(group);
         }
+        self.advance(group);
     }
 
-    /// Gives up all acknowledged records before `sequence`, in a log whose records are not carried out by the members.
+    /// Gives up all acknowledged records before `sequence`, in a log whose records are not carried out by the members. If the group does
+    /// not take that now, it does when an outcome of the log comes, or with [`execute_and_advance`](Self::execute_and_advance).
     pub fn truncate(&mut self, group: &mut impl Primitives, sequence: u64) {
         if self.broken || self.header.executes {
             return;
@@ -461,6 +462,10 @@ impl Log {
             Posted::Skip | Posted::Part => None,
             Posted::Append(sequence) => {
                 self.kept(sequence)?.state = State::Acknowledged;
+                if !self.header.executes {
+                    // There may have been no room for the mark before.
+                    self.advance(group);
+                }
                 Some(LogEvent::Appended(sequence))
             }
             Posted::Copy(sequence) => {
