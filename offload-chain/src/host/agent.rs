@@ -20,6 +20,7 @@ use crate::membership::{
 use super::door::Unheard;
 use super::engine::{Engine, EngineNews, Opening};
 use super::lag::Lag;
+use super::lines::Lines;
 use super::media::Media;
 use super::message::Said;
 use super::mux::{Mux, Owner};
@@ -74,6 +75,8 @@ pub(super) struct Agent {
     memory: FileMemory,
     media: Media,
     engine: Engine,
+    /// Those by which others speak to this one.
+    lines: Lines,
     lag: Lag,
     reads: Arc<ReadLease>,
     peers: Peers,
@@ -103,7 +106,7 @@ impl Agent {
         place: Place,
         store: Box<dyn Store + Send>,
         file: Arc<MemberFile>,
-        engine: Engine,
+        (engine, lines): (Engine, Lines),
         state: Arc<Mutex<HostState>>,
         inbox: Sender<Inbox>,
     ) -> io::Result<Self> {
@@ -138,6 +141,7 @@ impl Agent {
             store: Mux::new(store, inbox),
             memory: FileMemory(file),
             engine,
+            lines,
             lag: Lag::default(),
             reads: Arc::new(ReadLease::new(since_boot)),
             peers: Peers::new(place.member, place.token),
@@ -201,6 +205,7 @@ impl Agent {
             if let Some(config) = self.member.configuration() {
                 let place = config.position(self.seat).unwrap_or(config.chain.len());
                 self.controller.yield_to(place);
+                self.lines.know(config.names());
             }
             let via = &mut self.store.via(Owner::Controller);
             self.controller.tick(now, via);

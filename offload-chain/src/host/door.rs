@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -17,6 +17,7 @@ use mio::{Events, Interest, Poll, Token, Waker};
 
 use super::agent::Inbox;
 use super::engine::Caller;
+use super::lines::Lines;
 use super::message::read;
 use super::stranger::{Known, Stranger};
 use crate::membership::MemberId;
@@ -25,8 +26,6 @@ use crate::membership::MemberId;
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Strangers at once.
 const STRANGERS_MAX: usize = 256;
-/// Connections of members.
-const MEMBERS_MAX: usize = 64;
 /// What one connection of a member has said, and the agent has not heard: as much as answers one question.
 const UNHEARD_MAX: usize = 8;
 /// Calls that the system keeps.
@@ -58,7 +57,7 @@ struct Keeper {
     token: [u8; 16],
     engine: Caller,
     agent: Sender<Inbox>,
-    members: Arc<AtomicUsize>,
+    members: Lines,
 }
 
 impl Door {
@@ -67,6 +66,7 @@ impl Door {
         token: [u8; 16],
         engine: Caller,
         agent: Sender<Inbox>,
+        members: Lines,
     ) -> io::Result<Self> {
         // With SO_REUSEADDR: a member that starts again has the address that it had, whatever of its former life is still ending.
         let listener = std::net::TcpListener::bind(address)?;
@@ -90,7 +90,7 @@ impl Door {
             token,
             engine,
             agent,
-            members: Arc::default(),
+            members,
         };
         let ends = Arc::clone(&end);
         let thread = std::thread::Builder::new()
@@ -218,20 +218,19 @@ impl Keeper {
 
     /// A member speaks: a thread hears it.
     fn listen_to(&self, mut stream: std::net::TcpStream, from: MemberId) {
-        let members = Arc::clone(&self.members);
-        if members.fetch_add(1, Ordering::AcqRel) >= MEMBERS_MAX {
-            members.fetch_sub(1, Ordering::AcqRel);
-            return;
-        }
+        let line = match self.members.take(from, &stream) {
+            Ok(line) => line,
+            Err(error) => return tracing::debug!(member = from.0, %error, "not heard"),
+        };
         let agent = self.agent.clone();
         let hear = move || {
+            let _line = line;
             // Whatever ends it: who has something to say calls again.
             let _ = hear(&mut stream, from, &agent);
-            members.fetch_sub(1, Ordering::AcqRel);
         };
         let thread = std::thread::Builder::new().name("chain-peer".into());
-        if thread.spawn(hear).is_err() {
-            self.members.fetch_sub(1, Ordering::AcqRel);
+        if let Err(error) = thread.spawn(hear) {
+            tracing::warn!(member = from.0, %error, "cannot hear a member");
         }
     }
 }
@@ -276,8 +275,94 @@ mod tests {
     use std::sync::mpsc::{RecvTimeoutError, channel};
 
     use super::*;
-    use crate::host::message::{Said, write};
-    use crate::membership::{Boot, Seat};
+    use crate::config::{Event, Expect, FileStore, Request, Revision, Store};
+    use crate::group::Topology;
+    use crate::host::message::{Said, greet, write};
+    use crate::host::{Host, HostSettings, Timing};
+    use crate::membership::{Birth, Boot, CONFIG, Configuration, Seat, SlowPolicy, encode};
+
+    const TOKEN: [u8; 16] = [5; 16];
+
+    fn timing() -> Timing {
+        Timing {
+            period: Duration::from_millis(50),
+            misses: 20,
+            patience: Duration::from_secs(1),
+            media_patience: Duration::from_secs(1),
+            read_lease: Duration::from_secs(1),
+        }
+    }
+
+    fn serve(dir: &std::path::Path, member: u32) -> Host {
+        let settings = HostSettings {
+            member: MemberId(member),
+            listen: "127.0.0.1:0".parse().unwrap(),
+            advertise: None,
+            memory: None,
+            timing: timing(),
+            slow: SlowPolicy::default(),
+            spin: Duration::ZERO,
+            on_engine_thread: None,
+        };
+        Host::start(settings, Box::new(store(dir))).unwrap()
+    }
+
+    fn store(dir: &std::path::Path) -> FileStore {
+        FileStore::open(&dir.join("store")).unwrap()
+    }
+
+    /// I16: connections of somebody who knows the token, and says that it is a member that the group does not have, keep no member out.
+    #[test]
+    fn connections_of_one_keep_no_other_out() {
+        const MANY: usize = 100;
+        let dir = tempfile::tempdir().unwrap();
+        let birth = Birth {
+            locks: 1,
+            ring_bytes: 16 << 10,
+            data_bytes: 64 << 10,
+            salt: 77,
+            token: TOKEN,
+            topology: Topology::Chain,
+            executes: true,
+            durable: false,
+        };
+        let members = vec![MemberId(1), MemberId(2)];
+        let mut own = store(dir.path());
+        own.submit(Request::Put {
+            key: CONFIG.to_owned(),
+            value: encode(&Configuration::new(birth, members)),
+            expect: Expect::Revision(Revision::ABSENT),
+            lease: None,
+        });
+        assert!(matches!(own.poll(), Some(Event::Answer(_, Ok(_)))));
+        let first = serve(dir.path(), 1);
+        let nobody = Seat {
+            id: MemberId(9),
+            boot: Boot(1),
+        };
+        let calls = (0..MANY).map(|_| {
+            let mut stream = std::net::TcpStream::connect(first.address()).unwrap();
+            greet(&mut stream, TOKEN, nobody.id).unwrap();
+            stream
+        });
+        let mut crowd: Vec<std::net::TcpStream> = calls.collect();
+        let second = serve(dir.path(), 2);
+        let start = Instant::now();
+        let mut epoch = None;
+        // Members miss whom they have not heard for so long.
+        while start.elapsed() < timing().silence() * 4 {
+            for stream in &mut crowd {
+                // Who is sent away says nothing more.
+                let _ = write(stream, &Said::Beat(nobody));
+            }
+            std::thread::sleep(timing().period);
+            let open = first.state().open;
+            if open.0 > 0 && second.state().open == open {
+                assert_eq!(*epoch.get_or_insert(open), open, "a member was missed");
+            }
+        }
+        assert!(epoch.is_some(), "the group is not active");
+    }
 
     /// I16: however much a member says while the agent is busy, only so much of it is kept; and nothing is lost.
     #[test]

@@ -24,6 +24,7 @@ mod agent;
 mod door;
 mod engine;
 mod lag;
+mod lines;
 mod media;
 mod message;
 mod mux;
@@ -50,6 +51,7 @@ pub(crate) use shape::{link_config, shape_of};
 use agent::{Agent, Inbox};
 use door::Door;
 use engine::Engine;
+use lines::Lines;
 
 /// How often the time-critical parts of a group look, and how long they wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -210,11 +212,14 @@ impl Host {
             address: settings.listen,
             source,
         };
+        let lines = Lines::default();
+        lines.know(config.names());
         let door = Door::open(
             settings.listen,
             config.birth.token,
             engine.caller(),
             inbox.clone(),
+            lines.clone(),
         )
         .map_err(failed)?;
         let address = door.address();
@@ -232,7 +237,7 @@ impl Host {
             },
             store,
             file,
-            engine,
+            (engine, lines),
             Arc::clone(&state),
             inbox.clone(),
         )?;

@@ -1,5 +1,6 @@
 //! What the store has about a group, and under which keys.
 
+use std::collections::BTreeSet;
 use std::fmt;
 
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -199,6 +200,13 @@ impl Configuration {
     #[must_use]
     pub fn position(&self, seat: Seat) -> Option<usize> {
         self.chain.iter().position(|other| *other == seat)
+    }
+
+    /// The members, and who is in the chain still.
+    #[must_use]
+    pub fn names(&self) -> BTreeSet<MemberId> {
+        let in_chain = self.chain.iter().map(|seat| seat.id);
+        self.members.iter().copied().chain(in_chain).collect()
     }
 
     /// Whether a member that reports this has all that was acknowledged (docs/membership.md): it was in the last active chain, and
