@@ -324,6 +324,50 @@ fn records_stay_until_they_are_truncated() {
     reader.leave();
 }
 
+/// Of a log that is not carried out a client reads what there is, around the end of the ring and beside what is there of the lap before.
+#[test]
+fn a_long_log_is_read_from_its_mark() {
+    const LENGTH: usize = 60 << 10;
+    let birth = Birth {
+        locks: 1,
+        ring_bytes: 8 << 20,
+        data_bytes: 64 << 10,
+        salt: 77,
+        token: [5; 16],
+        topology: Topology::Chain,
+        executes: false,
+        durable: false,
+    };
+    let group = Group::born(1, birth);
+    let _host = group.serve(1);
+    let preset = Preset {
+        durability: Durability::Visible,
+        ..Preset::REPLICATED
+    };
+    let content = |number: u64| number.to_le_bytes().repeat(LENGTH / 8);
+    let mut mark = 1;
+    let mut written = 0;
+    for (more, before) in [(120, 116), (60, 150), (100, 270), (5, 280)] {
+        // Each finds out what there is.
+        let mut client = group.client(preset);
+        client.lock(LockId::LOG, LONG).unwrap();
+        for _ in 0..more {
+            written += 1;
+            client.append(entry(0, &content(written))).unwrap();
+        }
+        let records = client.records().unwrap();
+        let numbers = records.iter().map(|(number, _)| *number);
+        assert!(numbers.eq(mark..=written), "{mark} to {written}");
+        for (number, entries) in records {
+            assert_eq!(entries, entry(0, &content(number)));
+        }
+        client.truncate(before).unwrap();
+        mark = before;
+        client.unlock(LockId::LOG).unwrap();
+        client.leave();
+    }
+}
+
 /// Damages what media have of a member.
 fn damage(memory: &Path, at: u64) {
     let mut options = std::fs::File::options();

@@ -18,11 +18,14 @@ use crate::host::{link_config, shape_of};
 use crate::lock::{LockId, Word};
 use crate::log::{
     Found, HEADER_BYTES, HEADER_SLOT_BYTES, HEADER_SLOTS, Header, Layout, Log, RECORD_HEADER_BYTES,
-    find,
+    RecoverError, find,
 };
+use crate::memory::MemoryError;
 
 /// Between attempts to connect, as long as there were [`SOON`] at most; then it is a period.
 const RETRY: Duration = Duration::from_millis(2);
+/// So much of a log is read at first.
+const FIRST_STEP: u64 = 1 << 20;
 /// Members take longer than that only if something is wrong.
 const SOON: u32 = 32;
 
@@ -290,16 +293,27 @@ impl Client {
     }
 
     fn find_log_at(&mut self, place: usize) -> Result<Option<(Found, Image)>, Broken> {
-        let length = usize::try_from(self.layout.data_at()).map_err(|_| Broken)?;
-        let bytes = self.read_at(place, 0, length)?;
         let headers = (HEADER_SLOTS * HEADER_SLOT_BYTES) as usize;
+        let before = self.read_at(place, 0, headers)?;
+        let mut image = Image::new(self.layout, &before).ok_or(Broken)?;
+        // The log may be a small part of the ring. What was read is looked through again with each step, so steps get longer.
+        let mut step = FIRST_STEP;
+        let found = loop {
+            let mut read = 0;
+            while read < step && !image.is_whole() {
+                let next = image.next(step - read);
+                let length = usize::try_from(next.end - next.start).map_err(|_| Broken)?;
+                image.add(&self.read_at(place, next.start, length)?);
+                read += length as u64;
+            }
+            match find(&image, None) {
+                Ok(found) => break found,
+                Err(RecoverError::Memory(MemoryError::Range { .. })) if !image.is_whole() => {}
+                Err(_) => return Err(Broken),
+            }
+            step *= 2;
+        };
         let after = self.read_at(place, 0, headers)?;
-        if after != bytes[..headers] {
-            return Ok(None);
-        }
-        let size = self.layout.size();
-        let image = Image { bytes, size };
-        let found = find(&image, None).map_err(|_| Broken)?;
-        Ok(Some((found, image)))
+        Ok((after == before).then_some((found, image)))
     }
 }

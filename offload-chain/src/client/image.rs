@@ -1,16 +1,70 @@
-//! The beginning of a member's memory, as it was read.
+//! The log in a member's memory, as far as it was read.
 
-use crate::log::{Copy, Entry, Found};
+use std::ops::Range;
+
+use crate::log::{Copy, Entry, Found, HEADER_SLOT_BYTES, HEADER_SLOTS, Header, Layout};
 use crate::memory::{Memory, MemoryError};
 
-/// Bytes from 0 on, of memory of that size. Nothing can be changed.
+/// Headers, and the ring from the mark on. Nothing can be changed.
 #[derive(Debug)]
 pub(super) struct Image {
-    pub(super) bytes: Vec<u8>,
-    pub(super) size: u64,
+    layout: Layout,
+    /// Of the memory, up to the end of the ring.
+    bytes: Vec<u8>,
+    /// Place of the mark in the ring.
+    mark: u64,
+    /// So much of the ring was read, from the mark on and around its end.
+    known: u64,
 }
 
 impl Image {
+    /// Of memory that begins with these bytes, its headers; nothing, if there is none for this layout.
+    pub(super) fn new(layout: Layout, headers: &[u8]) -> Option<Self> {
+        let slot = HEADER_SLOT_BYTES as usize;
+        let newest = Header::newest([headers, headers.get(slot..)?])?;
+        if newest.layout != layout {
+            return None;
+        }
+        let mut bytes = vec![0; usize::try_from(layout.data_at()).ok()?];
+        bytes.get_mut(..headers.len())?.copy_from_slice(headers);
+        let mark = newest.place % layout.ring_bytes();
+        Some(Self {
+            layout,
+            bytes,
+            mark,
+            known: 0,
+        })
+    }
+
+    /// Whether all of the ring was read.
+    pub(super) fn is_whole(&self) -> bool {
+        self.known == self.layout.ring_bytes()
+    }
+
+    /// What is to be read next, at most so many bytes of it.
+    pub(super) fn next(&self, most: u64) -> Range<u64> {
+        let (at, ring) = (self.layout.ring_at(), self.layout.ring_bytes());
+        let from = (self.mark + self.known) % ring;
+        let length = most.min(ring - self.known).min(ring - from);
+        at + from..at + from + length
+    }
+
+    /// These were the next.
+    pub(super) fn add(&mut self, bytes: &[u8]) {
+        let next = self.next(bytes.len() as u64);
+        self.bytes[next.start as usize..next.end as usize].copy_from_slice(bytes);
+        self.known += bytes.len() as u64;
+    }
+
+    fn is_known(&self, offset: u64, length: u64) -> bool {
+        let ring = self.layout.ring_bytes();
+        let behind = |at: u64| (at + ring - self.mark) % ring + length <= self.known;
+        match offset.checked_sub(self.layout.ring_at()) {
+            None => offset + length <= HEADER_SLOTS * HEADER_SLOT_BYTES,
+            Some(at) => at + length <= ring && (behind(at) || self.is_whole()),
+        }
+    }
+
     /// The entries of records that were found in it.
     pub(super) fn entries(&self, found: &Found) -> Vec<(u64, Vec<Entry>)> {
         let entry = |at: u64, copy: &Copy| {
@@ -31,18 +85,21 @@ impl Image {
 
 impl Memory for Image {
     fn size(&self) -> u64 {
-        self.size
+        self.layout.size()
     }
 
     fn read(&self, offset: u64, to: &mut [u8]) -> Result<(), MemoryError> {
-        let start = usize::try_from(offset).unwrap_or(usize::MAX);
-        let end = start.saturating_add(to.len());
-        let bytes = self.bytes.get(start..end).ok_or(MemoryError::Range {
-            offset,
-            length: to.len() as u64,
-            size: self.bytes.len() as u64,
-        })?;
-        to.copy_from_slice(bytes);
+        let length = to.len() as u64;
+        if !self.is_known(offset, length) {
+            let size = self.size();
+            return Err(MemoryError::Range {
+                offset,
+                length,
+                size,
+            });
+        }
+        let start = offset as usize;
+        to.copy_from_slice(&self.bytes[start..start + to.len()]);
         Ok(())
     }
 
