@@ -11,7 +11,7 @@ use serde_json::json;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use syslog_tracing::{Facility, Options, Syslog};
-use tracing::{info, warn};
+use tracing::{error, info, warn};
 use tracing_subscriber::EnvFilter;
 
 use crate::cli;
@@ -23,6 +23,9 @@ const LOG: &str = "info";
 
 /// Between two words about a target that takes long to make room for this one.
 const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How long a target of which a part has ended by itself may take to close the volume.
+const LAST_PATIENCE: Duration = Duration::from_secs(15);
 
 /// Why a target ends.
 #[derive(Debug)]
@@ -130,11 +133,24 @@ pub(super) fn run(options: &cli::Serve, json: bool) -> Result<()> {
     match end {
         End::Replaced(replacement) => target.hand_over(replacement),
         End::Failed(what) => {
+            end_in_any_case(what);
             target.stop()?;
             bail!("the target ended: {what} had ended by itself")
         }
         End::Signal(_) | End::Unmounted => target.stop(),
     }
+}
+
+/// Whoever waits for what `what` had under way waits for ever, and closing the volume may be among them. Without that nothing is lost that
+/// was acknowledged, as in a power cut.
+fn end_in_any_case(what: &'static str) {
+    std::thread::spawn(move || {
+        std::thread::sleep(LAST_PATIENCE);
+        error!(
+            "the volume can not be closed, as {what} has ended by itself: the target ends as in a power cut"
+        );
+        std::process::exit(1);
+    });
 }
 
 /// Waits for a reason to end.
