@@ -162,6 +162,29 @@ fn umount(arguments: &[&str], dir: &Path) {
     assert!(output.status.success(), "{errors}");
 }
 
+/// All devices but one may be named by options: systemd takes the first field of an entry of fstab for one device, and waits for it.
+#[test]
+fn devices_by_options() {
+    if !can_mount_as_root() {
+        return;
+    }
+    let place = Place::new();
+    let (first, second) = (place.image.path(), place.image.beside("second.img"));
+    let (first, second) = (first.to_str().unwrap(), second.to_str().unwrap());
+    good(&["mkfs", "--force", "--size", "64MiB", first, second]);
+    let (status, said) = place.mount_fails("noatime");
+    assert_eq!(status, 32);
+    assert!(said.contains("missing"), "{said}");
+    place.mount(&format!("noatime,device={second},nofail"));
+    fs::write(place.dir.join("file"), b"content").unwrap();
+    let (_, source, _) = place.entry().expect("it is mounted");
+    assert_eq!(source, format!("{first},{second}"));
+    place.unmount();
+    let list = format!("{first},{second}");
+    let checked = place.call("fsck.contigfs", &[&list]);
+    assert!(checked.status.success());
+}
+
 /// The mount is there when the command returns; umount(8) from outside ends the target, and everything is in order.
 #[test]
 fn mount_and_umount() {

@@ -16,7 +16,7 @@ use super::Discard;
 /// Options of `mount`, as mount(8) hands them to its helpers.
 #[derive(Clone, Debug, Args)]
 pub struct Mount {
-    /// Device or image file; with commas between them, if the volume lies on several.
+    /// Device or image file; with commas between them, if the volume lies on several, or the others as options `device=`.
     #[arg(value_name = "DEV[,DEV...]")]
     pub spec: PathBuf,
     /// Directory to mount on.
@@ -202,6 +202,8 @@ pub struct MountOptions {
     pub metadata_sync: Option<MetadataSync>,
     /// `config=`
     pub config: Option<PathBuf>,
+    /// `device=`, all of them
+    pub devices: Vec<PathBuf>,
     /// `remount`
     pub remount: bool,
 }
@@ -285,10 +287,11 @@ impl MountOptions {
             }
             ("metadata_sync", Some(value)) => self.metadata_sync = Some(parse(option, value)?),
             ("config", Some(value)) => self.config = Some(value.into()),
+            ("device", Some(value)) => self.devices.push(value.into()),
             ("remount", None) => self.remount = true,
             (
-                "uid" | "gid" | "listen" | "pool" | "metadata_sync" | "config" | "share_limit"
-                | "share_scan",
+                "uid" | "gid" | "listen" | "pool" | "metadata_sync" | "config" | "device"
+                | "share_limit" | "share_scan",
                 None,
             ) => {
                 return Err(OptionError::Value {
@@ -329,6 +332,7 @@ impl MountOptions {
             rings: self.rings.or(below.rings),
             metadata_sync: self.metadata_sync.or(below.metadata_sync),
             config: self.config.or(below.config),
+            devices: [below.devices, self.devices].concat(),
             remount: self.remount || below.remount,
         }
     }
@@ -422,6 +426,8 @@ mod tests {
         let file = options("ro,gid=5");
         let both = options("rw").over(file);
         assert_eq!((both.read_only, both.gid), (Some(false), Some(5)));
+        let several = options("device=b,device=c").over(options("device=a"));
+        assert_eq!(several.devices, ["a", "b", "c"].map(PathBuf::from));
     }
 
     #[test]
@@ -439,6 +445,7 @@ mod tests {
         assert!(said("uid=root").contains("\"uid=root\""));
         assert!(said("listen=here").contains("none"));
         assert!(said("pool").contains("pool=VALUE"));
+        assert!(said("device").contains("device=VALUE"));
         assert!(said("share_pages=some").contains("marked"));
         assert!(said("share_scan=0").contains("0.001"));
         assert!(said("share_limit").contains("share_limit=VALUE"));

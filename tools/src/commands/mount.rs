@@ -27,9 +27,13 @@ pub(super) fn run(options: &cli::mount::Mount) -> Result<()> {
     let dir = absolute(&options.dir)?;
     // The target works in / and must find them again.
     let mut paths = Vec::new();
-    for path in devices::from_spec(&options.spec) {
-        paths.push(absolute(&path)?);
+    for path in devices::from_spec(&options.spec)
+        .iter()
+        .chain(&said.devices)
+    {
+        paths.push(absolute(path)?);
     }
+    known.retain(|option| !option.starts_with("device="));
     if options.fake {
         return Ok(());
     }

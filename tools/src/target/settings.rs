@@ -140,11 +140,12 @@ impl Settings {
             );
         }
         let mount_options = given.over(std::mem::take(&mut file.options));
-        let devices = if options.devices.is_empty() {
+        let mut devices = if options.devices.is_empty() {
             file.devices.unwrap_or_default()
         } else {
             options.devices.clone()
         };
+        devices.extend_from_slice(&mount_options.devices);
         if devices.is_empty() {
             bail!("no device given: name one, or set `devices` in the configuration file");
         }
