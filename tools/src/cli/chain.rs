@@ -126,7 +126,7 @@ pub struct ChainServe {
     /// Which member.
     #[arg(long, value_name = "N")]
     pub member: u32,
-    /// Where to listen; the token of the group is not encrypted: a trusted network, or a tunnel.
+    /// Where to listen; what members and clients say is not encrypted: a trusted network, or a tunnel.
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:0")]
     pub listen: SocketAddr,
     /// Where others reach it [default: what it listens on].

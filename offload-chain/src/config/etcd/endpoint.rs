@@ -23,7 +23,7 @@ pub enum EtcdOpenError {
         why: &'static str,
     },
     /// What TLS needs is not there.
-    #[error("no TLS to etcd: {0}")]
+    #[error("no TLS to etcd")]
     Tls(#[from] EtcdTlsError),
     /// The system refused.
     #[error("cannot start a thread to ask etcd: {0}")]

@@ -45,7 +45,7 @@ pub(super) fn run(options: &ChainCreate, json: bool) -> Result<()> {
         Reply::Done(_) => {}
         Reply::Conflict(_) => bail!(
             "there is a group in {} already: `flashnet chain status` shows it; take another path or prefix",
-            options.store.store
+            options.store
         ),
         other => bail!("the store answered a put with {other:?}"),
     }
@@ -57,7 +57,7 @@ pub(super) fn run(options: &ChainCreate, json: bool) -> Result<()> {
             "a group of {} members, {} each; it becomes active when all of them serve:\n  flashnet chain serve --store {} --member {} --listen ADDR{}",
             config.members.len(),
             show::bytes(layout.size()),
-            options.store.store,
+            options.store.quoted(),
             config.members.first().map_or(0, |id| id.0),
             if birth.durable { " --memory PATH" } else { "" },
         );

@@ -50,7 +50,7 @@ fn change(
     let config = loop {
         let items = list(&mut *store, "")?;
         let Some(item) = items.iter().find(|item| item.key == CONFIG) else {
-            bail!("there is no group in {}", options.store.store);
+            bail!("there is no group in {}", options.store);
         };
         let mut config: Configuration = decode(item)?;
         for id in &options.members {

@@ -7,6 +7,7 @@ mod serve;
 mod status;
 mod verify;
 
+use std::fmt;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -36,16 +37,36 @@ pub(super) fn run(command: &ChainCommand, json: bool) -> Result<()> {
 fn open(store: &StoreOption) -> Result<Box<dyn Store + Send>> {
     // Opening a file makes what is missing, which is nobody's wish but of those who make a group.
     if config::file_of(&store.store).is_some_and(|path| !path.exists()) {
-        bail!(
-            "there is no group in {}: create one first, by `flashnet chain create`",
-            store.store
-        );
+        bail!("there is no group in {store}: create one first, by `flashnet chain create`");
     }
     open_or_make(store)
 }
 
 fn open_or_make(store: &StoreOption) -> Result<Box<dyn Store + Send>> {
-    config::open(&store.store).with_context(|| format!("cannot use the store {}", store.store))
+    config::open(&store.store).with_context(|| format!("cannot use the store {store}"))
+}
+
+/// For messages: without what may be a password.
+impl fmt::Display for StoreOption {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let parts = self.store.split_once("://");
+        match parts.and_then(|(scheme, rest)| Some((scheme, rest.rsplit_once('@')?.1))) {
+            Some((scheme, place)) => write!(f, "{scheme}://...@{place}"),
+            None => f.write_str(&self.store),
+        }
+    }
+}
+
+impl StoreOption {
+    /// For a command line: as a shell takes it.
+    fn quoted(&self) -> String {
+        let shown = self.to_string();
+        let is_plain = |c: char| c.is_ascii_alphanumeric() || "/:.,@_-+=%".contains(c);
+        match shown.chars().all(is_plain) {
+            true => shown,
+            false => format!("'{}'", shown.replace('\'', "'\\''")),
+        }
+    }
 }
 
 impl TimingOptions {
@@ -61,5 +82,36 @@ impl TimingOptions {
             misses: self.misses,
             ..Timing::default()
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A store is named so that a shell understands it, and without a password.
+    #[test]
+    fn stores_in_messages() {
+        for (store, shown, quoted) in [
+            ("/run/log.store", "/run/log.store", "/run/log.store"),
+            ("./a b's", "./a b's", "'./a b'\\''s'"),
+            ("./me@home", "./me@home", "./me@home"),
+            (
+                "etcds://a:1,b:1/log?cert=c.pem&key=k.pem",
+                "etcds://a:1,b:1/log?cert=c.pem&key=k.pem",
+                "'etcds://a:1,b:1/log?cert=c.pem&key=k.pem'",
+            ),
+            (
+                "etcd://me:s@cret@a:1/log",
+                "etcd://...@a:1/log",
+                "etcd://...@a:1/log",
+            ),
+        ] {
+            let option = StoreOption {
+                store: store.to_owned(),
+            };
+            assert_eq!(option.to_string(), shown);
+            assert_eq!(option.quoted(), quoted);
+        }
     }
 }

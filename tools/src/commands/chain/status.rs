@@ -20,7 +20,7 @@ pub(super) fn run(options: &ChainStatus, json: bool) -> Result<()> {
     loop {
         let view = View::of(&list(&mut *store, "")?);
         let Some(config) = &view.configuration else {
-            bail!("there is no group in {}", options.store.store);
+            bail!("there is no group in {}", options.store);
         };
         match json {
             true => println!("{}", as_json(config, &view)),
