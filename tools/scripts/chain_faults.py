@@ -15,6 +15,7 @@ import collections
 import fcntl
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -104,6 +105,7 @@ class Group:
     def end(self):
         for process in self.running.values():
             process.kill()
+            process.wait()
 
 
 class Load:
@@ -191,6 +193,10 @@ def main():
         group.end()
         if etcd:
             etcd.process.kill()
+            etcd.process.wait()
+    # What failed leaves its logs, and what members hold.
+    shutil.rmtree(directory)
+    shutil.rmtree(group.memory, ignore_errors=True)
     pauses = [(load.began + pause["at_s"], pause["ms"]) for pause in report["pauses"]]
     print(f"{report['records']} records, {report['records_s']:.0f} a second, p50 {report['p50_us']:.0f} us; {report['epochs']} epochs")
     print(f"{'':8} {'n':>4} {'p50':>7} {'p99':>7} {'longest':>8}  ms")
