@@ -1,4 +1,4 @@
-//! Mounts a file system that lives in memory: `cargo run --example mount_in_memory -- DIR [MiB]`.
+//! Mounts a file system that lives in memory: `cargo run -p contigfs --example mount_in_memory -- DIR [MiB]`.
 //!
 //! It is unmounted with `umount DIR` from another terminal; then its content is gone.
 

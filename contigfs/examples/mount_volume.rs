@@ -1,4 +1,4 @@
-//! Mounts a file system on a volume: `cargo run --release --example mount_volume -- IMAGE DIR`.
+//! Mounts a file system on a volume: `cargo run --release -p contigfs --example mount_volume -- IMAGE DIR`.
 //!
 //! The image is formatted: everything on it is lost. It is unmounted with `umount DIR` from another terminal.
 
