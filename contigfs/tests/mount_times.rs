@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use contigfs::AtimePolicy;
 use contigfs::fuse::MountOptions;
 use support::mounted::Mount;
-use support::syscalls::{errno, mknod, rename, set_xattr};
+use support::syscalls::{errno, mknod, rename, set_xattr, some_names};
 
 const GRAINS: u64 = 10_000;
 /// The clock of a file system may be coarse; two times this far apart differ.
@@ -79,8 +79,10 @@ fn read_all(root: &Path, keep: bool) {
         .open(root.join("file"))
         .unwrap();
     file.read_to_string(&mut String::new()).unwrap();
+    let mut options = OpenOptions::new();
+    let dir = options.read(true).custom_flags(flags);
+    assert!(!some_names(&dir.open(root.join("dir")).unwrap(), 1000).is_empty());
     if !keep {
-        fs::read_dir(root.join("dir")).unwrap().for_each(drop);
         fs::read_link(root.join("link")).unwrap();
     }
 }
@@ -139,6 +141,23 @@ fn access_times() {
         .lines()
         .find(|line| line.contains(root.to_str().unwrap()));
     assert!(line.unwrap().contains("noatime"), "{line:?}");
+    mount.unmount();
+}
+
+/// POSIX, read(2): a read that finds the end of the file renews the time of access, too.
+#[test]
+fn access_at_the_end() {
+    let Some(mut mount) = Mount::new(GRAINS) else {
+        return;
+    };
+    let path = mount.path().join("file");
+    fs::write(&path, "content").unwrap();
+    std::thread::sleep(TICK);
+    let before = fs::metadata(&path).unwrap().accessed().unwrap();
+    let file = File::open(&path).unwrap();
+    assert_eq!(file.read_at(&mut [0; 10], 7).unwrap(), 0);
+    assert!(file.metadata().unwrap().accessed().unwrap() > before);
+    drop(file);
     mount.unmount();
 }
 

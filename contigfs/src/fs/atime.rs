@@ -52,8 +52,9 @@ impl<S: BlockStore> Fs<S> {
         if policy == AtimePolicy::Never {
             return false;
         }
-        let now = self.now();
         let mut state = inode.state();
+        // Read while the times are held: no reader puts back what a later one has renewed.
+        let now = self.now();
         let clean = !state.times_dirty;
         let record = &mut state.record;
         let of_directory = record.kind == FileKind::Directory;
@@ -69,13 +70,15 @@ impl<S: BlockStore> Fs<S> {
     }
 }
 
+/// As Linux has it (`relatime_need_update`): a time that somebody has set, and that is still to come, is renewed as any other.
 fn renews(policy: AtimePolicy, now: Timestamp, atime: Timestamp, changed: Timestamp) -> bool {
     let stale = atime.secs.saturating_add(STALE_SECONDS) <= now.secs;
-    match policy {
+    let is_wanted = match policy {
         AtimePolicy::Never => false,
-        AtimePolicy::Strict => atime < now,
-        AtimePolicy::Relative => atime <= changed && atime < now || stale,
-    }
+        AtimePolicy::Strict => true,
+        AtimePolicy::Relative => atime <= changed || stale,
+    };
+    is_wanted && atime != now
 }
 
 #[cfg(test)]
@@ -92,7 +95,12 @@ mod tests {
         assert!(relative(20, 10, 10) && relative(20, 5, 10));
         assert!(!relative(20, 15, 10) && !relative(15, 15, 15));
         assert!(relative(15 + day, 15, 10) && !relative(14 + day, 15, 10));
+        // Times that are still to come.
+        assert!(relative(20, 30, 30) && relative(20, 30, 40) && !relative(20, 30, 10));
+        assert!(!relative(20, 30 + day, 10));
         assert!(renews(AtimePolicy::Strict, at(20), at(15), at(10)));
+        assert!(renews(AtimePolicy::Strict, at(20), at(30), at(10)));
+        assert!(!renews(AtimePolicy::Strict, at(20), at(20), at(10)));
         assert!(!renews(AtimePolicy::Never, at(20 + day), at(5), at(10)));
         for policy in [
             AtimePolicy::Relative,

@@ -84,7 +84,8 @@ impl<S: BlockStore> Fs<S> {
     ) -> Result<usize, FsError> {
         let inode = self.inode(ino)?;
         let n = self.read_inode(&inode, offset, buf, options)?;
-        if n > 0 && !options.keep_atime {
+        // At the end of the file, too (read(2) in POSIX).
+        if !buf.is_empty() && !options.keep_atime {
             self.note_read(&inode);
         }
         Ok(n)

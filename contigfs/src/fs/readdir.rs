@@ -5,6 +5,7 @@ use std::os::unix::ffi::OsStringExt;
 
 use ftl::{GRAIN_BYTES, LbaRange};
 
+use super::data::ReadOptions;
 use super::{Fs, shared};
 use crate::dir::directory_grains;
 use crate::error::FsError;
@@ -37,13 +38,26 @@ impl<S: BlockStore> Fs<S> {
         &self,
         ino: InodeNo,
         cookie: u64,
+        visit: impl FnMut(DirEntry) -> bool,
+    ) -> Result<(), FsError> {
+        self.readdir_with(ino, cookie, ReadOptions::default(), visit)
+    }
+
+    /// As [`readdir`](Self::readdir), with options.
+    pub(crate) fn readdir_with(
+        &self,
+        ino: InodeNo,
+        cookie: u64,
+        options: ReadOptions,
         mut visit: impl FnMut(DirEntry) -> bool,
     ) -> Result<(), FsError> {
         let dir = self.inode(ino)?;
         if dir.kind != FileKind::Directory {
             return Err(FsError::NotDirectory);
         }
-        self.note_read(&dir);
+        if !options.keep_atime {
+            self.note_read(&dir);
+        }
         let parent = dir.state().record.parent.unwrap_or(ino);
         for (next, name, ino) in [(1, ".", ino), (2, "..", parent)] {
             let entry = DirEntry {

@@ -9,7 +9,7 @@ use super::super::reply::Reply;
 use super::super::wire::{Dirent, EntryOut, OpenOut, ReadIn};
 use super::{Adapter, Served};
 use crate::error::FsError;
-use crate::fs::{DirEntry, Remember};
+use crate::fs::{DirEntry, ReadOptions, Remember};
 use crate::inode::InodeNo;
 use crate::store::BlockStore;
 
@@ -82,7 +82,8 @@ impl<S: BlockStore + 'static> Adapter<S> {
         let what: ReadIn = message.take()?;
         let mut names = Names::new(what.size);
         let add = |entry: DirEntry| names.add(&[], &self.numbered(entry));
-        match self.fs.readdir(message.ino(), what.offset, add) {
+        let options = options(&what);
+        match (self.fs).readdir_with(message.ino(), what.offset, options, add) {
             Ok(()) => reply.parts(&[&names.bytes]),
             Err(error) => reply.error(error),
         }
@@ -116,11 +117,18 @@ impl<S: BlockStore + 'static> Adapter<S> {
             }
             fits
         };
-        match self.fs.readdir(parent, what.offset, add) {
+        match (self.fs).readdir_with(parent, what.offset, options(&what), add) {
             Ok(()) => reply.parts(&[&names.bytes]),
             Err(error) => reply.error(error),
         }
         Ok(())
+    }
+}
+
+fn options(what: &ReadIn) -> ReadOptions {
+    ReadOptions {
+        keep_atime: what.flags as i32 & libc::O_NOATIME != 0,
+        ..ReadOptions::default()
     }
 }
 
