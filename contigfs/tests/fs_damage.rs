@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 use contigfs::{
-    BlockStore, ByteAddr, Care, Fs, FsError, InodeNo, MemStore, NewNode, Problem, RenameMode,
-    StoreError, SyncScope, WriteOptions, XattrMode, check, repair,
+    BlockStore, ByteAddr, Care, CopyRange, Fs, FsError, InodeNo, MemStore, NewNode, Problem,
+    RenameMode, StoreError, SyncScope, WriteOptions, XattrMode, check, repair,
 };
 use ftl::{AtomicBatch, Ftl, Lba, LbaRange, MemDevice, OpenOptions, Space, Volume};
 use support::records::{TABLES, craft_record, zero_record};
@@ -154,6 +154,33 @@ fn a_rename_does_not_swallow_a_lost_write() {
     assert_eq!(fs.lookup(ROOT, name("f.new")).unwrap().ino, new);
     let renamed = fs.rename(ROOT, name("f.new"), ROOT, name("f"), RenameMode::Replace);
     assert_eq!(renamed, Ok(()));
+}
+
+/// I1: a copy by clone is durable when it is answered. If what it clones was lost before it was durable, whoever copies is told.
+#[test]
+fn a_copy_does_not_hide_a_lost_write() {
+    let (store, _) = fresh(10_000);
+    let losing = Losing {
+        store: Arc::clone(&store),
+        untold: AtomicBool::new(false),
+    };
+    let fs = Fs::mount(&losing).unwrap();
+    let make = |label: &str| fs.create(ROOT, name(label), &NewNode::file()).unwrap().ino;
+    let (from, to) = (make("from"), make("to"));
+    let len = 8 * 4096;
+    fs.write(from, 0, &[7; 8 * 4096], WriteOptions::default())
+        .unwrap();
+    losing.untold.store(true, Relaxed);
+    let copy = CopyRange {
+        from,
+        from_offset: 0,
+        to,
+        to_offset: 0,
+        len,
+    };
+    let lost = StoreError::Damaged { lba: Lba(1 << 40) };
+    assert_eq!(fs.copy_range(&copy), Err(lost.into()));
+    assert_eq!(fs.copy_range(&copy), Ok(len));
 }
 
 /// Files `f0`, `f1`, ... in the root directory, each with its name as its content if it has `content`. Their numbers are 2,

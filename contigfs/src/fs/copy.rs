@@ -5,6 +5,7 @@ use std::sync::Arc;
 use ftl::{AtomicBatch, GRAIN_BYTES, LbaRange};
 
 use super::data::{WriteOptions, place};
+use super::metadata_sync::MetadataSync;
 use super::range::FILE_BYTES_MAX;
 use super::{Fs, Inode, Txn, lock};
 use crate::error::FsError;
@@ -214,6 +215,12 @@ impl<S: BlockStore> Fs<S> {
         }
         if grows {
             self.has_grown(to);
+        }
+        if self.metadata_sync == MetadataSync::Strict {
+            // What was written to the source and not durable may have been lost with a device of an array before the batch was. A
+            // sync of the new names tells, and leaves it to one of the old ones to tell who wrote.
+            let first = target.start.offset(offset / GRAIN);
+            self.store.sync(LbaRange::new(first, grains.count))?;
         }
         Ok(())
     }
