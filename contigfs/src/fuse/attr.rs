@@ -54,6 +54,9 @@ pub(super) struct ShownOwner {
     pub(super) gid: Option<u32>,
     /// What is added to the numbers of inodes: those of snapshots are not those of the files of now.
     pub(super) base: u64,
+    /// What is added to their generations: numbers of snapshots come again when a volume has been opened anew, and what somebody
+    /// has a handle of must not be found in another one.
+    pub(super) generation: u64,
     /// When the root directory seems to be born, if it is that of a snapshot.
     pub(super) root_born: Option<Timestamp>,
 }
@@ -122,7 +125,7 @@ impl ShownOwner {
     pub(super) fn entry(&self, attr: &Attr) -> EntryOut {
         EntryOut {
             nodeid: self.base | attr.ino.0,
-            generation: attr.generation,
+            generation: attr.generation.wrapping_add(self.generation),
             entry_valid: VALID,
             attr_valid: valid(attr),
             attr: self.attr(attr),

@@ -77,6 +77,10 @@ impl<S: BlockStore + 'static> WithSnapshots<S> {
         })
     }
 
+    fn directory_entry(&self) -> Result<EntryOut, FsError> {
+        self.directory().map(|attr| self.shown.entry(&attr))
+    }
+
     /// The adapter of a snapshot. Those of deleted ones go.
     fn view(&self, snapshot: &Snapshot) -> Result<View<S>, FsError> {
         let mut views = self.views.lock().unwrap_or_else(PoisonError::into_inner);
@@ -101,6 +105,7 @@ impl<S: BlockStore + 'static> WithSnapshots<S> {
         }
         Ok(ShownOwner {
             base: snapshot.number << NUMBER_SHIFT,
+            generation: snapshot.created_ns,
             root_born: Some(Timestamp::from_unix_ns(snapshot.created_ns)),
             ..self.shown
         })
@@ -128,7 +133,11 @@ impl<S: BlockStore + 'static> WithSnapshots<S> {
     fn lookup(&self, mut message: Message<'_>, reply: Reply) -> Served {
         let name = message.name()?;
         let found = match name.as_bytes() {
-            b"." | b".." => self.directory().map(|attr| self.shown.entry(&attr)),
+            b"." => self.directory_entry(),
+            b".." => {
+                let root = self.fs.remember(InodeNo::ROOT);
+                root.map(|attr| self.shown.entry(&attr))
+            }
             name => {
                 let found = self.fs.find_snapshot(name).ok_or(FsError::NotFound);
                 found.and_then(|snapshot| self.entry(&snapshot))
@@ -255,6 +264,9 @@ impl<S: BlockStore + 'static> WithSnapshots<S> {
             | opcode::TMPFILE
             | opcode::WRITE
             | opcode::FALLOCATE => reply.error(FsError::ReadOnly),
+            opcode::LOOKUP if leads_up(message) => {
+                reply.with(self.directory_entry(), |entry| entry)
+            }
             opcode::OPEN if writes(message) => reply.error(FsError::ReadOnly),
             // Between file systems the kernel copies for itself.
             opcode::COPY_FILE_RANGE => reply.errno(libc::EXDEV),
@@ -297,6 +309,11 @@ impl<S: BlockStore + 'static> WithSnapshots<S> {
     }
 }
 
+/// Whether the kernel looks for what is above the root directory of a snapshot: it goes up from what it has a handle of.
+fn leads_up(mut message: Message<'_>) -> bool {
+    message.ino() == InodeNo::ROOT && message.name().is_ok_and(|name| name == "..")
+}
+
 /// Whether a file is opened to be changed.
 fn writes(mut message: Message<'_>) -> bool {
     let flags = message.take().map_or(0, |open: OpenIn| open.flags as i32);
@@ -320,8 +337,7 @@ impl<S: BlockStore + 'static> Serve for WithSnapshots<S> {
         let served = match header.nodeid >> NUMBER_SHIFT {
             _ if header.opcode == opcode::BATCH_FORGET => self.forget_each(message, reply),
             0 if self.wants_directory(&message) => {
-                let directory = self.directory();
-                reply.with(directory, |attr| self.shown.entry(&attr));
+                reply.with(self.directory_entry(), |entry| entry);
                 Ok(())
             }
             0 if crosses(message) => {
