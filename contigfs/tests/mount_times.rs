@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use contigfs::AtimePolicy;
 use contigfs::fuse::MountOptions;
 use support::mounted::Mount;
-use support::syscalls::{errno, mknod, rename, set_xattr, some_names};
+use support::syscalls::{errno, mknod, remove_xattr, rename, set_xattr, some_names};
 
 const GRAINS: u64 = 10_000;
 /// The clock of a file system may be coarse; two times this far apart differ.
@@ -157,6 +157,32 @@ fn access_at_the_end() {
     let file = File::open(&path).unwrap();
     assert_eq!(file.read_at(&mut [0; 10], 7).unwrap(), 0);
     assert!(file.metadata().unwrap().accessed().unwrap() > before);
+    drop(file);
+    mount.unmount();
+}
+
+/// As on ext4: reserving what is there already renews `mtime` and `ctime`, and removing an access control list that is not there
+/// renews nothing.
+#[test]
+fn changes_that_change_nothing() {
+    let Some(mut mount) = Mount::new(GRAINS) else {
+        return;
+    };
+    let path = mount.path().join("file");
+    fs::write(&path, [1; 9000]).unwrap();
+    let file = OpenOptions::new().write(true).open(&path).unwrap();
+    let changed = || {
+        let attr = file.metadata().unwrap();
+        (attr.modified().unwrap(), (attr.ctime(), attr.ctime_nsec()))
+    };
+    let before = changed();
+    std::thread::sleep(TICK);
+    remove_xattr(&path, "system.posix_acl_access").unwrap();
+    assert_eq!(changed(), before);
+    // SAFETY: numbers alone.
+    assert_eq!(unsafe { libc::fallocate(file.as_raw_fd(), 0, 100, 500) }, 0);
+    let after = changed();
+    assert!(after.0 > before.0 && after.1 > before.1);
     drop(file);
     mount.unmount();
 }

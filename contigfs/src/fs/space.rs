@@ -164,10 +164,8 @@ impl<S: BlockStore> Fs<S> {
         txn.batch.zeros.push(grains);
         txn.edit(inode, |record| {
             reaches(record, end, keep_size);
+            record.mtime = now;
             record.ctime = now;
-            if grows {
-                record.mtime = now;
-            }
         });
         self.commit(txn)?;
         if grows {

@@ -139,7 +139,7 @@ impl<S: BlockStore> Fs<S> {
                     record.perm = record.perm & kept | acl.perm_bits();
                 }
             });
-            Ok(())
+            Ok(true)
         })
     }
 
@@ -164,17 +164,20 @@ impl<S: BlockStore> Fs<S> {
                 ) => {
                     self.trim_xattrs(inode.ino, &mut txn.batch);
                     txn.xattrs.push((Arc::clone(inode), Arc::default()));
-                    return Ok(());
+                    return Ok(true);
                 }
                 set => set?,
             };
             match (set.get(name), optional) {
                 (None, false) => Err(FsError::NoXattr),
-                (None, true) => Ok(()),
-                (Some(_), _) => self.edit_xattrs(txn, inode, |set| {
-                    set.remove(name);
-                    Ok(())
-                }),
+                (None, true) => Ok(false),
+                (Some(_), _) => {
+                    self.edit_xattrs(txn, inode, |set| {
+                        set.remove(name);
+                        Ok(())
+                    })?;
+                    Ok(true)
+                }
             }
         })
     }
@@ -189,16 +192,18 @@ impl<S: BlockStore> Fs<S> {
         Ok(inode)
     }
 
-    /// Commits a change of attributes, with the time of it. For an inode that is gone but remembered, memory changes
-    /// alone.
+    /// Commits a change of attributes, with the time of it, unless `change` says that there is none. For an inode that is gone but
+    /// remembered, memory changes alone.
     fn change_xattrs(
         &self,
         inode: &Arc<Inode>,
-        change: impl FnOnce(&mut Txn) -> Result<(), FsError>,
+        change: impl FnOnce(&mut Txn) -> Result<bool, FsError>,
     ) -> Result<(), FsError> {
         let _change = lock(&inode.change);
         let mut txn = Txn::default();
-        change(&mut txn)?;
+        if !change(&mut txn)? {
+            return Ok(());
+        }
         if inode.state().dead {
             self.tell_privileges_of(&txn);
             txn.apply_to_memory(inode);
