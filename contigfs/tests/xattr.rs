@@ -302,6 +302,20 @@ fn capabilities_end_with_a_change() {
     }
 }
 
+/// Those of a directory stay with a new owner, as in Linux.
+#[test]
+fn capabilities_of_directories_stay() {
+    let (_, fs) = fresh(1000);
+    let dir = fs.create(ROOT, name("d"), &NewNode::directory()).unwrap();
+    set(&fs, dir.ino, "security.capability", &[1; 20]).unwrap();
+    let owner = SetAttr {
+        uid: Some(1),
+        ..SetAttr::default()
+    };
+    fs.set_attr(dir.ino, &owner).unwrap();
+    assert_eq!(list(&fs, dir.ino), ["security.capability"]);
+}
+
 /// An open file without names keeps its attributes to its last close; then their grains are free.
 #[test]
 fn unlinked_but_open() {

@@ -324,14 +324,16 @@ impl<S: BlockStore> Fs<S> {
     }
 
     /// What a change of attributes of the `stat` kind means for the extended ones: an access control list follows the
-    /// permission bits, and capabilities end with a new owner or size. The caller holds `change`.
+    /// permission bits, and capabilities end with a new owner or size, but for those of a directory, which nobody runs. The caller
+    /// holds `change`.
     pub(super) fn xattrs_follow(
         &self,
         txn: &mut Txn,
         inode: &Arc<Inode>,
         set: &SetAttr,
     ) -> Result<(), FsError> {
-        let ends_capability = set.uid.is_some() || set.gid.is_some() || set.size.is_some();
+        let ends_capability = inode.kind != FileKind::Directory
+            && (set.uid.is_some() || set.gid.is_some() || set.size.is_some());
         if set.perm.is_none() && !ends_capability {
             return Ok(());
         }
