@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use ftl::{AtomicBatch, GRAIN_BYTES, LbaRange};
 
-use super::data::{WriteOptions, place};
+use super::data::{ReadOptions, WriteOptions, place};
 use super::metadata_sync::MetadataSync;
 use super::range::FILE_BYTES_MAX;
 use super::{Fs, Inode, Txn, lock};
@@ -121,7 +121,12 @@ impl<S: BlockStore> Fs<S> {
             _ => copy.len.min(BUFFER_BYTES),
         };
         let mut buf = vec![0; len as usize];
-        let n = self.read(copy.from, copy.from_offset, &mut buf)?;
+        // As a clone, which reads nothing: the kernel would not hear of another time of access, nor say whether one is wanted.
+        let reading = ReadOptions {
+            keep_atime: true,
+            ..ReadOptions::default()
+        };
+        let n = self.read_with(copy.from, copy.from_offset, &mut buf, reading)?;
         let options = WriteOptions::default();
         Ok(self.write(copy.to, copy.to_offset, &buf[..n], options)? as u64)
     }
