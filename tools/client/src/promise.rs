@@ -96,13 +96,17 @@ impl<T> Future for Pending<T> {
     type Output = Outcome<T>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Outcome<T>> {
+        // Copies of a waker are made and dropped by code of its runtime, which may come back here.
+        let waker = context.waker().clone();
         let mut state = self.0.state();
-        match std::mem::replace(&mut *state, State::Taken) {
+        let before = std::mem::replace(&mut *state, State::Taken);
+        if matches!(before, State::Waiting(_)) {
+            *state = State::Waiting(Some(waker));
+        }
+        drop(state);
+        match before {
             State::Done(outcome) => Poll::Ready(outcome),
-            State::Waiting(_) => {
-                *state = State::Waiting(Some(context.waker().clone()));
-                Poll::Pending
-            }
+            State::Waiting(_) => Poll::Pending,
             State::Taken => panic!("polled after it was ready"),
         }
     }
@@ -123,6 +127,38 @@ mod tests {
         fn wake(self: Arc<Self>) {
             self.0.fetch_add(1, Ordering::SeqCst);
         }
+    }
+
+    /// Whether the slot is free when a waker is dropped: what its runtime does then may lead back here.
+    struct Probe(Arc<Slot<u8>>, Arc<AtomicUsize>);
+
+    impl Wake for Probe {
+        fn wake(self: Arc<Self>) {}
+    }
+
+    impl Drop for Probe {
+        fn drop(&mut self) {
+            if self.0.state.try_lock().is_ok() {
+                self.1.fetch_add(1, Ordering::SeqCst);
+            }
+        }
+    }
+
+    #[test]
+    fn no_waker_is_dropped_under_the_lock() {
+        let (_promise, mut pending) = Pending::<u8>::new();
+        let free = Arc::new(AtomicUsize::new(0));
+        for _ in 0..3 {
+            let probe = Probe(Arc::clone(&pending.0), Arc::clone(&free));
+            let waker = Waker::from(Arc::new(probe));
+            let polled = Pin::new(&mut pending).poll(&mut Context::from_waker(&waker));
+            assert!(polled.is_pending());
+        }
+        assert_eq!(
+            free.load(Ordering::SeqCst),
+            2,
+            "of those that were replaced"
+        );
     }
 
     /// I18: each operation ends exactly once, for threads and tasks, also when the one who promised has gone.
