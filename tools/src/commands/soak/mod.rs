@@ -251,7 +251,9 @@ impl Soak {
     /// Has the volume checked while nobody uses it. One whose target has ended in order was shut down.
     fn fsck(&self, in_order: bool) -> Result<()> {
         let arguments = ["--json".as_ref(), "fsck".as_ref(), self.image.as_os_str()];
-        let output = spawn::command(&arguments)?.output()?;
+        let mut fsck = spawn::command(&arguments)?;
+        // It changes nothing, and ends with this process.
+        let output = self.interrupt.wait_for(move || Ok(fsck.output()?))?;
         let said = String::from_utf8_lossy(&output.stdout).into_owned()
             + &String::from_utf8_lossy(&output.stderr);
         ensure!(output.status.success(), "fsck: {said}");
