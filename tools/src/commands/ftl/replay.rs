@@ -24,7 +24,9 @@ pub(super) fn run(options: &Replay, json: bool) -> Result<()> {
         );
     }
     let started = Instant::now();
-    let image = Some(options.media.as_path()).filter(|path| !is_memory(path) && !path.exists());
+    // A link that leads nowhere is somebody's, too.
+    let is_there = |path: &Path| path.symlink_metadata().is_ok();
+    let image = Some(options.media.as_path()).filter(|path| !is_memory(path) && !is_there(path));
     if let Some(image) = image {
         // Half of it would only be in the way of another try.
         clean_up_when_ended(image)?;
