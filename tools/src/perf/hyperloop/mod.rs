@@ -18,7 +18,7 @@ use offload_chain::group::{Durability, MemberMap, Outcome, Primitive, PrimitiveE
 
 use super::figures::{Latencies, latencies};
 
-pub use chain::{Chain, Side};
+pub use chain::{Chain, Side, Used};
 pub use placement::Placement;
 pub use priority::Priority;
 pub use tenants::{Tenants, spin};
@@ -31,6 +31,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const OPERATIONS_MIN: u64 = 100;
 /// For those a measurement may take so many times as long as it was to.
 const PATIENT: u32 = 10;
+/// Not measured at the beginning: this part of the time, until caches, connections and clocks are as they stay.
+const WARM: u32 = 10;
 /// Primitives under way when throughput is measured.
 const DEPTH: usize = 16;
 
@@ -84,11 +86,12 @@ impl Work {
     }
 }
 
-/// One primitive after the other, for so long: how long each took.
+/// One primitive after the other, for so long after those that warm up: how long each took.
 pub fn latency(chain: &mut Chain, work: Work, time: Duration) -> Result<Latencies> {
     let mut histogram = latencies();
     let members = chain.members();
-    let start = Instant::now();
+    let begun = Instant::now();
+    let mut start = None;
     for n in 0.. {
         let posted = Instant::now();
         let flight = chain.client().post(work.primitive(n, members))?;
@@ -97,6 +100,10 @@ pub fn latency(chain: &mut Chain, work: Work, time: Duration) -> Result<Latencie
             bail!("{of:?} was answered before {flight:?}");
         }
         work.check(n, &outcome)?;
+        if posted.duration_since(begun) < time / WARM {
+            continue;
+        }
+        let start = *start.get_or_insert(posted);
         histogram.saturating_record(posted.elapsed().as_nanos() as u64);
         let enough = histogram.len() >= OPERATIONS_MIN;
         if start.elapsed() >= time * if enough { 1 } else { PATIENT } {
@@ -117,12 +124,12 @@ pub struct Throughput {
     pub applications: f64,
 }
 
-/// Several primitives at a time, for so long.
+/// Several primitives at a time, for so long after those that warm up.
 pub fn throughput(chain: &mut Chain, work: Work, time: Duration) -> Result<Throughput> {
     let members = chain.members();
     let (mut posted, mut done) = (0u64, 0u64);
-    let start = Instant::now();
-    let before = chain.used()?;
+    let begun = Instant::now();
+    let mut from: Option<(Instant, u64, Used)> = None;
     let mut ends = false;
     while !ends || done < posted {
         while !ends && posted - done < DEPTH as u64 {
@@ -135,13 +142,20 @@ pub fn throughput(chain: &mut Chain, work: Work, time: Duration) -> Result<Throu
         let (_, outcome) = chain.wait(PATIENCE)?;
         work.check(done, &outcome)?;
         done += 1;
-        // Behind the first of them: there is something to wait for, and to count, however late it has become.
-        ends |= start.elapsed() >= time;
+        match from {
+            None if begun.elapsed() >= time / WARM => {
+                from = Some((Instant::now(), done, chain.used()?));
+            }
+            None => {}
+            // Behind the first of them: there is something to count, however late it has become.
+            Some((start, ..)) => ends |= start.elapsed() >= time,
+        }
     }
+    let (start, warm, before) = from.expect("it has ended behind that");
     let seconds = start.elapsed().as_secs_f64();
     let after = chain.used()?;
     Ok(Throughput {
-        per_second: done as f64 / seconds,
+        per_second: (done - warm) as f64 / seconds,
         endpoints: (after.endpoints - before.endpoints).as_secs_f64() / seconds,
         applications: (after.applications - before.applications).as_secs_f64() / seconds,
     })
