@@ -5,7 +5,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 
-use anyhow::{Result, bail};
+use anyhow::{Result, anyhow, bail};
+use ftl::device::DeviceOpenError;
 use ftl::{ArrayDevice, DeviceUse, FileDevice, Ftl, Pba};
 use serde_json::{Value, json};
 
@@ -33,9 +34,17 @@ pub fn open(paths: &[PathBuf], access: Access) -> Result<ArrayDevice<FileDevice>
     let mut devices = Vec::new();
     for path in paths {
         let device = match access {
-            Access::Read => FileDevice::open_read_only(path)?,
-            Access::Write | Access::Degraded => FileDevice::open(path)?,
+            Access::Read => FileDevice::open_read_only(path),
+            Access::Write | Access::Degraded => FileDevice::open(path),
         };
+        let device = device.map_err(|error| match error {
+            DeviceOpenError::NotFound { .. } => {
+                let error = anyhow::Error::from(error);
+                let name = path.display();
+                anyhow!("{error} (`flashnet mkfs --size 1GiB {name}` makes an image)")
+            }
+            error => error.into(),
+        })?;
         devices.push((path.display().to_string(), device));
     }
     match ArrayDevice::assemble(devices, access == Access::Degraded) {
