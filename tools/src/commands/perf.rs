@@ -514,7 +514,7 @@ fn print(
             format!("{:.1}", f.mean_us),
             format!("{:.1}", f.p50_us),
             format!("{:.1}", f.p99_us),
-            format!("{:.1}", f.p999_us),
+            f.p999_us.map_or("-".into(), |us| format!("{us:.1}")),
             format!("{:.2}", f.cpu_client),
             f.cpu_server.map_or("-".into(), |c| format!("{c:.2}")),
             (f.client_calls_per_op).map_or("-".into(), |calls| format!("{calls:.2}")),

@@ -8,6 +8,9 @@ use serde::Serialize;
 /// Latencies in nanoseconds, from 100 ns to 100 s with three digits.
 pub type Latencies = Histogram<u64>;
 
+/// Operations of which one is beyond the 99.9th percentile. Of fewer that is the longest of all, by another name.
+const TAIL_MIN: u64 = 1000;
+
 /// An empty histogram of latencies.
 pub fn latencies() -> Latencies {
     Histogram::new_with_bounds(100, 100_000_000_000, 3).expect("the bounds are legal")
@@ -26,8 +29,8 @@ pub struct Figures {
     pub p50_us: f64,
     /// 99th percentile, microseconds.
     pub p99_us: f64,
-    /// 99.9th percentile, microseconds.
-    pub p999_us: f64,
+    /// 99.9th percentile, microseconds; unknown of fewer than a thousand operations.
+    pub p999_us: Option<f64>,
     /// Cores that the client kept busy.
     pub cpu_client: f64,
     /// Cores that the server kept busy; unknown for a server that we did not start.
@@ -108,7 +111,7 @@ impl Figures {
             mean_us: latencies.mean() / 1e3,
             p50_us: us(latencies.value_at_quantile(0.5)),
             p99_us: us(latencies.value_at_quantile(0.99)),
-            p999_us: us(latencies.value_at_quantile(0.999)),
+            p999_us: (operations >= TAIL_MIN).then(|| us(latencies.value_at_quantile(0.999))),
             cpu_client: parts.client.as_secs_f64() / seconds,
             cpu_server: parts.server.map(|t| t.as_secs_f64() / seconds),
             client_calls_per_op: parts.calls.map(|calls| calls as f64 / operations as f64),
@@ -138,5 +141,18 @@ mod tests {
         let sum = Figures::sum(vec![run(0), run(10), run(0)]).unwrap();
         assert_eq!((sum.operations, sum.seconds), (10, 3.0));
         assert_eq!(sum.iops, 10.0 / 3.0);
+    }
+
+    /// What one operation in a thousand is like is not said of fewer.
+    #[test]
+    fn few_operations_have_no_tail() {
+        assert_eq!(run(999).p999_us, None);
+        assert!(run(1000).p999_us.is_some());
+        assert!(
+            Figures::sum(vec![run(500), run(500)])
+                .unwrap()
+                .p999_us
+                .is_some()
+        );
     }
 }
