@@ -10,13 +10,15 @@ mod remotelog;
 mod sides;
 
 use std::fmt::Write as _;
-use std::io::IsTerminal;
+use std::fs::File;
+use std::io::{self, IsTerminal, Write as _};
 use std::path::Path;
 use std::time::Instant;
 
 use anyhow::{Context, Result, ensure};
 use ftl::GcPolicy;
 
+use super::part::Part;
 use super::show;
 use crate::cli::ftl::{BenchCommand, BenchWa};
 use crate::replay::workload::{Generator, Workload};
@@ -109,14 +111,24 @@ fn wa(options: &BenchWa, json: bool) -> Result<()> {
         "--measure {}: {SPACES_MIN} to {SPACES_MAX} are possible",
         options.measure
     );
+    let wanted = |row: &&Row| {
+        let only = options.only.as_deref().unwrap_or("");
+        row.workload.to_string().contains(only)
+    };
+    let rows: Vec<&Row> = ROWS.iter().filter(wanted).collect();
+    let drawn: &[f64] = match options.svg {
+        Some(_) => &CURVE_OPS,
+        None => &[],
+    };
+    for op in rows.iter().map(|row| row.op).chain(drawn.iter().copied()) {
+        let tried = volume(options, op, GcPolicy::default()).try_out();
+        tried.with_context(|| format!("--grains {}: too few to hide {op} %", options.grains))?;
+    }
+    let drawing = options.svg.as_deref().map(Drawing::begin).transpose()?;
     let policies = if options.policies.is_empty() {
         GcPolicy::ALL.to_vec()
     } else {
         options.policies.clone()
-    };
-    let wanted = |workload: Workload| {
-        let only = options.only.as_deref().unwrap_or("");
-        workload.to_string().contains(only)
     };
     let names: Vec<&str> = policies.iter().map(|p| p.name()).collect();
     let headings = [
@@ -127,7 +139,7 @@ fn wa(options: &BenchWa, json: bool) -> Result<()> {
     let mut table = show::table(&headings.concat());
     let mut results = Vec::new();
     let started = Instant::now();
-    for row in ROWS.iter().filter(|r| wanted(r.workload)) {
+    for row in rows {
         let mut cells = vec![row.workload.to_string(), row.op.to_string()];
         let mut last = None;
         for &policy in &policies {
@@ -169,17 +181,59 @@ fn wa(options: &BenchWa, json: bool) -> Result<()> {
             show::time(started.elapsed())
         );
     }
-    if let Some(path) = &options.svg {
-        let svg = curves(options, &policies)?;
-        std::fs::write(path, svg).with_context(|| format!("can not write {}", path.display()))?;
-        tell(&format!("curves in {}", Path::display(path)));
+    if let Some(drawing) = drawing {
+        let path = drawing.path;
+        drawing.finish(&curves(options, &policies)?)?;
+        tell(&format!("curves in {}", path.display()));
     }
     Ok(())
+}
+
+/// The file that becomes the drawing: that it can be made is known before long measurements.
+struct Drawing<'a> {
+    path: &'a Path,
+    part: Option<Part>,
+    file: File,
+}
+
+impl<'a> Drawing<'a> {
+    fn begin(path: &'a Path) -> Result<Self> {
+        let begun = || -> io::Result<_> {
+            Ok(match Part::beside(path)? {
+                Some((part, file)) => (Some(part), file),
+                // A device or a pipe.
+                None => (None, File::create(path)?),
+            })
+        };
+        let (part, file) = begun().with_context(|| cannot_write(path))?;
+        Ok(Self { path, part, file })
+    }
+
+    fn finish(mut self, svg: &str) -> Result<()> {
+        let written = self.file.write_all(svg.as_bytes());
+        let finished = written.and_then(|()| self.part.map_or(Ok(()), Part::finish));
+        finished.with_context(|| cannot_write(self.path))
+    }
+}
+
+fn cannot_write(path: &Path) -> String {
+    format!("cannot write {}", path.display())
 }
 
 fn tell(what: &str) {
     if std::io::stderr().is_terminal() {
         eprintln!("{what}");
+    }
+}
+
+fn volume(options: &BenchWa, op: f64, policy: GcPolicy) -> ReplayOptions {
+    ReplayOptions {
+        grains: u64::from(options.grains),
+        overprovision_percent: op,
+        segment_grains: SEGMENT_GRAINS,
+        policy,
+        media: None,
+        checkpoints: false,
     }
 }
 
@@ -190,14 +244,7 @@ fn measure(options: &BenchWa, workload: Workload, op: f64, policy: GcPolicy) -> 
         (options.measure * grains) as u64,
     );
     let mut generator = Generator::new(workload, options.grains, options.seed);
-    let mut replayer = Replayer::new(ReplayOptions {
-        grains: u64::from(options.grains),
-        overprovision_percent: op,
-        segment_grains: SEGMENT_GRAINS,
-        policy,
-        media: None,
-        checkpoints: false,
-    })?;
+    let mut replayer = Replayer::new(volume(options, op, policy))?;
     for _ in 0..warm {
         replayer.write(generator.next_lba())?;
     }

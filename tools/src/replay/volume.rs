@@ -34,6 +34,74 @@ pub struct ReplayOptions {
     pub checkpoints: bool,
 }
 
+impl ReplayOptions {
+    /// Whether there can be such a volume.
+    ///
+    /// # Errors
+    /// Says why not.
+    pub fn try_out(&self) -> Result<()> {
+        self.check()?;
+        self.format(&mut HeaderDevice::new(self.device_bytes()))
+    }
+
+    fn check(&self) -> Result<()> {
+        ensure!(
+            (1..=GRAINS_MAX).contains(&self.grains),
+            "{} grains: 1 to {GRAINS_MAX} are possible",
+            self.grains
+        );
+        ensure!(
+            (0.0..=1000.0).contains(&self.overprovision_percent),
+            "{} % hidden: 0 to 1000 are possible",
+            self.overprovision_percent
+        );
+        ensure!(
+            self.segment_grains.is_power_of_two() && (16..=16_384).contains(&self.segment_grains),
+            "segments of {} grains: powers of two from 16 to 16384 are possible",
+            self.segment_grains
+        );
+        Ok(())
+    }
+
+    fn segments(&self) -> u64 {
+        let physical = self.grains as f64 * (1.0 + self.overprovision_percent / 100.0);
+        physical as u64 / self.segment_grains
+    }
+
+    /// Where the last segment ends.
+    fn log_end(&self) -> u64 {
+        (FRONT_GRAINS + self.segments() * self.segment_grains) * GRAIN_BYTES as u64
+    }
+
+    /// Grains for checkpoints, which come on top.
+    fn area_grains(&self) -> u64 {
+        match self.checkpoints {
+            true => (self.segments() * self.segment_grains / 64).max(64),
+            false => 0,
+        }
+    }
+
+    fn device_bytes(&self) -> u64 {
+        self.log_end() + self.area_grains() * GRAIN_BYTES as u64
+    }
+
+    fn format(&self, device: &mut dyn Device) -> Result<()> {
+        let format = FormatOptions {
+            segment_bytes: Some(self.segment_grains * GRAIN_BYTES as u64),
+            capacity_grains: Some(self.grains),
+            uuid: Some([7; 16]),
+            // What checkpoints cost does not depend on placement.
+            checkpoint_grains: Some(self.area_grains()),
+            ..FormatOptions::default()
+        };
+        Ftl::format(device, &format).with_context(|| {
+            let (segments, grains) = (self.segments(), self.grains);
+            format!("{segments} segments do not suffice for {grains} grains")
+        })?;
+        Ok(())
+    }
+}
+
 /// What was measured.
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct Measured {
@@ -89,33 +157,10 @@ impl std::fmt::Debug for Replayer {
 impl Replayer {
     /// Formats the volume and fills it once in order.
     pub fn new(options: ReplayOptions) -> Result<Self> {
-        let grain = GRAIN_BYTES as u64;
-        ensure!(
-            (1..=GRAINS_MAX).contains(&options.grains),
-            "{} grains: 1 to {GRAINS_MAX} are possible",
-            options.grains
-        );
-        ensure!(
-            (0.0..=1000.0).contains(&options.overprovision_percent),
-            "{} % hidden: 0 to 1000 are possible",
-            options.overprovision_percent
-        );
-        ensure!(
-            options.segment_grains.is_power_of_two()
-                && (16..=16_384).contains(&options.segment_grains),
-            "segments of {} grains: powers of two from 16 to 16384 are possible",
-            options.segment_grains
-        );
-        let physical = options.grains as f64 * (1.0 + options.overprovision_percent / 100.0);
-        let segments = physical as u64 / options.segment_grains;
-        let area = match options.checkpoints {
-            true => (segments * options.segment_grains / 64).max(64),
-            false => 0,
-        };
-        let log_end = (FRONT_GRAINS + segments * options.segment_grains) * grain;
-        let bytes = log_end + area * grain;
+        options.check()?;
+        let bytes = options.device_bytes();
         let mut device: Box<dyn Device> = match &options.media {
-            None => Box::new(HeaderDevice::new(bytes).keeping_all_from(log_end)),
+            None => Box::new(HeaderDevice::new(bytes).keeping_all_from(options.log_end())),
             Some(path) if path.as_os_str() == "mem" => Box::new(MemDevice::new(bytes as usize)?),
             Some(path) => {
                 let create = ftl::device::Allocation::Sparse;
@@ -123,20 +168,7 @@ impl Replayer {
                 Box::new(device.with_context(|| format!("can not make {}", path.display()))?)
             }
         };
-        let format = FormatOptions {
-            segment_bytes: Some(options.segment_grains * grain),
-            capacity_grains: Some(options.grains),
-            uuid: Some([7; 16]),
-            // What checkpoints cost does not depend on placement.
-            checkpoint_grains: Some(area),
-            ..FormatOptions::default()
-        };
-        Ftl::format(device.as_mut(), &format).with_context(|| {
-            format!(
-                "{segments} segments do not suffice for {} grains",
-                options.grains
-            )
-        })?;
+        options.format(device.as_mut())?;
         let ftl = open(device.as_mut(), &options)?;
         let mut replayer = Self {
             before: ftl.stats(),
