@@ -243,6 +243,28 @@ fn mistakes() {
         ("perf read localhost/file --pool 1GiB", "--pool"),
         ("perf read localhost/file --device dram", "--device"),
         ("perf read --direction write", "--direction"),
+        // What would have been passed over.
+        ("perf raw --pattern sequential", "--pattern has no meaning"),
+        ("perf raw --file-size 1MiB", "--file-size has no meaning"),
+        ("perf raw --crc", "--crc has no meaning"),
+        ("perf raw --resident", "--resident has no meaning"),
+        ("perf raw --spin 1ms", "--spin has no meaning"),
+        ("perf raw --directory /tmp", "--directory has no meaning"),
+        ("perf disk --poll", "--poll has no meaning"),
+        ("perf disk --pool 1GiB", "--pool has no meaning"),
+        ("perf disk --device dram", "--device has no meaning"),
+        ("perf read --sync", "--sync has no meaning for `read` alone"),
+        ("perf read --rounds 9", "--rounds has no meaning"),
+        (
+            "perf read --baseline raw --baseline-buffered",
+            "--baseline-buffered has no meaning for `read` beside `raw`",
+        ),
+        ("perf reg --size 8B", "--size has no meaning"),
+        ("perf reg --seconds 1", "--seconds has no meaning"),
+        // Nor is an end that is far away.
+        ("bench wa --grains 16384", "--grains 16384"),
+        ("bench wa --only two --grains 16384 --svg x.svg", "--grains"),
+        ("bench wa --svg /nowhere/x.svg", "/nowhere/x.svg"),
         // An amplification of nothing.
         ("bench wa --measure 0", "--measure"),
         ("bench wa --measure nan", "--measure"),

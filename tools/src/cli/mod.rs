@@ -534,6 +534,16 @@ pub struct Perf {
     pub spin: humantime::Duration,
 }
 
+impl Perf {
+    /// What is said by who says nothing.
+    pub fn usual() -> Self {
+        match Cli::parse_from(["flashnet", "perf", "read"]).command {
+            Command::Perf(usual) => usual,
+            other => unreachable!("{other:?} was not asked for"),
+        }
+    }
+}
+
 /// Options of `perf-server`.
 #[derive(Clone, Debug, Args)]
 pub struct PerfServer {

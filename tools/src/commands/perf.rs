@@ -36,9 +36,11 @@ const FILE: &str = "/perf.data";
 /// Runs the command.
 pub(super) fn run(options: &cli::Perf, json: bool) -> Result<()> {
     if options.measure == Measure::Reg {
+        asked::meaning(options)?;
         return registration::run(options, json);
     }
     let shape = asked::shape(options)?;
+    asked::meaning(options)?;
     let pool = asked::pool_bytes(options, &shape)?;
     if options.baseline == Some(Baseline::Nbd) {
         nbd::installed()?;

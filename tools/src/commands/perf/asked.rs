@@ -2,6 +2,8 @@
 
 use anyhow::{Result, bail, ensure};
 use bytesize::ByteSize;
+use clap::ValueEnum;
+use clap::builder::PossibleValue;
 
 use super::nbd::Store;
 use crate::cli::{self, Baseline, Measure, Place};
@@ -19,6 +21,70 @@ const SECTOR: usize = 512;
 pub(super) const FEW: usize = 16;
 /// So many times as large as the pool is a file of which most has to be read from the disk.
 const COLD: u64 = 4;
+
+/// What has no meaning for what is measured is refused: whoever has said it would take the figures for others.
+pub(super) fn meaning(options: &cli::Perf) -> Result<()> {
+    use Measure::{Disk, Lat, Raw, Reg, Write};
+    let usual = cli::Perf::usual();
+    let (measure, rival) = (options.measure, options.baseline);
+    let loads = measure != Reg;
+    let ours = only_ours(options) || measure == Lat;
+    let served = matches!(rival, Some(Baseline::Socket | Baseline::Nbd));
+    let plain = measure == Disk || served || rival == Some(Baseline::Disk);
+    let raw = measure == Raw || rival == Some(Baseline::Raw);
+    let writes = measure == Write || loads && options.direction == Direction::Write;
+    let (file, starts) = (ours || plain, ours && options.target.is_none());
+    let said = [
+        ("--size", options.size != usual.size, loads),
+        ("--depth", options.depth != usual.depth, loads),
+        (
+            "--connections",
+            options.connections != usual.connections,
+            loads,
+        ),
+        ("--idle", options.idle != usual.idle, loads),
+        ("--seconds", options.seconds != usual.seconds, loads),
+        ("--direction", options.direction != usual.direction, loads),
+        ("--sync", options.sync, writes),
+        ("--rounds", options.rounds != usual.rounds, rival.is_some()),
+        ("--device", options.device != usual.device, ours),
+        ("--resident", options.resident, ours || served),
+        ("--baseline-buffered", options.baseline_buffered, served),
+        ("--file-size", options.file_size.is_some(), file),
+        ("--pattern", options.pattern != usual.pattern, file),
+        ("--pool", options.pool.is_some(), starts),
+        (
+            "--directory",
+            options.directory.is_some(),
+            starts || plain || measure == Reg,
+        ),
+        ("--crc", options.crc, ours),
+        ("--poll", options.poll, ours || raw),
+        ("--spin", options.spin != usual.spin, ours),
+    ];
+    for (option, is_said, has_meaning) in said {
+        ensure!(
+            !is_said || has_meaning,
+            "{option} has no meaning for {}",
+            what(options)
+        );
+    }
+    Ok(())
+}
+
+/// What is measured, as it was asked for.
+fn what(options: &cli::Perf) -> String {
+    let name = |value: Option<PossibleValue>| value.map_or("".into(), |v| v.get_name().to_owned());
+    let mut what = format!("`{}`", name(options.measure.to_possible_value()));
+    if options.target.is_some() {
+        what += " of a running target";
+    }
+    match options.baseline {
+        Some(rival) => what += &format!(" beside `{}`", name(rival.to_possible_value())),
+        None => what += " alone",
+    }
+    what
+}
 
 /// The shape of the load.
 pub(super) fn shape(options: &cli::Perf) -> Result<Shape> {
