@@ -9,10 +9,11 @@ use std::sync::Arc;
 
 use softrdma::{Atomic, Buffer};
 
-use crate::client::{self, Attributes, ClientBuilder, list_request};
+use crate::client::{self, Attributes, ClientBuilder};
 use crate::control::{Entry, Op, Request};
 use crate::error::ClientError;
 use crate::file;
+use crate::listing::Listing;
 use crate::promise::Pending;
 
 /// An asynchronous [`client::Client`](crate::Client).
@@ -87,16 +88,14 @@ impl Client {
         path: impl AsRef<str>,
     ) -> impl Future<Output = Result<Vec<Entry>, ClientError>> + Send {
         let (client, path) = (self.0.clone(), path.as_ref().to_owned());
-        let mut asked = client.call(list_request(&path, 0));
+        let mut listing = Listing::default();
+        let mut asked = client.call(listing.request(&path));
         async move {
-            let mut entries = Vec::new();
             loop {
-                let reply = asked.await?;
-                entries.extend(reply.entries);
-                match reply.cookie {
-                    0 => return Ok(entries),
-                    cookie => asked = client.call(list_request(&path, cookie)),
+                if let Some(entries) = listing.take(asked.await?)? {
+                    return Ok(entries);
                 }
+                asked = client.call(listing.request(&path));
             }
         }
     }

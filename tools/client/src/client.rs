@@ -12,6 +12,7 @@ use crate::engine::{Command, Engine};
 use crate::error::ClientError;
 use crate::file::{File, OpenOptions};
 use crate::identity::Identity;
+use crate::listing::Listing;
 use crate::promise::Pending;
 use crate::remote_path::RemotePath;
 
@@ -132,13 +133,10 @@ impl Client {
 
     /// Entries of a directory, in the order of the target.
     pub fn list(&self, path: impl AsRef<str>) -> Result<Vec<Entry>, ClientError> {
-        let mut entries = Vec::new();
-        let mut cookie = 0;
+        let mut listing = Listing::default();
         loop {
-            let reply = self.call(list_request(path.as_ref(), cookie)).wait()?;
-            entries.extend(reply.entries);
-            cookie = reply.cookie;
-            if cookie == 0 {
+            let reply = self.call(listing.request(path.as_ref())).wait()?;
+            if let Some(entries) = listing.take(reply)? {
                 return Ok(entries);
             }
         }
@@ -148,12 +146,5 @@ impl Client {
         let (promise, pending) = Pending::new();
         self.engine.ask(Command::Call(request, promise));
         pending
-    }
-}
-
-pub(crate) fn list_request(path: &str, cookie: u64) -> Request {
-    Request {
-        offset: cookie,
-        ..Request::new(Op::List, path)
     }
 }

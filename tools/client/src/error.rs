@@ -114,6 +114,21 @@ pub enum ClientError {
         /// The target's words.
         message: String,
     },
+    /// A listing goes on and on.
+    #[error(
+        "the listing of the directory has no end: the target was asked {replies} times and has named {entries} entries"
+    )]
+    Endless {
+        /// Replies that came.
+        replies: u64,
+        /// Entries in them.
+        entries: u64,
+    },
+    /// A copy can not go on with another file.
+    #[error(
+        "it is not the file that it was when the copy began: it has been replaced or changed meanwhile (copy it again)"
+    )]
+    Changed,
     /// A one-sided operation failed.
     #[error("{what}: {status}")]
     Operation {

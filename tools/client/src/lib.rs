@@ -68,11 +68,13 @@ mod error;
 mod file;
 pub mod fuzz;
 mod identity;
+mod listing;
 mod operation;
 mod promise;
 pub mod registration;
 mod remote_path;
 mod session;
+mod transfer;
 mod unflushed;
 
 pub use channel::{Acknowledged, Channel, ChannelOptions, FileNo, WINDOW_MAX};

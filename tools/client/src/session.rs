@@ -12,9 +12,10 @@ use softrdma::{
     Time, WorkRequest, WrId,
 };
 
-use crate::control::{MESSAGE_BYTES_MAX, OUTSTANDING_MAX, Reply, Request};
+use crate::control::{Entry, MESSAGE_BYTES_MAX, OUTSTANDING_MAX, Reply, Request};
 use crate::credentials::Denial;
 use crate::error::ClientError;
+use crate::listing::Listing;
 use flashnet_reactor::{LinkTag, Net, Notice, Ring, Tag, Waker};
 use flashnet_tls::{ClientTls, HandshakeError, TlsError};
 use softrdma::driver::Spin;
@@ -250,6 +251,7 @@ impl Session {
             signaled: false,
             ..WorkRequest::new(WrId(0), send)
         })?;
+        let asked = Instant::now();
         loop {
             self.run_until(|session| !session.messages.is_empty())?;
             let message = self.messages.pop_front().unwrap_or_default();
@@ -258,9 +260,12 @@ impl Session {
                 address: self.address,
                 cause,
             })?;
-            // A reply to a request that was given up is of no interest any more.
+            // A reply to a request that was given up is of no interest any more. There are not many.
             if reply.id != request.id && reply.id != 0 {
-                continue;
+                match asked.elapsed() > PATIENCE {
+                    true => return Err(self.timed_out()),
+                    false => continue,
+                }
             }
             if reply.status != 0 {
                 return Err(ClientError::Refused {
@@ -269,6 +274,17 @@ impl Session {
                 });
             }
             return Ok(reply);
+        }
+    }
+
+    /// Entries of a directory, in the order of the target.
+    pub fn list(&mut self, path: &str) -> Result<Vec<Entry>, ClientError> {
+        let mut listing = Listing::default();
+        loop {
+            let reply = self.call(listing.request(path))?;
+            if let Some(entries) = listing.take(reply)? {
+                return Ok(entries);
+            }
         }
     }
 
@@ -434,6 +450,13 @@ impl Session {
         let _ = self.run_until(|_| false);
     }
 
+    fn timed_out(&self) -> ClientError {
+        ClientError::TimedOut {
+            address: self.address,
+            seconds: PATIENCE.as_secs(),
+        }
+    }
+
     fn post_recv(&mut self) -> Result<(), ClientError> {
         let buffer = RecvBuffer::Vec(MESSAGE_BYTES_MAX);
         let posted = self
@@ -482,10 +505,7 @@ impl Session {
                 return Err(self.ended(reason));
             }
             if started.elapsed() > PATIENCE {
-                return Err(ClientError::TimedOut {
-                    address: self.address,
-                    seconds: PATIENCE.as_secs(),
-                });
+                return Err(self.timed_out());
             }
             let timer = self.net.next_timeout().map_or(PATIENCE, |at| {
                 Duration::from_nanos(at.0.saturating_sub(now.0))
