@@ -156,7 +156,8 @@ fn get_is_all_or_nothing() {
         let (stop, end) = std::sync::mpsc::channel();
         let door = stall(target.address, 1 << 20, end);
         let mut get = std::process::Command::new(common::FLASHNET)
-            .args(["get", &format!("{door}/file"), to.to_str().unwrap()])
+            .args(["get", "--timeout", "0s"])
+            .args([&format!("{door}/file"), to.to_str().unwrap()])
             .spawn()
             .unwrap();
         while here().len() < 2 {

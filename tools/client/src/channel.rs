@@ -188,7 +188,7 @@ impl Channel {
                 Err(error) => Err(error),
             };
             match result {
-                Err(error) if self.passes(&error) => self.lose(&error)?,
+                Err(error) if error.passes() => self.lose(&error)?,
                 result => {
                     self.answered();
                     return result;
@@ -248,7 +248,7 @@ impl Channel {
             ..Request::new(Op::Close, "")
         };
         match session.call(request).map(drop) {
-            Err(error) if self.passes(&error) => self.lose(&error),
+            Err(error) if error.passes() => self.lose(&error),
             result => result,
         }
     }
@@ -442,7 +442,7 @@ impl Channel {
                 Ok(done) => return Ok(Some(self.acknowledge(&done))),
                 Err(error) if is_idle => {
                     self.session = None;
-                    return match self.passes(&error) {
+                    return match error.passes() {
                         true => Ok(None),
                         false => Err(error),
                     };
@@ -528,7 +528,7 @@ impl Channel {
             _ => is_away || self.fatal > FATAL_MAX,
         };
         self.posted = 0;
-        if !self.passes(error) || is_over {
+        if !error.passes() || is_over {
             return Err(ClientError::Lost {
                 address: self.addresses[0],
                 cause: error.to_string(),
@@ -552,19 +552,6 @@ impl Channel {
         }
     }
 
-    /// Whether another connection may help.
-    fn passes(&self, error: &ClientError) -> bool {
-        match error {
-            ClientError::Closed { .. }
-            | ClientError::Connect { .. }
-            | ClientError::Operation { .. }
-            | ClientError::TimedOut { .. } => true,
-            ClientError::Denied { denial, .. } => denial.passes(),
-            ClientError::Tls { cause, .. } => cause.passes(),
-            _ => false,
-        }
-    }
-
     /// The connection; a new one if there is none.
     fn session(&mut self) -> Result<&mut Session, ClientError> {
         if self.session.is_none() {
@@ -577,8 +564,7 @@ impl Channel {
                         self.session = Some(session);
                         break;
                     }
-                    Err(error)
-                        if self.passes(&error) && since.elapsed() < self.options.patience => {}
+                    Err(error) if error.passes() && since.elapsed() < self.options.patience => {}
                     Err(error) => {
                         if self.window.is_empty() {
                             // Who asks next begins to wait anew.

@@ -166,6 +166,31 @@ pub enum ClientError {
 }
 
 impl ClientError {
+    /// Whether another connection may help.
+    pub(crate) fn passes(&self) -> bool {
+        match self {
+            Self::Closed { .. }
+            | Self::Connect { .. }
+            | Self::Operation { .. }
+            | Self::TimedOut { .. } => true,
+            Self::Denied { denial, .. } => denial.passes(),
+            Self::Tls { cause, .. } => cause.passes(),
+            _ => false,
+        }
+    }
+
+    /// Whether the target has ended the connection because of something that was asked of it.
+    #[must_use]
+    pub fn is_terminated(&self) -> bool {
+        matches!(
+            self,
+            Self::Closed {
+                reason: CloseReason::TerminateReceived(_),
+                ..
+            }
+        )
+    }
+
     /// Whether it is about one operation or one request, and others go on.
     #[must_use]
     pub fn is_of_operation(&self) -> bool {

@@ -23,6 +23,7 @@
 //! | [`Client`], [`File`]; [`aio`] | files; a thread of their own moves the bytes | programs |
 //! | [`registration`] | memory of a program, which may be a mapped file of a volume, for its peers | programs on the machine of a target |
 //! | [`Channel`] | a session that outlives its connections, on the caller's thread | programs that have a loop |
+//! | [`Transfer`] | a copy of a whole file, which outlives its connections too and leaves no region behind | commands |
 //! | [`Session`] | one connection: control requests and work requests | commands, tests |
 //! | [`control`], [`credentials`] | the messages themselves | other endpoints |
 //!
@@ -88,3 +89,4 @@ pub use promise::Pending;
 pub use remote_path::RemotePath;
 pub use session::{RemoteFile, Session, SessionOptions};
 pub use softrdma::Atomic;
+pub use transfer::Transfer;

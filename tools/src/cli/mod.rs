@@ -392,6 +392,9 @@ pub struct Get {
     /// all of it has come; until then it is beside it as `.NAME.*.part`, which goes when the command is cut off. What is no
     /// regular file is written to as it is.
     pub to: Option<PathBuf>,
+    /// How long a target that is lost in the middle is waited for; the copy goes on where it was then. 0s: not at all.
+    #[arg(long, value_name = "TIME", default_value = "1m")]
+    pub timeout: humantime::Duration,
     /// Who asks.
     #[command(flatten)]
     pub identity: TokenFile,
@@ -408,6 +411,9 @@ pub struct Put {
     /// `HOST[:PORT]/PATH`
     #[arg(value_name = "HOST[:PORT]/PATH")]
     pub target: String,
+    /// How long a target that is lost in the middle is waited for; the copy goes on where it was then. 0s: not at all.
+    #[arg(long, value_name = "TIME", default_value = "1m")]
+    pub timeout: humantime::Duration,
     /// Who asks.
     #[command(flatten)]
     pub identity: TokenFile,

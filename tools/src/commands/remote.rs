@@ -1,51 +1,65 @@
 //! `ls`, `stat`, `get`, `put`: a remote client.
 
-use std::fs::File;
-use std::io::{self, Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs::{File, Metadata};
+use std::io::{self, Write};
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
 use anyhow::{Context, Result, bail};
+use indicatif::ProgressBar;
 use serde_json::json;
-use softrdma::CloseReason;
 
 use super::part::Part;
 use super::show;
 use crate::cli;
 use crate::cli::tls::TlsConnect;
 use crate::cli::token::TokenFile;
-use crate::client::{ClientError, Identity, RemotePath, Session, SessionOptions};
+use crate::client::{
+    ChannelOptions, ClientError, Identity, RemotePath, Session, SessionOptions, Transfer,
+};
 use crate::control::{Entry, FLAG_CREATE, FLAG_TRUNCATE, FLAG_WRITE, Op, Request, printable};
+use crate::unsaid;
 
-fn connect(text: &str, identity: &TokenFile, tls: &TlsConnect) -> Result<(RemotePath, Session)> {
+/// The path, and how to connect to its host.
+fn way(text: &str, identity: &TokenFile, tls: &TlsConnect) -> Result<(RemotePath, ChannelOptions)> {
     let remote = RemotePath::with_port(text, tls.port())?;
-    let identity = Identity::of_file(identity.token_file.as_deref())?;
-    let how = SessionOptions {
-        tls: tls.to(&remote.host)?,
-        ..SessionOptions::default()
+    let options = ChannelOptions {
+        identity: Identity::of_file(identity.token_file.as_deref())?,
+        session: SessionOptions {
+            tls: tls.to(&remote.host)?,
+            ..SessionOptions::default()
+        },
+        ..ChannelOptions::default()
     };
-    let session = Session::connect_as(&remote.resolve()?, how, &identity.token())?;
+    Ok((remote, options))
+}
+
+fn connect(options: &cli::Remote) -> Result<(RemotePath, Session)> {
+    let (remote, how) = way(&options.target, &options.identity, &options.tls)?;
+    let token = how.identity.token();
+    let session = Session::connect_as(&remote.resolve()?, how.session, &token)?;
     Ok((remote, session))
+}
+
+/// Begins a copy.
+fn transfer(
+    remote: &RemotePath,
+    how: ChannelOptions,
+    timeout: humantime::Duration,
+    request: Request,
+) -> Result<Transfer> {
+    let how = ChannelOptions {
+        patience: timeout.into(),
+        ..how
+    };
+    Ok(Transfer::open(&remote.resolve()?, how, request)?)
 }
 
 /// `ls`: names, with sizes and times.
 pub(super) fn ls(options: &cli::Remote, json: bool) -> Result<()> {
-    let (remote, mut session) = connect(&options.target, &options.identity, &options.tls)?;
-    let mut entries = Vec::new();
-    let mut cookie = 0;
-    loop {
-        let request = Request {
-            offset: cookie,
-            ..Request::new(Op::List, remote.path.as_str())
-        };
-        let reply = session.call(request)?;
-        entries.extend(reply.entries);
-        cookie = reply.cookie;
-        if cookie == 0 {
-            break;
-        }
-    }
+    let (remote, mut session) = connect(options)?;
+    let mut entries = session.list(&remote.path)?;
     session.close();
     entries.sort_by(|a, b| a.name.cmp(&b.name));
     if json {
@@ -67,7 +81,7 @@ pub(super) fn ls(options: &cli::Remote, json: bool) -> Result<()> {
 
 /// `stat`: attributes of one path.
 pub(super) fn stat(options: &cli::Remote, json: bool) -> Result<()> {
-    let (remote, mut session) = connect(&options.target, &options.identity, &options.tls)?;
+    let (remote, mut session) = connect(options)?;
     let reply = session.call(Request::new(Op::Stat, remote.path.as_str()))?;
     session.close();
     if json {
@@ -95,13 +109,15 @@ pub(super) fn stat(options: &cli::Remote, json: bool) -> Result<()> {
 
 /// `get`: a remote file to here.
 pub(super) fn get(options: &cli::Get, json: bool) -> Result<()> {
-    let (remote, mut session) = connect(&options.source, &options.identity, &options.tls)?;
+    let (remote, how) = way(&options.source, &options.identity, &options.tls)?;
     let to = match &options.to {
         Some(to) if to.is_dir() => to.join(remote.file_name().context("the path names no file")?),
         Some(to) => to.clone(),
         None => PathBuf::from(remote.file_name().context("the path names no file")?),
     };
-    let file = session.open(Request::new(Op::Open, remote.path.as_str()))?;
+    let request = Request::new(Op::Open, remote.path.as_str());
+    let mut transfer = transfer(&remote, how, options.timeout, request)?;
+    let length = transfer.file().length;
     let standard_output = to == Path::new("-");
     let mut part = None;
     let mut out: Box<dyn Write> = if standard_output {
@@ -116,16 +132,19 @@ pub(super) fn get(options: &cli::Get, json: bool) -> Result<()> {
             None => Box::new(File::create(&to).with_context(cannot)?),
         }
     };
-    let progress = show::progress(file.length, "get");
+    let progress = show::progress(length, "get");
     let mut checksum = crc32fast::Hasher::new();
     let start = Instant::now();
-    let done = session.read(&file, 0, file.length, |_, bytes| {
+    let take = |_, bytes: &[u8]| {
         checksum.update(bytes);
         progress.inc(bytes.len() as u64);
         let written = out.write_all(bytes);
         written.map_err(|error| here("write", &to, &error))
+    };
+    let done = transfer.read(take, |error, done| {
+        lost(&progress, error, (done, length), options.timeout);
     });
-    whole(done, &remote)?;
+    whole(done, &remote, (transfer.done(), length))?;
     out.flush()
         .with_context(|| format!("cannot write {}", to.display()))?;
     drop(out);
@@ -135,12 +154,12 @@ pub(super) fn get(options: &cli::Get, json: bool) -> Result<()> {
     }
     let elapsed = start.elapsed();
     progress.finish_and_clear();
-    session.close();
+    transfer.close();
     if !standard_output {
         report(
             json,
             &to.display().to_string(),
-            file.length,
+            length,
             elapsed,
             checksum.finalize(),
         );
@@ -156,12 +175,12 @@ pub(super) fn put(options: &cli::Put, json: bool) -> Result<()> {
         .read(true)
         .custom_flags(libc::O_NONBLOCK)
         .open(from);
-    let mut input = input.with_context(|| format!("cannot read {}", from.display()))?;
+    let input = input.with_context(|| format!("cannot read {}", from.display()))?;
     let meta = input.metadata()?;
     if !meta.is_file() {
         bail!("{} is not a regular file", from.display());
     }
-    let (mut remote, mut session) = connect(&options.target, &options.identity, &options.tls)?;
+    let (mut remote, how) = way(&options.target, &options.identity, &options.tls)?;
     if remote.path.ends_with('/') {
         let name = from.file_name().context("the source has no name")?;
         let Some(name) = name.to_str() else {
@@ -178,12 +197,13 @@ pub(super) fn put(options: &cli::Put, json: bool) -> Result<()> {
         length,
         ..Request::new(Op::Open, remote.path.as_str())
     };
-    let file = session.open(request)?;
+    let mut transfer = transfer(&remote, how, options.timeout, request)?;
     let progress = show::progress(length, "put");
     let mut checksum = crc32fast::Hasher::new();
+    let mut checked = 0;
     let start = Instant::now();
-    let done = session.write(&file, 0, length, false, |_, bytes| {
-        let read = input.read_exact(bytes);
+    let fill = |at: u64, bytes: &mut [u8]| {
+        let read = input.read_exact_at(bytes, at);
         read.map_err(|error| match error.kind() {
             io::ErrorKind::UnexpectedEof => {
                 let shorter = io::Error::new(error.kind(), "it has become shorter meanwhile");
@@ -191,19 +211,22 @@ pub(super) fn put(options: &cli::Put, json: bool) -> Result<()> {
             }
             _ => here("read", from, &error),
         })?;
-        checksum.update(bytes);
-        progress.inc(bytes.len() as u64);
+        let end = at + bytes.len() as u64;
+        progress.set_position(end);
+        // What is written again counts once.
+        if end > checked {
+            checksum.update(&bytes[(checked - at.min(checked)) as usize..]);
+            checked = end;
+        }
         Ok(())
-    });
-    whole(done, &remote)?;
-    let sync = Request {
-        handle: file.handle,
-        ..Request::new(Op::Sync, "")
     };
-    session.call(sync)?;
+    let done = transfer.write(length, fill, |error, done| {
+        lost(&progress, error, (done, length), options.timeout);
+    });
+    whole(done, &remote, (transfer.done(), length))?;
     let elapsed = start.elapsed();
     progress.finish_and_clear();
-    session.close();
+    transfer.close();
     report(
         json,
         &remote.to_string(),
@@ -211,24 +234,53 @@ pub(super) fn put(options: &cli::Put, json: bool) -> Result<()> {
         elapsed,
         checksum.finalize(),
     );
+    unchanged(from, &meta, &input.metadata()?)
+}
+
+/// What is copied while somebody writes to it is of several moments, and what was added is not there.
+fn unchanged(from: &Path, before: &Metadata, after: &Metadata) -> Result<()> {
+    let from = from.display();
+    let (length, now) = (before.len(), after.len());
+    if now != length {
+        bail!("{from} had {length} bytes, which were copied, and has {now} now: put it again");
+    }
+    if before.modified()? != after.modified()? {
+        bail!("{from} was changed while it was copied: put it again");
+    }
     Ok(())
 }
 
-/// A transfer that the target has ended is most often one of a file that somebody has changed meanwhile.
-fn whole(done: Result<(), ClientError>, remote: &RemotePath) -> Result<()> {
-    let is_refused = matches!(
-        done,
-        Err(ClientError::Closed {
-            reason: CloseReason::TerminateReceived(_),
-            ..
-        })
-    );
-    match is_refused {
-        true => done.with_context(|| {
-            format!("{remote} may have been replaced or cut short meanwhile (try again)")
-        }),
-        false => Ok(done?),
+/// Tells that a copy waits for its target.
+fn lost(
+    progress: &ProgressBar,
+    error: &ClientError,
+    (done, length): (u64, u64),
+    timeout: humantime::Duration,
+) {
+    let (done, length) = (show::bytes(done), show::bytes(length));
+    progress.suspend(|| {
+        unsaid::complain(&format!(
+            "{error}: waits for the target, {timeout} at most, and goes on behind {done} of {length}"
+        ));
+    });
+}
+
+/// Why a copy has ended before its end. One that the target has ended is most often of a file that somebody has changed meanwhile.
+fn whole(
+    done: Result<(), ClientError>,
+    remote: &RemotePath,
+    (copied, length): (u64, u64),
+) -> Result<()> {
+    let Err(error) = done else { return Ok(()) };
+    if matches!(error, ClientError::Local(_)) {
+        return Err(error.into());
     }
+    let why = match error.is_terminated() {
+        true => " and may have been replaced or cut short meanwhile (try again)",
+        false => "",
+    };
+    let (copied, length) = (show::bytes(copied), show::bytes(length));
+    Err(error).with_context(|| format!("{remote}: {copied} of {length} were copied{why}"))
 }
 
 /// What failed with the file on this side.
