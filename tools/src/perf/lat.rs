@@ -39,7 +39,7 @@ pub fn run(victim: &Victim, shape: &Shape) -> Result<Figures> {
     let mut measured: Option<(Instant, Duration, Option<Duration>)> = None;
     loop {
         let remote = RemoteAddr {
-            to: TaggedOffset(region.to.0 + offsets.draw()),
+            to: TaggedOffset(region.to.0.saturating_add(offsets.draw())),
             ..region
         };
         let start = Instant::now();

@@ -281,7 +281,7 @@ impl Client {
     ) -> Result<()> {
         let region = self.region.context("no region yet")?;
         let remote = RemoteAddr {
-            to: TaggedOffset(region.to.0 + self.offsets.draw()),
+            to: TaggedOffset(region.to.0.saturating_add(self.offsets.draw())),
             ..region
         };
         self.started[slot] = now;
