@@ -426,3 +426,25 @@ fn root_asks_the_owner_of_a_volume() {
     assert_eq!(asked.status.code(), Some(1), "{asked:?}");
     assert!(target.stop().success());
 }
+
+/// A name that somebody has chosen for a file commands no terminal of whoever lists or revokes its regions.
+#[test]
+fn names_are_only_names() {
+    if !can_serve() {
+        return;
+    }
+    let image = Image::new("64MiB");
+    let target = image.serve(&[]);
+    let path = "/\u{1b}]0;owned\u{7}";
+    open(&mut target.session(), path, MAKE, 4096);
+    let volume = image.path();
+    let volume = volume.to_str().unwrap();
+    for said in [
+        good(&["region", "list", volume]),
+        good(&["region", "revoke", volume, "--strangers"]),
+    ] {
+        assert!(said.contains("owned"), "{said}");
+        assert!(!said.contains('\u{1b}'), "{said:?}");
+    }
+    assert!(target.stop().success());
+}

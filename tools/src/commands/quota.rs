@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::AsRawFd;
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
@@ -12,6 +13,7 @@ use serde_json::{Value, json};
 
 use super::{mounted, show};
 use crate::cli::quota::{QuotaCommand, QuotaSet, QuotaShow};
+use crate::control::printable;
 
 /// Runs the command.
 pub(super) fn run(command: &QuotaCommand, json: bool) -> Result<()> {
@@ -130,10 +132,8 @@ fn tell(quotas: &[Quota], json: bool) {
     let mut table = show::table(&["project", "bytes", "limit", "inodes", "limit", "directory"]);
     for quota in quotas {
         let none = || "none".to_owned();
-        let path = quota
-            .path
-            .as_ref()
-            .map(|path| path.to_string_lossy().into_owned());
+        let path = quota.path.as_ref();
+        let path = path.map(|path| printable(path.as_os_str().as_bytes()));
         table.add_row([
             quota.project.to_string(),
             show::bytes(quota.grains * GRAIN_BYTES as u64),

@@ -13,6 +13,7 @@ use softrdma::{BackingId, RegionTable};
 
 use super::{show, umount};
 use crate::cli::region::{RegionCommand, Which};
+use crate::control::printable;
 use crate::credentials::registry::{self, Choice, Hooks, Listed};
 use crate::credentials::{ANONYMOUS, Registry};
 use crate::devices::{self, Access};
@@ -184,7 +185,8 @@ fn tenant(region: &Listed) -> String {
 }
 
 fn file(region: &Listed) -> String {
-    let path = region.path.clone();
+    // Whoever may make files has chosen it.
+    let path = region.path.as_ref().map(|path| printable(path.as_bytes()));
     path.unwrap_or_else(|| format!("inode {}", region.inode))
 }
 

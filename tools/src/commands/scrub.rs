@@ -16,6 +16,7 @@ use serde_json::json;
 
 use super::show;
 use crate::cli::device::Scrub;
+use crate::control::printable;
 use crate::devices::{self, Access, MediaPlaces};
 
 /// Reads in flight.
@@ -250,6 +251,7 @@ fn print(json: bool, scrubbed: &Scrubbed, took: Duration, superblocks_damaged: u
     }
     for (fault, owner) in faults.iter().zip(owners) {
         if let Some(owner) = owner {
+            let owner = printable(owner.to_string().as_bytes());
             println!("{}: {owner}", fault.lba);
         }
     }
