@@ -7,7 +7,7 @@ use std::time::Duration;
 use flashnet_tls::ClientTls;
 
 use crate::channel::ChannelOptions;
-use crate::control::{Entry, Op, PORT, Reply, Request, TLS_PORT};
+use crate::control::{Entry, FLAG_EXCLUSIVE, Op, PORT, Reply, Request, TLS_PORT};
 use crate::engine::{Command, Engine};
 use crate::error::ClientError;
 use crate::file::{File, OpenOptions};
@@ -140,6 +140,34 @@ impl Client {
                 return Ok(entries);
             }
         }
+    }
+
+    /// Makes a directory. Done once, it is durable, and so are the others of these; after a lost connection they are asked for again, and
+    /// may find that they have been done.
+    pub fn create_dir(&self, path: impl AsRef<str>) -> Result<(), ClientError> {
+        let request = Request {
+            flags: FLAG_EXCLUSIVE,
+            ..Request::new(Op::Mkdir, path.as_ref())
+        };
+        self.call(request).wait().map(drop)
+    }
+
+    /// Removes an empty directory.
+    pub fn remove_dir(&self, path: impl AsRef<str>) -> Result<(), ClientError> {
+        let request = Request::new(Op::Rmdir, path.as_ref());
+        self.call(request).wait().map(drop)
+    }
+
+    /// Removes the name of a file; its bytes stay as long as it has another one, or somebody has it open.
+    pub fn remove_file(&self, path: impl AsRef<str>) -> Result<(), ClientError> {
+        let request = Request::new(Op::Unlink, path.as_ref());
+        self.call(request).wait().map(drop)
+    }
+
+    /// Gives what has the path `from` the path `to`, in place of what has that, in one step.
+    pub fn rename(&self, from: impl AsRef<str>, to: impl AsRef<str>) -> Result<(), ClientError> {
+        let request = Request::rename(from.as_ref(), to.as_ref());
+        self.call(request).wait().map(drop)
     }
 
     pub(crate) fn call(&self, request: Request) -> Pending<Reply> {

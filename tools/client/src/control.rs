@@ -27,7 +27,7 @@ pub const FLAG_WRITE: u16 = 1;
 pub const FLAG_CREATE: u16 = 2;
 /// Request flag: drop the old content first; the file then has `length` bytes.
 pub const FLAG_TRUNCATE: u16 = 4;
-/// Request flag: with `FLAG_CREATE`, fail if the file is there.
+/// Request flag: with `FLAG_CREATE`, or of [`Op::Mkdir`] and [`Op::Rename`], fail if the file is there.
 pub const FLAG_EXCLUSIVE: u16 = 8;
 /// Request flag: the region may reach beyond the end of the file, and follows that: peers reach as much of it as the file
 /// has. Without it a region ends when its file gets too short.
@@ -56,10 +56,18 @@ pub enum Op {
     Atomics,
     /// The number of this life of the target.
     Verifier,
+    /// Take the name of anything but a directory away.
+    Unlink,
+    /// Take an empty directory away.
+    Rmdir,
+    /// Make a directory.
+    Mkdir,
+    /// Give what has the first path, of `length` bytes, the second one, which follows it.
+    Rename,
 }
 
 impl Op {
-    const ALL: [Self; 9] = [
+    const ALL: [Self; 13] = [
         Self::Open,
         Self::Close,
         Self::Stat,
@@ -69,6 +77,10 @@ impl Op {
         Self::Attach,
         Self::Atomics,
         Self::Verifier,
+        Self::Unlink,
+        Self::Rmdir,
+        Self::Mkdir,
+        Self::Rename,
     ];
 
     /// Number on the wire.
@@ -83,6 +95,10 @@ impl Op {
             Self::Attach => 7,
             Self::Atomics => 8,
             Self::Verifier => 9,
+            Self::Unlink => 10,
+            Self::Rmdir => 11,
+            Self::Mkdir => 12,
+            Self::Rename => 13,
         }
     }
 
@@ -153,7 +169,7 @@ pub struct Request {
     pub id: u64,
     /// First byte of the region, cookie of a list, or number of a connection.
     pub offset: u64,
-    /// Bytes of the region.
+    /// Bytes of the region, or of the first of two paths.
     pub length: u64,
     /// Region, for [`Op::Close`], [`Op::Sync`] and [`Op::Revoke`]; STag, for [`Op::Attach`].
     pub handle: u32,
@@ -172,6 +188,14 @@ impl Request {
             length: 0,
             handle: 0,
             path: path.into(),
+        }
+    }
+
+    /// A request for another name, with everything else 0.
+    pub fn rename(from: &str, to: &str) -> Self {
+        Self {
+            length: from.len() as u64,
+            ..Self::new(Op::Rename, [from, to].concat())
         }
     }
 

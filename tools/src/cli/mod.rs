@@ -7,6 +7,7 @@ pub mod ftl;
 pub mod hyperloop;
 mod litmus;
 pub mod mount;
+pub mod names;
 pub mod peer;
 pub mod quota;
 pub mod region;
@@ -105,6 +106,19 @@ pub enum Command {
     /// Copy a local file there by one-sided writes, durable when the command returns.
     #[command(after_help = "Example: flashnet put 1.jpg localhost/photos/1.jpg")]
     Put(Put),
+    /// Remove remote files and directories.
+    #[command(
+        after_help = "Example: flashnet rm localhost/photos/1.jpg\n         flashnet rm -r localhost/photos"
+    )]
+    Rm(names::Rm),
+    /// Make remote directories.
+    #[command(after_help = "Example: flashnet mkdir -p localhost/photos/2026")]
+    Mkdir(names::Mkdir),
+    /// Give a remote file or directory another name.
+    #[command(
+        after_help = "Example: flashnet mv localhost/photos/1.jpg localhost/photos/first.jpg\n         flashnet mv localhost/photos localhost/archive/"
+    )]
+    Mv(names::Mv),
     /// Measure: throughput and latency of this stack beside its rivals, in the same run.
     #[command(
         after_help = "Example: flashnet perf read --connections 16 --depth 2 --baseline socket\n         flashnet perf raw --connections 16 --depth 16"

@@ -13,6 +13,7 @@ mod litmus;
 mod mkfs;
 mod mount;
 mod mounted;
+mod names;
 mod part;
 mod peer;
 mod perf;
@@ -64,6 +65,9 @@ pub fn run(cli: &Cli) -> Result<Done> {
         Command::Stat(options) => remote::stat(options, json),
         Command::Get(options) => remote::get(options, json),
         Command::Put(options) => remote::put(options, json),
+        Command::Rm(options) => names::rm(options, json),
+        Command::Mkdir(options) => names::mkdir(options, json),
+        Command::Mv(options) => names::mv(options, json),
         Command::Inspect(options) => inspect::run(options, json),
         Command::Scrub(options) => scrub::run(options, json),
         Command::Ftl(command) => ftl::run(command, json),

@@ -22,7 +22,11 @@ use crate::control::{Entry, FLAG_CREATE, FLAG_TRUNCATE, FLAG_WRITE, Op, Request,
 use crate::unsaid;
 
 /// The path, and how to connect to its host.
-fn way(text: &str, identity: &TokenFile, tls: &TlsConnect) -> Result<(RemotePath, ChannelOptions)> {
+pub(super) fn way(
+    text: &str,
+    identity: &TokenFile,
+    tls: &TlsConnect,
+) -> Result<(RemotePath, ChannelOptions)> {
     let remote = RemotePath::with_port(text, tls.port())?;
     let options = ChannelOptions {
         identity: Identity::of_file(identity.token_file.as_deref())?,

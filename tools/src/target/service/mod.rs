@@ -1,6 +1,7 @@
 //! The control service: answers the requests of clients on threads of its own, where waiting for the file system holds
 //! up nobody's data.
 
+mod changes;
 mod names;
 
 use std::io;
@@ -170,6 +171,10 @@ impl Service {
             Op::Revoke => self.revoke(owner, member, &request),
             Op::Attach => self.attach(owner, member, &request),
             Op::Atomics => self.atomics(owner, &request),
+            Op::Unlink => self.unlink(member, &request),
+            Op::Rmdir => self.rmdir(member, &request),
+            Op::Mkdir => self.mkdir(member, &request),
+            Op::Rename => self.rename(member, &request),
             Op::Verifier => Ok(Reply {
                 cookie: self.verifier,
                 words: self.verifier_before.into_iter().collect(),

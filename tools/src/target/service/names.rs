@@ -129,16 +129,7 @@ impl Service {
         let (room, reason) = self.fs.room_in_place_of(parent)?;
         let held = self.fs.attr(parent)?.grains;
         fits(text, length, (room.saturating_sub(held), reason))?;
-        let node = NewNode {
-            kind: FileKind::File,
-            mode: 0o644,
-            umask: 0,
-            // SAFETY: neither call has arguments or can fail.
-            uid: unsafe { libc::geteuid() },
-            // SAFETY: as above.
-            gid: unsafe { libc::getegid() },
-            rdev: 0,
-        };
+        let node = node(FileKind::File, 0o644);
         let name: &OsStr = name;
         let made = match self.fs.create(parent, name, &node) {
             // Somebody else was faster, which is as good.
@@ -177,13 +168,36 @@ impl Service {
     }
 }
 
+/// What is made for a client: it belongs to whoever runs the target.
+pub(super) fn node(kind: FileKind, mode: u32) -> NewNode {
+    NewNode {
+        kind,
+        mode,
+        umask: 0,
+        // SAFETY: neither call has arguments or can fail.
+        uid: unsafe { libc::geteuid() },
+        // SAFETY: as above.
+        gid: unsafe { libc::getegid() },
+        rdev: 0,
+    }
+}
+
 /// The path of a request, if this client may use it.
 pub(super) fn path<'r>(
     member: &Member,
     request: &'r Request,
     write: bool,
 ) -> Result<&'r str, Refusal> {
-    let path = std::str::from_utf8(&request.path)
+    checked(member, &request.path, write)
+}
+
+/// The same, of one path of several.
+pub(super) fn checked<'r>(
+    member: &Member,
+    bytes: &'r [u8],
+    write: bool,
+) -> Result<&'r str, Refusal> {
+    let path = std::str::from_utf8(bytes)
         .map_err(|_| Refusal(libc::EILSEQ, "the path is not UTF-8".into()))?;
     member.exports.check(path, write)?;
     let own = path
@@ -195,7 +209,7 @@ pub(super) fn path<'r>(
     }
 }
 
-fn named(path: &Path, error: &FsError) -> Refusal {
+pub(super) fn named(path: &Path, error: &FsError) -> Refusal {
     Refusal(error.errno(), format!("{}: {error}", path.display()))
 }
 
