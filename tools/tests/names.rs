@@ -5,9 +5,10 @@ mod common;
 use std::fs;
 use std::time::{Duration, Instant};
 
+use common::client::wait;
 use common::world::World;
 use common::{Image, Target, bad, can_serve, good, pattern};
-use tools::client::{Client, ClientError, Session};
+use tools::client::{Client, ClientError, Session, aio};
 use tools::control::{
     FLAG_CREATE, FLAG_EXCLUSIVE, FLAG_PERSISTENT, FLAG_TRUNCATE, FLAG_WRITE, Op, Request,
 };
@@ -109,6 +110,11 @@ fn as_people_know_them() {
     client.create_dir("/by/program").unwrap();
     client.rename("/by/program", "/by/it").unwrap();
     client.remove_dir("/by/it").unwrap();
+    let tasks = aio::Client::from(client.clone());
+    wait(tasks.create_dir("/by/task")).unwrap();
+    wait(tasks.rename("/by/task", "/by/it")).unwrap();
+    assert!(wait(tasks.remove_file("/by/it")).is_err());
+    wait(tasks.remove_dir("/by/it")).unwrap();
     assert!(client.remove_file("/by").is_err());
     target.kill();
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use softrdma::{Atomic, Buffer};
 
-use crate::client::{self, Attributes, ClientBuilder};
+use crate::client::{self, Attributes, ClientBuilder, mkdir_request};
 use crate::control::{Entry, Op, Request};
 use crate::error::ClientError;
 use crate::file;
@@ -98,6 +98,49 @@ impl Client {
                 asked = client.call(listing.request(&path));
             }
         }
+    }
+}
+
+impl Client {
+    /// Makes a directory; see [`client::Client::create_dir`](crate::Client::create_dir).
+    pub fn create_dir(
+        &self,
+        path: impl AsRef<str>,
+    ) -> impl Future<Output = Result<(), ClientError>> + Send {
+        self.change(mkdir_request(path.as_ref()))
+    }
+
+    /// Removes an empty directory.
+    pub fn remove_dir(
+        &self,
+        path: impl AsRef<str>,
+    ) -> impl Future<Output = Result<(), ClientError>> + Send {
+        self.change(Request::new(Op::Rmdir, path.as_ref()))
+    }
+
+    /// Removes the name of a file.
+    pub fn remove_file(
+        &self,
+        path: impl AsRef<str>,
+    ) -> impl Future<Output = Result<(), ClientError>> + Send {
+        self.change(Request::new(Op::Unlink, path.as_ref()))
+    }
+
+    /// Gives what has the path `from` the path `to`, in place of what has that, in one step.
+    pub fn rename(
+        &self,
+        from: impl AsRef<str>,
+        to: impl AsRef<str>,
+    ) -> impl Future<Output = Result<(), ClientError>> + Send {
+        self.change(Request::rename(from.as_ref(), to.as_ref()))
+    }
+
+    fn change(
+        &self,
+        request: Request,
+    ) -> impl Future<Output = Result<(), ClientError>> + Send + use<> {
+        let asked = self.0.call(request);
+        async move { asked.await.map(drop) }
     }
 }
 

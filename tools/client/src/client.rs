@@ -145,11 +145,7 @@ impl Client {
     /// Makes a directory. Done once, it is durable, and so are the others of these; after a lost connection they are asked for again, and
     /// may find that they have been done.
     pub fn create_dir(&self, path: impl AsRef<str>) -> Result<(), ClientError> {
-        let request = Request {
-            flags: FLAG_EXCLUSIVE,
-            ..Request::new(Op::Mkdir, path.as_ref())
-        };
-        self.call(request).wait().map(drop)
+        self.call(mkdir_request(path.as_ref())).wait().map(drop)
     }
 
     /// Removes an empty directory.
@@ -174,5 +170,13 @@ impl Client {
         let (promise, pending) = Pending::new();
         self.engine.ask(Command::Call(request, promise));
         pending
+    }
+}
+
+/// For a directory that is not there yet.
+pub(crate) fn mkdir_request(path: &str) -> Request {
+    Request {
+        flags: FLAG_EXCLUSIVE,
+        ..Request::new(Op::Mkdir, path)
     }
 }
