@@ -4,14 +4,17 @@
 //! Each structure has a raw layer (a `zerocopy` struct, no judgement) and a parsed one that only holds legal
 //! values. `parse` is total on arbitrary bytes, `emit` can not fail.
 
+mod fresh;
 mod header;
 mod label;
 mod map_entry;
 mod map_page;
 mod record;
 mod root;
+mod sessions;
 mod superblock;
 
+pub use fresh::{FRESH_MAX, Fresh, FreshFrom};
 pub use header::{Header, HeaderFlaw, HeaderNo, RECORDS_MAX, Stream};
 pub(crate) use label::LABEL_GRAINS;
 pub use label::{Label, LabelledDevice};
@@ -21,9 +24,8 @@ pub(crate) use map_page::{
 };
 pub use record::{Record, RecordKind, Version};
 pub(crate) use root::{PIECES_MAX, Piece, ROOT_SLOTS, Root, root_slot};
-pub use superblock::{
-    FRESH_MAX, Fresh, FreshFrom, SESSIONS_MAX, SessionEnd, Sessions, Superblock, SuperblockFlaw,
-};
+pub use sessions::{SESSIONS_MAX, SessionEnd, Sessions};
+pub use superblock::{Superblock, SuperblockFlaw};
 
 use crate::addr::GRAIN_BYTES;
 

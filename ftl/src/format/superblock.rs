@@ -4,8 +4,10 @@
 //! the other one up to date the same way: at every moment one copy is intact, and after the second write the loss
 //! of either is harmless.
 
+use super::fresh::{FRESH_MAX, Fresh, RawFresh};
+use super::sessions::{SESSIONS_MAX, SessionEnd, Sessions};
 use super::{COUNTER_END, GrainBytes, HeaderNo, crc_without};
-use crate::addr::{GRAIN_BYTES, SegmentId};
+use crate::addr::GRAIN_BYTES;
 use crate::geometry::{FIRST_SEGMENT_GRAIN, Geometry};
 use crate::places::DEVICES_MAX;
 use zerocopy::little_endian::{U16, U32, U64};
@@ -29,9 +31,6 @@ const FLAG_CLEAN: u32 = 1;
 const FLAG_SUSPECT: u32 = 2;
 /// In [`VERSION_HEAT`] only.
 const FLAG_IMAGES: u32 = 4;
-
-/// Most past sessions whose ends are remembered one by one.
-pub const SESSIONS_MAX: usize = 150;
 
 /// Little-endian.
 #[repr(C)]
@@ -72,76 +71,10 @@ const _: () = assert!(size_of::<RawSuperblock>() == GRAIN_BYTES);
 /// Little-endian.
 #[repr(C)]
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned, Clone, Copy)]
-struct RawFresh {
-    from: U32,
-    reserved: U32,
-    above: U64,
-}
-
-/// Little-endian.
-#[repr(C)]
-#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned, Clone, Copy)]
 struct RawSession {
     session: U64,
     first: U64,
     end: U64,
-}
-
-/// What of a past session counts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SessionEnd {
-    /// The session.
-    pub session: u64,
-    /// Number its first header had, if it wrote any.
-    pub first: HeaderNo,
-    /// Number of its last header that counts; those above were cut.
-    pub end: HeaderNo,
-}
-
-/// Which headers of past sessions count.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Sessions {
-    /// Sessions up to this one are only remembered together.
-    pub base_session: u64,
-    /// Last header that counts of the sessions up to `base_session`.
-    pub base_end: HeaderNo,
-    /// The later ones, ascending.
-    pub ends: Vec<SessionEnd>,
-}
-
-impl Sessions {
-    /// Whether header `no` of the past session `session` counts.
-    pub fn admits(&self, session: u64, no: HeaderNo) -> bool {
-        if session <= self.base_session {
-            return no <= self.base_end;
-        }
-        self.ends
-            .iter()
-            .any(|s| s.session == session && s.first <= no && no <= s.end)
-    }
-
-    /// Last header that counts.
-    pub fn last(&self) -> HeaderNo {
-        self.ends.last().map_or(self.base_end, |s| s.end)
-    }
-
-    /// Records the end of a session. Sessions of which `seen` knows no header any more are dropped; beyond the
-    /// bound, the oldest are merged (their cut tails have been erased by then).
-    pub fn push(&mut self, end: SessionEnd, seen: impl Fn(u64) -> bool) {
-        self.ends.push(end);
-        // The youngest stay in any case: a header that could not be read this time may be back the next.
-        let keep_from = self.ends.len().saturating_sub(16);
-        let mut index = 0;
-        self.ends.retain(|s| {
-            index += 1;
-            index > keep_from || seen(s.session)
-        });
-        while self.ends.len() > SESSIONS_MAX {
-            let oldest = self.ends.remove(0);
-            self.base_session = oldest.session;
-            self.base_end = oldest.end;
-        }
-    }
 }
 
 /// A superblock copy that is intact and possible.
@@ -175,92 +108,6 @@ pub struct Superblock {
     pub heat: bool,
     /// The sessions before the present one.
     pub sessions: Sessions,
-}
-
-/// Most entries of [`Fresh`].
-pub const FRESH_MAX: usize = 3;
-
-/// Segments from this one on, up to the next entry, in which old headers do not count.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FreshFrom {
-    /// The first of them.
-    pub from: SegmentId,
-    /// Headers up to this one do not count.
-    pub above: HeaderNo,
-}
-
-/// Segments that a growing volume got: what an earlier, larger life of it has left there does not count. See
-/// `docs/resize.md`, Z2.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Fresh {
-    /// Ascending, by segment and by number; [`FRESH_MAX`] at most.
-    pub entries: Vec<FreshFrom>,
-}
-
-impl Fresh {
-    /// Whether a header in this segment may count as far as this goes.
-    pub fn admits(&self, segment: SegmentId, no: HeaderNo) -> bool {
-        let covers = |entry: &&FreshFrom| entry.from <= segment;
-        let entry = self.entries.iter().rev().find(covers);
-        entry.is_none_or(|entry| no > entry.above)
-    }
-
-    /// The volume grows: segments from `from` on are new, and `last` is the last number there is. `is_opened` says of the
-    /// segments before whether their present life is all that can be found. False: there is no room for that.
-    pub(crate) fn grow(
-        &mut self,
-        from: SegmentId,
-        last: HeaderNo,
-        is_opened: impl Fn(SegmentId) -> bool,
-    ) -> bool {
-        self.forget(from, &is_opened);
-        let mut entries = self.entries.clone();
-        entries.push(FreshFrom { from, above: last });
-        // What has not been written since yet may as well have joined now.
-        while let [.., before, newest] = &mut entries[..]
-            && !(before.from.0..newest.from.0)
-                .map(SegmentId)
-                .any(&is_opened)
-        {
-            before.above = last;
-            entries.pop();
-        }
-        if entries.len() > FRESH_MAX {
-            return false;
-        }
-        self.entries = entries;
-        true
-    }
-
-    /// Drops what is needed no more in a volume whose segments end before `end`.
-    pub(crate) fn forget(&mut self, end: SegmentId, is_opened: impl Fn(SegmentId) -> bool) {
-        self.entries.retain(|entry| entry.from < end);
-        let mut behind = end;
-        let mut needed = Vec::new();
-        for entry in self.entries.drain(..).rev() {
-            let mut segments = (entry.from.0..behind.0).map(SegmentId);
-            // An entry that goes leaves its segments to the one before it, which says less of them: that is enough.
-            if !segments.all(&is_opened) {
-                needed.push(entry);
-            }
-            behind = entry.from;
-        }
-        needed.reverse();
-        self.entries = needed;
-    }
-
-    fn parse(raw: &[RawFresh; FRESH_MAX]) -> Option<Self> {
-        let used = raw.iter().take_while(|entry| entry.from.get() != 0);
-        let entries: Vec<FreshFrom> = used
-            .map(|entry| FreshFrom {
-                from: SegmentId(entry.from.get()),
-                above: HeaderNo(entry.above.get()),
-            })
-            .collect();
-        let ascend =
-            |pair: &[FreshFrom]| pair[0].from < pair[1].from && pair[0].above <= pair[1].above;
-        entries.windows(2).all(ascend).then_some(Self { entries })
-    }
 }
 
 /// Why a grain is no superblock.
@@ -468,6 +315,8 @@ impl Superblock {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::addr::SegmentId;
+    use crate::format::FreshFrom;
 
     fn example() -> Superblock {
         Superblock {
@@ -656,38 +505,6 @@ mod tests {
         assert_eq!(&example().emit()[164..256], [0; 92]);
     }
 
-    /// Old headers are kept out of segments as long as they may be found there, and nothing else is (resize.md, Z2).
-    #[test]
-    fn fresh_segments() {
-        let (no, id) = (HeaderNo, SegmentId);
-        let mut fresh = Fresh::default();
-        assert!(fresh.admits(id(9), no(1)));
-        assert!(fresh.grow(id(10), no(50), |_| true));
-        assert!(fresh.admits(id(9), no(50)));
-        assert!(!fresh.admits(id(10), no(50)) && fresh.admits(id(10), no(51)));
-        // None of them has been opened: they count as those that join now.
-        assert!(fresh.grow(id(20), no(70), |s| s.0 < 10));
-        assert_eq!(fresh.entries.len(), 1);
-        assert!(!fresh.admits(id(10), no(70)) && !fresh.admits(id(25), no(70)));
-        // Some have been opened, and their headers count.
-        assert!(fresh.grow(id(30), no(90), |s| s.0 < 15));
-        assert!(fresh.admits(id(10), no(71)) && !fresh.admits(id(29), no(70)));
-        assert!(!fresh.admits(id(30), no(90)) && fresh.admits(id(30), no(91)));
-        // All before have been opened.
-        assert!(fresh.grow(id(40), no(95), |s| s.0 < 35));
-        assert_eq!(fresh.entries.len(), 2);
-        assert!(fresh.admits(id(10), no(1)) && !fresh.admits(id(39), no(90)));
-        // Opened in no order at all: more than there is room for.
-        assert!(fresh.grow(id(50), no(97), |s| s.0 % 2 == 0));
-        let before = fresh.clone();
-        assert!(!fresh.grow(id(60), no(99), |s| s.0 % 2 == 0));
-        assert_eq!(fresh, before);
-        fresh.forget(id(45), |_| false);
-        assert!(fresh.admits(id(29), no(1)) && !fresh.admits(id(44), no(95)));
-        fresh.forget(id(30), |_| false);
-        assert_eq!(fresh, Fresh::default());
-    }
-
     /// What is written is read back, and any single damaged byte is noticed (I7).
     #[test]
     fn round_trip_and_cover() {
@@ -698,27 +515,5 @@ mod tests {
             bad[at] ^= 0x10;
             assert!(Superblock::parse(&bad).is_err(), "byte {at}");
         }
-    }
-
-    /// Cut headers of a past session never count, nor do sessions nobody has heard of (I2, I6).
-    #[test]
-    fn sessions_admit_their_own() {
-        let mut sessions = example().sessions;
-        assert!(sessions.admits(2, HeaderNo(0x55)));
-        assert!(!sessions.admits(2, HeaderNo(0x56)));
-        assert!(!sessions.admits(1, HeaderNo(1)));
-        assert!(!sessions.admits(3, HeaderNo(0x40)));
-        for session in 3..400 {
-            let end = SessionEnd {
-                session,
-                first: HeaderNo(session * 10),
-                end: HeaderNo(session * 10 + 5),
-            };
-            sessions.push(end, |_| true);
-        }
-        assert_eq!(sessions.ends.len(), SESSIONS_MAX);
-        assert!(sessions.admits(399, HeaderNo(3995)));
-        assert!(!sessions.admits(399, HeaderNo(3996)));
-        assert!(sessions.admits(2, HeaderNo(0x55)));
     }
 }
