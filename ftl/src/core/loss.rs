@@ -149,26 +149,27 @@ impl Loss {
 }
 
 impl Core {
-    /// A device of an array may have failed since the last time.
-    pub(crate) fn notice_losses(&mut self, cx: Cx<'_>) {
+    /// Whether a device of an array has failed since the last time: then there is much to do.
+    pub(crate) fn notice_losses(&mut self, cx: Cx<'_>) -> bool {
         let Some(members) = &cx.sh.members else {
-            return;
+            return false;
         };
         let lost = members.lost();
         let new = lost & !self.loss.mask;
         if new == 0 || self.failed.is_some() {
-            return;
+            return false;
         }
         // A log that is closed can not take what would have to be written again.
         let none_left = lost.count_ones() as usize == members.list().len();
         if none_left || self.phase.is_sealed() {
             self.fail(cx, MediaError::Gone);
-            return;
+            return true;
         }
         self.loss.mask = lost;
         for device in (0..members.list().len()).filter(|d| new >> d & 1 == 1) {
             self.lose_device(cx, device);
         }
+        true
     }
 
     fn lose_device(&mut self, cx: Cx<'_>, device: usize) {
@@ -181,9 +182,10 @@ impl Core {
         self.drain_inbox(cx);
         let lost = self.take_lost(cx);
         let (recent, lost): (Vec<Limbo>, _) = lost.into_iter().partition(|l| l.no <= durable);
-        // What has been read to be relocated is not lost, if it goes out now.
-        let on_the_way = |at| places.device_of(at) == Some(device);
-        let on_the_way = self.formings.want_from(on_the_way);
+        // What has been read to be relocated is not lost, if it goes out now; what is in the buffer does when it joins.
+        let is_here = |at| places.device_of(at) == Some(device);
+        self.formings.want_from(is_here);
+        let on_the_way = self.names_on_the_way(is_here);
         let taken = self.mapped_now() + on_the_way;
         let room = self.capacity_now().saturating_sub(taken);
         self.loss.held = self.count_held();
@@ -205,6 +207,16 @@ impl Core {
                 marks,
             });
         }
+    }
+
+    /// Under how many names grains of these places are mapped that are in memory to be relocated, or being read, at most.
+    fn names_on_the_way(&self, is_here: impl Fn(Pba) -> bool) -> u64 {
+        let geometry = &self.geometry;
+        let buffered = self.collector.buffered();
+        let buffered = buffered.filter(|&id| is_here(geometry.segment_start(id)));
+        let is_joined = |at| is_here(at) && buffered != Some(geometry.segment_of(at));
+        let joined = self.formings.names_from(is_joined);
+        joined + buffered.map_or(0, |id| u64::from(self.segments.get(id).live))
     }
 
     /// What is in limbo and lost, which it is not any more then. Where a page was written says nothing: it may have been
@@ -393,6 +405,7 @@ impl Core {
         if let Healing::Rescuing(marks) = self.loss.healing
             && (self.are_reached(marks) || self.space_wanted)
             && self.segments.lost_are_written()
+            && !self.lost_are_joining()
         {
             self.loss.healing = Healing::Flushing(self.log.last());
         }
@@ -418,6 +431,12 @@ impl Core {
             self.loss.recording = true;
             self.write_superblock(cx);
         }
+    }
+
+    /// Whether something that a lost device has given to be relocated, or may give, has not joined a write-out.
+    fn lost_are_joining(&self) -> bool {
+        let buffered = self.collector.buffered();
+        buffered.is_some_and(|id| self.segments.get(id).usage == SegmentUse::Lost)
     }
 
     /// A step of recording a loss has ended.

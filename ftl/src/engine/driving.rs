@@ -98,7 +98,7 @@ impl Ftl {
     /// Frames have been filled.
     fn filled(&self, port: Port, fills: &[(Op, Result<bool, MediaError>)]) {
         self.core(port, |core, cx| {
-            core.notice_losses(cx);
+            let has_lost = core.notice_losses(cx);
             for &(fill, intact) in fills {
                 let Op::Fill {
                     frame, life, pba, ..
@@ -108,7 +108,11 @@ impl Ftl {
                 };
                 core.fill_done(cx, (frame, life), pba, intact);
             }
-            core.pump_after_fill(cx);
+            if has_lost {
+                core.pump(cx);
+            } else {
+                core.pump_after_fill(cx);
+            }
         });
     }
 

@@ -28,7 +28,7 @@ use crate::map::{FrameId, Location, State};
 use crate::page::Slot;
 use crate::placement::{Heat, StreamId};
 use crate::remap::Remap;
-use crate::segment::Life;
+use crate::segment::{Life, SegmentUse};
 
 /// A grain that has joined. Entry `i` lies in slot `1 + i` of the staging buffer.
 #[derive(Debug)]
@@ -128,20 +128,22 @@ impl Formings {
         self.syncs
     }
 
-    /// Wants everything that holds a grain of one of these places to go out, whoever waits next waits for that as well; returns under
-    /// how many names such grains are mapped.
-    pub(super) fn want_from(&mut self, is_there: impl Fn(Pba) -> bool) -> u64 {
-        let mut all = 0;
+    /// Wants everything that holds a grain of one of these places to go out; whoever waits next waits for that as well.
+    pub(super) fn want_from(&mut self, is_there: impl Fn(Pba) -> bool) {
         for forming in self.list.iter_mut().flatten() {
-            let of_place = |e: &Entry| matches!(e, Entry::Grain { from, .. } if is_there(*from));
-            let there = forming.entries.iter().filter(|e| of_place(e));
-            let names: usize = there.map(Entry::slots).sum();
-            if names > 0 {
+            let is_of_place = |e: &Entry| matches!(*e, Entry::Grain { from, .. } if is_there(from));
+            if forming.entries.iter().any(is_of_place) {
                 forming.wanted.get_or_insert(self.syncs);
             }
-            all += names as u64;
         }
-        all
+    }
+
+    /// Under how many names the grains of these places that have joined are mapped.
+    pub(super) fn names_from(&self, is_there: impl Fn(Pba) -> bool) -> u64 {
+        let entries = self.list.iter().flatten().flat_map(|f| &f.entries);
+        let of_place =
+            entries.filter(|e| matches!(**e, Entry::Grain { from, .. } if is_there(from)));
+        of_place.map(|e| e.slots() as u64).sum()
     }
 
     /// Whether a page of `range` is in one of them.
@@ -337,6 +339,7 @@ impl Core {
         let old = self.heat(first.state, first.heat);
         let (stream, heat) = self.placement.relocate(first.now, old);
         let names = referrers.len().min(RECORDS_MAX);
+        let is_lost = self.segments.get(victim.segment).usage == SegmentUse::Lost;
         let Some(forming) = self.forming_with_room(cx, stream, names.max(2)) else {
             return false;
         };
@@ -350,6 +353,10 @@ impl Core {
             heat,
         });
         forming.names += names;
+        if is_lost {
+            // It is nowhere else any more, so it does not wait for others.
+            forming.wanted = Some(0);
+        }
         if !cx.sh.dataless {
             let to = cx.sh.pool.stage(forming.stage).plus(1 + at);
             cx.sh.pool.arena.copy_slot(slot, to);

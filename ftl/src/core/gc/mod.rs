@@ -112,6 +112,12 @@ impl Collector {
         matches!(scan, Some(Scan::Reading(_)))
     }
 
+    /// The victim of which something is being read, or is in the buffer and has not joined yet.
+    pub(super) fn buffered(&self) -> Option<SegmentId> {
+        let victim = self.victim.as_ref()?;
+        (victim.scan != Scan::Idle).then_some(victim.id)
+    }
+
     fn entry(&mut self, life: Life) -> Option<&mut Draining> {
         self.draining.iter_mut().rev().find(|d| d.life == life)
     }
@@ -155,7 +161,12 @@ impl Core {
         match victim.scan {
             Scan::Reading(_) => false,
             // No room for more: what drains may be holding it.
-            Scan::Loaded { .. } => self.relocate(cx) || self.push_crowd(cx) || self.push_wanted(cx),
+            Scan::Loaded { .. } => {
+                self.relocate(cx)
+                    || self.push_crowd(cx)
+                    || self.push_wanted(cx)
+                    || self.leave_lost(id)
+            }
             Scan::Idle if position < end => {
                 self.read_victim(cx, id, position, end);
                 true
@@ -165,6 +176,17 @@ impl Core {
                 true
             }
         }
+    }
+
+    /// Gives up a victim whose device is lost when there is no room for what it gave, and nothing under way that makes some: its
+    /// segment will not become free, so it only holds up others.
+    fn leave_lost(&mut self, id: SegmentId) -> bool {
+        let is_lost = self.segments.get(id).usage == SegmentUse::Lost;
+        if !is_lost || self.stages.are_writing() {
+            return false;
+        }
+        self.give_up_victim();
+        true
     }
 
     fn start_victim(&mut self, cx: Cx<'_>) -> bool {
