@@ -191,7 +191,7 @@ fn lost_on_the_way() {
             result.unwrap_or_else(|v| panic!("{what}: {}", v.0));
         }
         if world.failures.volume_failed {
-            // What had to be written again did not fit on what is left: everybody has been told.
+            // There was no space to go on: everybody has been told, but it is seldom so.
             failed += 1;
             continue;
         }
@@ -201,7 +201,8 @@ fn lost_on_the_way() {
         lost_in_all += lost.len();
     }
     println!("{runs} runs: {lost_in_all} grains lost, {relocated} relocated");
-    assert!(failed < 4 && lost_in_all > 100 && relocated > 1000);
+    assert_eq!(failed, 0, "volumes failed");
+    assert!(lost_in_all > 100 && relocated > 1000);
 }
 
 /// A power cut at every moment from the failure on, until it has been recorded and the volume goes on. The device comes

@@ -1,14 +1,15 @@
 //! A device of an array goes while the volume is being collected.
 //!
 //! Defends: grains of the device that are in memory to be relocated are not lost with it, so what can not be read when the
-//! loss has been recorded never comes back (I1).
+//! loss has been recorded never comes back (I1); the loss is recorded whatever is asked for meanwhile, and with that there is
+//! space again (I17, I18).
 
 mod by_hand;
 mod common;
 
-use by_hand::Rig;
+use by_hand::{PORT, Rig};
 use common::{Rng, grain};
-use ftl::{GRAIN_BYTES, Intent, Lba, LbaRange, Token};
+use ftl::{AtomicBatch, GRAIN_BYTES, Intent, Lba, LbaRange, Token};
 use std::collections::BTreeMap;
 
 const FILL: u64 = 6000;
@@ -134,5 +135,40 @@ fn read_in_time() {
         churn.rig.lose(LbaRange::new(Lba(0), FILL));
         churn.rig.complete_scan();
         churn.judge(&read);
+    }
+}
+
+/// Batches that come while the loss is being recorded wait for that: it frees the segments that they need, so they may not take
+/// those that it needs.
+#[test]
+fn batches_while_it_is_recorded() {
+    const GRAINS: u64 = 60;
+    for seed in 1..SEEDS {
+        let mut churn = Churn::new(seed);
+        churn.rig.lose(LbaRange::new(Lba(0), FILL));
+        let mut tokens = (100..).map(Token);
+        let mut sent = Vec::new();
+        let mut turns = 0;
+        while churn.rig.turn() {
+            turns += 1;
+            if sent.len() < 40 {
+                let mut batch = AtomicBatch::new();
+                for n in 0..GRAINS {
+                    let lba = Lba((sent.len() as u64 * GRAINS + n) % FILL);
+                    let version = 100_000 + sent.len() as u64;
+                    batch.patch(lba, 0, grain(lba, version));
+                    churn.versions.insert(lba, version);
+                }
+                let token = tokens.next().expect("tokens");
+                let commit = churn.rig.ftl.commit(PORT, batch, token);
+                commit.expect("accepted");
+                sent.push(token);
+            }
+        }
+        println!("seed {seed}: {turns} turns, {} batches", sent.len());
+        for token in sent {
+            assert_eq!(churn.rig.answer(token), Some(Ok(())), "seed {seed}");
+        }
+        churn.rig.ftl.self_check();
     }
 }

@@ -63,6 +63,11 @@ impl Core {
     pub(super) fn run_commits(&mut self, cx: Cx<'_>) -> bool {
         let mut progress = false;
         self.pins_awaited = false;
+        // The checkpoint that records a loss waits for the group, and that may have to wait for the space that is there when
+        // the loss has been recorded.
+        if !self.loss.is_whole() && self.refusal_of_commit().is_none() {
+            return false;
+        }
         while !self.commits.is_empty() {
             let mut moves = Vec::new();
             if let Some(refused) = self.refusal_of_commit() {
