@@ -49,7 +49,9 @@ impl Core {
             true => RESERVED_SEGMENTS,
             false => 1,
         };
-        if for_users && !group_frees && self.segments.free_count() < reserved {
+        // The recording waits for the group, so that takes what is left of open segments.
+        let is_awaited = !self.loss.is_whole() && !self.group.is_empty();
+        if for_users && !group_frees && !is_awaited && self.segments.free_count() < reserved {
             return None;
         }
         if let Some(id) = self.segments.open(stream) {
