@@ -263,7 +263,10 @@ impl Oracle {
         if let Some(access) = meta.xattrs.get_mut(ACCESS) {
             *access = acl::chmod(access, perm);
         }
-        meta.xattrs.remove(CAPABILITY);
+        // Nobody runs a directory.
+        if !matches!(meta.body, Body::Dir(_)) {
+            meta.xattrs.remove(CAPABILITY);
+        }
     }
 
     /// The content has changed: the program it was has no capabilities any more.

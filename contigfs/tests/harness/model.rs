@@ -430,6 +430,8 @@ impl Run {
         }
         let value = match key {
             ACCESS | DEFAULT => self.list(),
+            // As long as they are: with those of a directory, which stay, all would take more than there may be.
+            CAPABILITY => vec![self.dice.below(256) as u8; 20],
             _ => {
                 let len = match self.dice.below(12) {
                     0 => 65_536,
