@@ -259,7 +259,7 @@ fn streams() {
         remapping: true,
         ..Options::tiny()
     };
-    let tally = enumerate(&options, Effort::USUAL, 3, 3, 150);
+    let tally = enumerate(&options, Effort::USUAL, 6, 3, 150);
     at_least(tally.states, 3_000);
     at_least(tally.streams_max as u64, 3);
     at_least(tally.checkpoints, 60);
