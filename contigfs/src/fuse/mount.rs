@@ -286,7 +286,9 @@ pub fn mount_with_cache<S: BlockStore + 'static>(
     };
     let (session, gate, looker) = served.map_err(|error| explain(dir, error))?;
     let (notifier, kernel) = (session.notifier(), session.notifier());
-    let recaller = Recaller::start(cache, move |ino, bytes| {
+    let names = session.notifier();
+    let forget_name = Arc::new(move |parent, name: &_| names.inval_entry(parent, name));
+    let recaller = Recaller::start(cache, forget_name, move |ino, bytes| {
         kernel.inval_inode(ino, bytes.start, bytes.end - bytes.start)
     });
     let sweeper = match fs.has_snapshots() && !options.read_only {

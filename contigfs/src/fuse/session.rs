@@ -1,7 +1,9 @@
 //! Serving a mount: agreeing with the kernel on what both can do, then threads that take requests.
 
+use std::ffi::OsStr;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
@@ -13,8 +15,8 @@ use super::message::{Malformed, Message};
 use super::reply::{Outlet, Reply};
 use super::ring;
 use super::wire::{
-    InHeader, InitIn, InitOut, InvalInode, MAJOR, MINOR, MINOR_MIN, NOTIFY_INVAL_INODE, feature,
-    opcode,
+    InHeader, InitIn, InitOut, InvalEntry, InvalInode, MAJOR, MINOR, MINOR_MIN, NOTIFY_INVAL_ENTRY,
+    NOTIFY_INVAL_INODE, feature, opcode,
 };
 use crate::inode::InodeNo;
 use crate::span::Span;
@@ -206,8 +208,22 @@ impl Notifier {
             off: signed(offset),
             len: signed(len),
         };
-        let what = [Span::of(what.as_bytes())];
-        match self.0.send(0, NOTIFY_INVAL_INODE, &what) {
+        self.tell(NOTIFY_INVAL_INODE, &[Span::of(what.as_bytes())])
+    }
+
+    /// What a name stands for was changed behind its back. Does nothing for names that it does not know.
+    pub(super) fn inval_entry(&self, parent: InodeNo, name: &OsStr) -> io::Result<()> {
+        let what = InvalEntry {
+            parent: parent.0,
+            namelen: name.len() as u32,
+            flags: 0,
+        };
+        let what = [what.as_bytes(), name.as_bytes(), &[0]].map(Span::of);
+        self.tell(NOTIFY_INVAL_ENTRY, &what)
+    }
+
+    fn tell(&self, code: i32, what: &[Span<'_>]) -> io::Result<()> {
+        match self.0.send(0, code, what) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
             result => result,
         }

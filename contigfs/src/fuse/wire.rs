@@ -94,6 +94,8 @@ pub(super) const FSYNC_DATA: u32 = 1;
 pub(super) const SETXATTR_ACL_KILL_SGID: u32 = 1;
 /// Code of the notification `FUSE_NOTIFY_INVAL_INODE`.
 pub(super) const NOTIFY_INVAL_INODE: i32 = 2;
+/// Code of the notification `FUSE_NOTIFY_INVAL_ENTRY`.
+pub(super) const NOTIFY_INVAL_ENTRY: i32 = 3;
 
 /// `FUSE_IO_URING_CMD_REGISTER`.
 pub(super) const RING_REGISTER: u32 = 1;
@@ -454,6 +456,12 @@ messages! {
         ino: u64,
         off: i64,
         len: i64,
+    }
+    /// `fuse_notify_inval_entry_out`; the name and a zero follow.
+    InvalEntry: 16 {
+        parent: u64,
+        namelen: u32,
+        flags: u32,
     }
     /// `fuse_uring_ent_in_out`.
     RingInOut: 32 {

@@ -5,6 +5,7 @@
 //! those is in `files`; whether it may be is one load for those that are not.
 
 use std::collections::{HashMap, HashSet};
+use std::ffi::OsStr;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
@@ -149,6 +150,20 @@ impl Mapped {
         match self.cache.get() {
             Some(cache) => cache.change_all(ino, change),
             None => change(),
+        }
+    }
+
+    /// As [`PageCache::changed_names`].
+    pub(super) fn changed_names(&self, parent: InodeNo, names: &[&OsStr]) {
+        if let Some(cache) = self.cache.get() {
+            cache.changed_names(parent, names);
+        }
+    }
+
+    /// As [`PageCache::changed_attributes`].
+    pub(super) fn changed_attributes(&self, ino: InodeNo) {
+        if let Some(cache) = self.cache.get() {
+            cache.changed_attributes(ino);
         }
     }
 

@@ -7,7 +7,9 @@ mod recaller;
 mod window;
 
 use std::collections::HashMap;
+use std::ffi::OsStr;
 use std::fmt;
+use std::io;
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, channel};
@@ -41,6 +43,9 @@ impl CacheListener for Unheard {
 
 /// What is done when copies have been recalled: the window is STORING.
 type Then = Box<dyn FnOnce(Window) + Send>;
+
+/// Has the kernel look a name of a directory up anew.
+pub(super) type ForgetName = dyn Fn(InodeNo, &OsStr) -> io::Result<()> + Send + Sync;
 
 /// The whole content of any file.
 const ALL: Range<u64> = 0..1 << 62;
@@ -76,6 +81,8 @@ pub struct PageCache {
     cached: AtomicUsize,
     /// Gone when there is no mount any more.
     recalls: Mutex<Option<Sender<Recall>>>,
+    /// As well.
+    forget_name: Mutex<Option<Arc<ForgetName>>>,
     listener: Box<dyn CacheListener>,
 }
 
@@ -83,6 +90,10 @@ impl fmt::Debug for PageCache {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("PageCache").finish_non_exhaustive()
     }
+}
+
+fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
+    of.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl PageCache {
@@ -93,12 +104,13 @@ impl PageCache {
             stored: Condvar::new(),
             cached: AtomicUsize::new(0),
             recalls: Mutex::new(None),
+            forget_name: Mutex::new(None),
             listener,
         })
     }
 
     fn files(&self) -> MutexGuard<'_, HashMap<InodeNo, CachedFile>> {
-        self.files.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.files)
     }
 
     /// Takes the kernel's copies of `bytes` back, then calls `then`, on another thread or at once, when the bytes may be
@@ -165,6 +177,25 @@ impl PageCache {
         result
     }
 
+    /// What names of a directory stand for has been changed; programs see it when this returns, and the times of the directory. Waits
+    /// for the kernel, and there for whoever changes something in the directory.
+    pub fn changed_names(self: &Arc<Self>, parent: InodeNo, names: &[&OsStr]) {
+        // Not by the recaller: who changes something in the directory may wait for that.
+        let forget = lock(&self.forget_name).clone();
+        for name in names {
+            if let Some(Err(error)) = forget.as_ref().map(|forget| forget(parent, name)) {
+                // The mount has gone, and all who could look with it.
+                tracing::debug!(%error, %parent, "a name was not recalled");
+            }
+        }
+        self.changed_attributes(parent);
+    }
+
+    /// Attributes of a file have been changed; programs see it when this returns. Waits as well.
+    pub fn changed_attributes(self: &Arc<Self>, ino: InodeNo) {
+        drop(self.recalled_now(ino, ATTRIBUTES));
+    }
+
     /// Waits until copies have been recalled. The recaller outlives everybody who waits for it, or answers when it ends.
     fn recalled_now(self: &Arc<Self>, ino: InodeNo, bytes: Range<u64>) -> Option<Window> {
         let (recalled, window) = channel();
@@ -175,7 +206,7 @@ impl PageCache {
     }
 
     fn send(&self, recall: Recall) {
-        let recalls = self.recalls.lock().unwrap_or_else(PoisonError::into_inner);
+        let recalls = lock(&self.recalls);
         let refused = match recalls.as_ref() {
             Some(sender) => sender.send(recall).err().map(|refused| refused.0),
             None => Some(recall),
@@ -187,14 +218,16 @@ impl PageCache {
         }
     }
 
-    /// From now on copies are taken back by whoever gets this.
-    fn open(&self, sender: Sender<Recall>) {
-        *self.recalls.lock().unwrap_or_else(PoisonError::into_inner) = Some(sender);
+    /// From now on copies are taken back by whoever gets this, and names like this.
+    fn open(&self, sender: Sender<Recall>, forget_name: Arc<ForgetName>) {
+        *lock(&self.recalls) = Some(sender);
+        *lock(&self.forget_name) = Some(forget_name);
     }
 
     /// The mount has gone, and everybody who could look at copies.
     fn close(&self) {
-        *self.recalls.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        *lock(&self.recalls) = None;
+        *lock(&self.forget_name) = None;
         for (&ino, file) in self.files().iter_mut() {
             self.forget(ino, file);
         }
@@ -417,7 +450,8 @@ mod tests {
                 Ok(())
             }
         };
-        let recaller = Recaller::start(Arc::clone(&cache), kernel).unwrap();
+        let recaller =
+            Recaller::start(Arc::clone(&cache), Arc::new(|_, _| Ok(())), kernel).unwrap();
         cache.opened(ino);
         cache.filling(ino, &PAGE, || {});
         let (ended, has_ended) = channel();

@@ -7,7 +7,7 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
-use super::{PageCache, Then, Window};
+use super::{ForgetName, PageCache, Then, Window};
 use crate::inode::InodeNo;
 
 /// Most bytes that are taken back at once.
@@ -61,16 +61,17 @@ pub(in crate::fuse) struct Recaller {
 }
 
 impl Recaller {
-    /// Starts to serve `cache`; `invalidate` asks the kernel.
+    /// Starts to serve `cache`; `invalidate` asks the kernel, and so does `forget_name`, for others.
     pub(in crate::fuse) fn start(
         cache: Arc<PageCache>,
+        forget_name: Arc<ForgetName>,
         invalidate: impl Fn(InodeNo, &Range<u64>) -> io::Result<()> + Send + 'static,
     ) -> io::Result<Self> {
         let (sender, recalls) = channel();
         let thread = Builder::new()
             .name("recaller".into())
             .spawn(move || run(&recalls, &invalidate))?;
-        cache.open(sender);
+        cache.open(sender, forget_name);
         Ok(Self {
             cache,
             thread: Some(thread),

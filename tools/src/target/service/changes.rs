@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::path::Path;
 
-use contigfs::{FileKind, InodeNo, NewNode, RenameMode, SNAPSHOTS};
+use contigfs::{Attr, FileKind, FsError, InodeNo, NewNode, RenameMode, SNAPSHOTS};
 
 use super::names::{checked, named, node, path};
 use super::{DRAM_PATH, Refusal, Service};
@@ -27,8 +27,13 @@ impl Service {
             name,
             path,
         } = self.place(member, path(member, request, true)?)?;
-        let gone = self.fs.unlink(directory.attr.ino, name);
+        let parent = directory.attr.ino;
+        let file = self.fs.lookup(parent, name);
+        let gone = self.fs.unlink(parent, name);
         gone.map_err(|error| named(path, &error))?;
+        self.mapped.changed_names(parent, &[name]);
+        // It may have other names.
+        self.seen_anew(file);
         Ok(Reply::default())
     }
 
@@ -39,8 +44,10 @@ impl Service {
             name,
             path,
         } = self.place(member, path(member, request, true)?)?;
-        let gone = self.fs.rmdir(directory.attr.ino, name);
+        let parent = directory.attr.ino;
+        let gone = self.fs.rmdir(parent, name);
         gone.map_err(|error| named(path, &error))?;
+        self.mapped.changed_names(parent, &[name]);
         Ok(Reply::default())
     }
 
@@ -65,6 +72,7 @@ impl Service {
             made => made,
         };
         let attr = made.map_err(|error| named(path, &error))?;
+        self.mapped.changed_attributes(parent);
         Ok(Reply {
             mode: attr.mode,
             size: attr.size,
@@ -89,12 +97,24 @@ impl Service {
             _ => RenameMode::NoReplace,
         };
         let (old, new) = (from.directory.attr.ino, to.directory.attr.ino);
+        let replaced = self.fs.lookup(new, to.name);
         let renamed = self.fs.rename(old, from.name, new, to.name, mode);
         renamed.map_err(|error| {
             let (from, to) = (from.path.display(), to.path.display());
             Refusal(error.errno(), format!("{from} to {to}: {error}"))
         })?;
+        self.mapped.changed_names(old, &[from.name]);
+        self.mapped.changed_names(new, &[to.name]);
+        self.seen_anew(replaced);
+        self.seen_anew(self.fs.lookup(new, to.name));
         Ok(Reply::default())
+    }
+
+    /// Local programs are told of the attributes of a file anew, if there is one.
+    fn seen_anew(&self, file: Result<Attr, FsError>) {
+        if let Ok(attr) = file {
+            self.mapped.changed_attributes(attr.ino);
+        }
     }
 
     /// Where a name is changed. Who may change it may change its directory, too, and what is exported, or leads there, keeps its name:

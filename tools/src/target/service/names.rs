@@ -138,6 +138,7 @@ impl Service {
             }
             made => made?,
         };
+        self.mapped.changed_attributes(parent);
         let held = Held::of(&self.fs, &made)?;
         held.ok_or_else(|| Refusal(libc::ENOENT, format!("{text} was removed at once")))
     }
