@@ -1,5 +1,8 @@
 //! Over a real etcd, which each test starts for itself.
 
+use std::error::Error;
+use std::iter::successors;
+
 use offload_chain::config::{self, EtcdStore, EtcdTls};
 
 use super::etcd_process::{Etcd, Timing, Tls};
@@ -297,6 +300,8 @@ fn etcd_may_speak_tls() {
         let Err(error) = config::open(&url) else {
             panic!("{url} opens")
         };
-        assert!(error.to_string().contains(why), "{error}");
+        let causes = successors(Some(&error as &dyn Error), |&error| error.source());
+        let said: Vec<String> = causes.map(ToString::to_string).collect();
+        assert!(said.join(": ").contains(why), "{said:?}");
     }
 }
