@@ -610,10 +610,9 @@ impl Core {
                 (crc, self.heat(state, heat))
             }
         };
-        // What means nothing to anybody takes no room.
-        let heat = match self.placement.meaning() {
-            HeatMeaning::NONE => Heat::UNKNOWN,
-            _ => heat,
+        let heat = match self.placement.outlives_restart(heat) {
+            true => heat,
+            false => Heat::UNKNOWN,
         };
         Some(MapEntry::Set { lba, at, crc, heat })
     }

@@ -166,6 +166,10 @@ impl Placement for Lifetime {
     fn meaning(&self) -> HeatMeaning {
         self.meaning
     }
+    fn outlives_restart(&self, heat: Heat) -> bool {
+        // Of grains that have been written once nothing is learned but from their age, and that has to be learned anew.
+        Past::of(heat).average != 0
+    }
 
     fn write(&mut self, lba: Lba, heat: Heat) -> (StreamId, Heat) {
         self.now += 1;

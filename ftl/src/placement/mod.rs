@@ -57,6 +57,10 @@ pub(crate) trait Placement: fmt::Debug + Send {
     fn meaning(&self) -> HeatMeaning {
         HeatMeaning::NONE
     }
+    /// Whether this says something when all else has been forgotten: only then it is worth its room in a checkpoint.
+    fn outlives_restart(&self, _heat: Heat) -> bool {
+        self.meaning() != HeatMeaning::NONE
+    }
     /// A user grain is about to be appended: where to, and what to remember of it.
     fn write(&mut self, lba: Lba, heat: Heat) -> (StreamId, Heat);
     /// A live grain is about to be relocated.
