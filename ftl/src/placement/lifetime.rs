@@ -167,7 +167,7 @@ impl Placement for Lifetime {
         self.meaning
     }
     fn outlives_restart(&self, heat: Heat) -> bool {
-        // Of grains that have been written once nothing is learned but from their age, and that has to be learned anew.
+        // Of grains that have been written once only the age is known, and what that means has to be learned anew.
         Past::of(heat).average != 0
     }
 

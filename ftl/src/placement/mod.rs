@@ -57,7 +57,7 @@ pub(crate) trait Placement: fmt::Debug + Send {
     fn meaning(&self) -> HeatMeaning {
         HeatMeaning::NONE
     }
-    /// Whether this says something when all else has been forgotten: only then it is worth its room in a checkpoint.
+    /// Whether this says enough to be worth its room in a checkpoint, when all else that was learned has been forgotten.
     fn outlives_restart(&self, _heat: Heat) -> bool {
         self.meaning() != HeatMeaning::NONE
     }
