@@ -91,6 +91,7 @@ pub mod inspect;
 mod log;
 #[doc(hidden)]
 pub mod map;
+mod meter;
 mod open;
 mod page;
 #[doc(hidden)]
@@ -125,6 +126,7 @@ pub use error::{
 pub use fault::MediaFault;
 pub use geometry::Geometry;
 pub use ids::{GrainState, Intent, Port, Time, Token};
+pub use meter::{DURATION_CLASSES, Meter, Metered, class_limit};
 pub use open::{FormatOptions, OpenOptions};
 pub use page::PageRef;
 pub use placement::GcPolicy;
@@ -134,4 +136,4 @@ pub use recover::RecoveryReport;
 pub use remap::Remap;
 pub use segment::StreamUse;
 pub use space::Space;
-pub use stats::Stats;
+pub use stats::{Stat, Stats};

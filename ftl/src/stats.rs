@@ -3,11 +3,12 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 macro_rules! counters {
-    ($($(#[$doc:meta])* $name:ident,)*) => {
-        /// Counts since the volume was opened.
+    (counted: { $($(#[doc = $doc:expr])* $name:ident,)* } now: { $($(#[doc = $now_doc:expr])* $now:ident,)* }) => {
+        /// Counts since the volume was opened, and how it is now.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         pub struct Stats {
-            $($(#[$doc])* pub $name: u64,)*
+            $($(#[doc = $doc])* pub $name: u64,)*
+            $($(#[doc = $now_doc])* pub $now: u64,)*
         }
 
         #[derive(Debug, Default)]
@@ -17,75 +18,115 @@ macro_rules! counters {
 
         impl Counters {
             pub(crate) fn snapshot(&self) -> Stats {
-                Stats { $($name: self.$name.load(Ordering::Relaxed),)* }
+                Stats {
+                    $($name: self.$name.load(Ordering::Relaxed),)*
+                    ..Stats::default()
+                }
+            }
+        }
+
+        impl Stats {
+            /// All of them, with their names and descriptions.
+            pub fn described(&self) -> Vec<Stat> {
+                vec![
+                    $(Stat {
+                        name: stringify!($name),
+                        about: concat!($($doc),*).trim_ascii_start(),
+                        is_counted: true,
+                        value: self.$name,
+                    },)*
+                    $(Stat {
+                        name: stringify!($now),
+                        about: concat!($($now_doc),*).trim_ascii_start(),
+                        is_counted: false,
+                        value: self.$now,
+                    },)*
+                ]
             }
         }
     };
 }
 
+/// One of the [`Stats`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stat {
+    /// Name of the field.
+    pub name: &'static str,
+    /// What it is: a sentence.
+    pub about: &'static str,
+    /// It only grows, from 0 on when the volume is opened; otherwise it is how things are now.
+    pub is_counted: bool,
+    /// Its value.
+    pub value: u64,
+}
+
 counters! {
-    /// Grains read from the media for a `get`.
-    fills,
-    /// Reads that failed: checksum or device.
-    fills_failed,
-    /// Reads whose checksum did not fit.
-    damaged,
-    /// Data grains written for users.
-    user_grains,
-    /// Copies of pages that a younger copy overtook before they had a place; they were never written.
-    overtaken_grains,
-    /// Data grains relocated.
-    relocated_grains,
-    /// Header grains written.
-    header_grains,
-    /// Device writes of the log.
-    write_outs,
-    /// Flushes.
-    flushes,
-    /// Pages evicted.
-    evictions,
-    /// Times a get had to wait for a frame.
-    frame_waits,
-    /// Batches committed.
-    commits,
-    /// Trims.
-    trims,
-    /// Remaps.
-    remaps,
-    /// Clones.
-    clones,
-    /// Pages that clones copied because somebody wrote to them all the time.
-    clone_copies,
-    /// Names that kept a place because the header of the copy had no room for them.
-    names_left,
-    /// Segments freed.
-    segments_freed,
-    /// Victims collected.
-    victims,
-    /// Headers without records written to let a segment go.
-    nudges,
-    /// Checkpoints taken.
-    checkpoints,
-    /// Pages written for checkpoints, roots included.
-    checkpoint_grains,
-    /// Checkpoints that did not fit beside the last two.
-    checkpoints_skipped,
-    /// Devices that have failed.
-    devices_lost,
-    /// Free segments discarded.
-    discards,
-    /// Pages of the map read.
-    map_pages_read,
-    /// Shared pages that were found to have been stored to.
-    stores_found,
-    /// Grains that were kept for snapshots, under the names of their images.
-    grains_kept,
-    /// Free segments at the time of the call.
-    segments_free,
-    /// Tombstones at the time of the call.
-    tombstones,
-    /// Dirty pages at the time of the call.
-    dirty_pages,
+    counted: {
+        /// Grains read from the media for a `get`.
+        fills,
+        /// Reads that failed: checksum or device.
+        fills_failed,
+        /// Reads whose checksum did not fit.
+        damaged,
+        /// Data grains written for users.
+        user_grains,
+        /// Copies of pages that a younger copy overtook before they had a place; they were never written.
+        overtaken_grains,
+        /// Data grains relocated.
+        relocated_grains,
+        /// Header grains written.
+        header_grains,
+        /// Device writes of the log.
+        write_outs,
+        /// Flushes.
+        flushes,
+        /// Pages evicted.
+        evictions,
+        /// Times a get had to wait for a frame.
+        frame_waits,
+        /// Batches committed.
+        commits,
+        /// Trims.
+        trims,
+        /// Remaps.
+        remaps,
+        /// Clones.
+        clones,
+        /// Pages that clones copied because somebody wrote to them all the time.
+        clone_copies,
+        /// Names that kept a place because the header of the copy had no room for them.
+        names_left,
+        /// Segments freed.
+        segments_freed,
+        /// Victims collected.
+        victims,
+        /// Headers without records written to let a segment go.
+        nudges,
+        /// Checkpoints taken.
+        checkpoints,
+        /// Pages written for checkpoints, roots included.
+        checkpoint_grains,
+        /// Checkpoints that did not fit beside the last two.
+        checkpoints_skipped,
+        /// Devices that have failed.
+        devices_lost,
+        /// Free segments discarded.
+        discards,
+        /// Pages of the map read.
+        map_pages_read,
+        /// Shared pages that were found to have been stored to.
+        stores_found,
+        /// Grains that were kept for snapshots, under the names of their images.
+        grains_kept,
+    }
+    now: {
+        /// Free segments.
+        segments_free,
+        /// Tombstones.
+        tombstones,
+        /// Dirty pages.
+        dirty_pages,
+    }
 }
 
 impl Stats {

@@ -38,6 +38,7 @@ use super::regions::{Follower, Regions};
 use super::service::Service;
 use super::sessions::Sessions;
 use super::settings::Settings;
+use super::status::Status;
 use super::store::TargetStore;
 use super::tenancy::{Observers, TargetHooks, Tenancy};
 use super::tls_door::TlsDoor;
@@ -254,7 +255,7 @@ impl Target {
                 .with_context(|| format!("cannot look at inode {ino}, which has regions"))?;
         }
         let control = service.start(control_jobs)?;
-        let operator = Operator::of(Arc::clone(&registry));
+        let operator = Operator::of(Arc::clone(&registry), Status::default);
         let media_places = MediaPlaces::of(&ftl, &settings.devices);
         let housekeeper = Housekeeper::start(
             Arc::clone(&fs),

@@ -1,4 +1,4 @@
-//! What the operator of a running target asks it, on the same machine: stored registrations, and to revoke some.
+//! What the operator of a running target asks it, on the same machine: how it is, what registrations are stored, and to revoke some.
 //!
 //! ```text
 //!   command                                     target
@@ -17,9 +17,12 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
 use contigfs::BlockStore;
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use super::handover::{self, Purpose};
+use super::status::Status;
 use crate::credentials::Registry;
 use crate::credentials::registry::{Choice, Listed};
 
@@ -32,7 +35,7 @@ const ANSWER_MAX: usize = 256 << 20;
 /// Longest wait for an answer.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// What an operator wants.
+/// What an operator wants with registrations.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Question {
     /// To see these.
@@ -41,11 +44,25 @@ pub enum Question {
     Revoke(Choice),
 }
 
-/// The registrations that it was about, or why not.
-type Answer = Result<Vec<Listed>, String>;
+/// A question on its way.
+#[derive(Debug, Serialize, Deserialize)]
+#[serde(untagged)]
+enum Asked {
+    About(Question),
+    State(State),
+}
+
+/// How the target is, and what it has done.
+#[derive(Debug, Serialize, Deserialize)]
+enum State {
+    Status,
+}
+
+/// What the question wants to know (the registrations that it was about, or the status), or why not.
+type Answer<T> = Result<T, String>;
 
 /// Answers questions.
-pub(super) struct Operator(Box<dyn Fn(&Question) -> Answer + Send>);
+pub(super) struct Operator(Box<dyn Fn(&Asked) -> Answer<Value> + Send>);
 
 impl fmt::Debug for Operator {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -54,14 +71,18 @@ impl fmt::Debug for Operator {
 }
 
 impl Operator {
-    /// Answers for this registry.
-    pub(super) fn of<S: BlockStore + 'static>(registry: Arc<Registry<S>>) -> Self {
+    /// Answers for this registry, and with what `status` tells.
+    pub(super) fn of<S: BlockStore + 'static>(
+        registry: Arc<Registry<S>>,
+        status: impl Fn() -> Status + Send + 'static,
+    ) -> Self {
         Self(Box::new(move |question| {
-            let answer = match question {
-                Question::List(choice) => registry.list(choice),
-                Question::Revoke(choice) => registry.revoke_chosen(choice),
+            let listed = match question {
+                Asked::About(Question::List(choice)) => registry.list(choice),
+                Asked::About(Question::Revoke(choice)) => registry.revoke_chosen(choice),
+                Asked::State(State::Status) => return said(&status()),
             };
-            answer.map_err(|error| error.to_string())
+            said(&listed.map_err(|error| error.to_string())?)
         }))
     }
 
@@ -73,8 +94,17 @@ impl Operator {
     }
 }
 
-/// Asks the target that serves these devices; none if nobody does.
+/// Asks the target that serves these devices about registrations; none if nobody does.
 pub fn ask(devices: &[PathBuf], question: &Question) -> Result<Option<Vec<Listed>>> {
+    answer_to(devices, &Asked::About(question.clone()))
+}
+
+/// Asks the target that serves these devices how it is; none if nobody does.
+pub fn ask_status(devices: &[PathBuf]) -> Result<Option<Status>> {
+    answer_to(devices, &Asked::State(State::Status))
+}
+
+fn answer_to<T: DeserializeOwned>(devices: &[PathBuf], question: &Asked) -> Result<Option<T>> {
     let Some(mut stream) = handover::connect(devices, Purpose::Question)? else {
         return Ok(None);
     };
@@ -84,8 +114,12 @@ pub fn ask(devices: &[PathBuf], question: &Question) -> Result<Option<Vec<Listed
     let answer = asked
         .and_then(|()| receive(&mut stream, ANSWER_MAX))
         .context("the running target does not answer: it may be older than this program")?;
-    let answer: Answer = serde_json::from_slice(&answer)?;
+    let answer: Answer<T> = serde_json::from_slice(&answer)?;
     answer.map(Some).map_err(|why| anyhow!(why))
+}
+
+fn said(answer: &impl Serialize) -> Answer<Value> {
+    serde_json::to_value(answer).map_err(|error| error.to_string())
 }
 
 fn send(stream: &mut UnixStream, bytes: &[u8]) -> io::Result<()> {

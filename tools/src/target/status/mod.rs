@@ -1,0 +1,260 @@
+//! What a running target tells of itself: how it is, and what it has done since it was started. `flashnet top` shows it, and
+//! `tools/docs/watching.md` describes it.
+//!
+//! It is JSON on the way: programs of another version leave out what they do not know, and have nothing for what they miss.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use ftl::Metered;
+use serde::{Deserialize, Serialize};
+
+/// All of it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Status {
+    /// Version of the program.
+    pub version: String,
+    /// The process, and what it costs.
+    pub process: Process,
+    /// What is served.
+    pub volume: Volume,
+    /// Where it is mounted, if it is.
+    pub mount: Option<Mount>,
+    /// Clients and their operations.
+    pub remote: Remote,
+}
+
+/// The process of a target.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Process {
+    /// Its number.
+    pub pid: u32,
+    /// Seconds since the target was started.
+    pub uptime: f64,
+    /// Seconds of processor time of all its threads, in user space and in the kernel.
+    pub cpu: f64,
+    /// Bytes of memory that it has, those of the pool that have been touched among them.
+    pub resident: u64,
+    /// System calls of each reactor for its ring.
+    pub reactor_calls: Vec<u64>,
+}
+
+/// The volume.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Volume {
+    /// Its identity.
+    pub uuid: String,
+    /// How often it was opened.
+    pub session: u64,
+    /// Name of the policy of placement and collection.
+    pub gc_policy: String,
+    /// Something is wrong with what it holds: fsck should look at it.
+    pub suspect: bool,
+    /// Bytes that it can hold.
+    pub capacity: u64,
+    /// Bytes that it holds.
+    pub used: u64,
+    /// Bytes that can be added.
+    pub available: u64,
+    /// Inodes in use.
+    pub inodes: u64,
+    /// Pages in memory, at most, of the pool.
+    pub frames: u64,
+    /// The same of the memory that is shared with mappings, now.
+    pub shared_frames: u64,
+    /// The counters of the translation layer, by the names of the fields of `ftl::Stats`.
+    pub log: BTreeMap<String, u64>,
+    /// The segments of each stream of the policy.
+    pub streams: Vec<Stream>,
+    /// The devices.
+    pub devices: Vec<Device>,
+}
+
+/// What a stream of the placement policy holds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Stream {
+    /// Segments that it wrote last.
+    pub segments: u64,
+    /// Live grains in them.
+    pub live: u64,
+}
+
+/// A device of the volume.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Device {
+    /// Its path.
+    pub path: String,
+    /// `live`, `missing` or `failed`.
+    pub state: String,
+    /// Its segments.
+    pub segments: u64,
+    /// Those that are free.
+    pub free: u64,
+    /// How often one of them was opened since the volume was, hence erased.
+    pub erases: u64,
+    /// What was asked of it: `read`, `write`, `flush`, `discard`.
+    pub operations: BTreeMap<String, Operations>,
+}
+
+/// The mount.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Mount {
+    /// Where it is.
+    pub path: String,
+    /// The requests of the kernel, by the names of their opcodes in small letters (`getattr`), as far as there were any.
+    pub requests: BTreeMap<String, Operations>,
+}
+
+/// Clients, by RDMA.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Remote {
+    /// Where they connect, if they can.
+    pub address: Option<String>,
+    /// The same by TLS.
+    pub tls_address: Option<String>,
+    /// Connections now.
+    pub connections: u64,
+    /// Connections that there may be.
+    pub connections_max: u64,
+    /// Connections that were let in.
+    pub accepted: u64,
+    /// Connections that were refused at the door.
+    pub refused: u64,
+    /// Connections of each tenant now; those without a token are `anonymous`.
+    pub tenants: BTreeMap<String, u64>,
+    /// Registrations that are stored with the volume.
+    pub registrations: u64,
+    /// What peers have asked for and got: `read`, `write`, `atomic`, `send`, `flush`, `verify`. How long it took is not measured.
+    pub operations: BTreeMap<String, Traffic>,
+    /// Control requests, by how long they took.
+    pub control: Operations,
+}
+
+/// Messages, and the bytes in them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Traffic {
+    /// Messages.
+    pub count: u64,
+    /// Bytes.
+    pub bytes: u64,
+}
+
+/// Operations of one kind, and how long they took.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Operations {
+    /// How many.
+    pub count: u64,
+    /// How many of them failed.
+    pub failed: u64,
+    /// Bytes that were moved.
+    pub bytes: u64,
+    /// Seconds that they took together.
+    pub seconds: f64,
+    /// How many took up to 1 µs, how many of the others up to 2 µs, 4 µs and so on; the last number is of the rest.
+    pub classes: Vec<u64>,
+}
+
+impl From<Metered> for Operations {
+    fn from(metered: Metered) -> Self {
+        Self {
+            count: metered.count(),
+            failed: metered.failed,
+            bytes: metered.bytes,
+            seconds: metered.time.as_secs_f64(),
+            classes: metered.classes.to_vec(),
+        }
+    }
+}
+
+impl Operations {
+    /// Those since `before`.
+    #[must_use]
+    pub fn since(&self, before: &Self) -> Self {
+        let classes = self.classes.iter().enumerate().map(|(class, count)| {
+            let before = before.classes.get(class).copied().unwrap_or(0);
+            count.saturating_sub(before)
+        });
+        Self {
+            count: self.count.saturating_sub(before.count),
+            failed: self.failed.saturating_sub(before.failed),
+            bytes: self.bytes.saturating_sub(before.bytes),
+            seconds: (self.seconds - before.seconds).max(0.0),
+            classes: classes.collect(),
+        }
+    }
+
+    /// How long one took on average, if there was any.
+    pub fn mean(&self) -> Option<Duration> {
+        (self.count > 0).then(|| Duration::from_secs_f64(self.seconds / self.count as f64))
+    }
+
+    /// How long those took at most that are not among the slowest: of `part` 0.99 that is all but one in a hundred. A power of two,
+    /// which what was counted does not exceed; none if there is none, or if they took longer than can be told.
+    pub fn quantile(&self, part: f64) -> Option<Duration> {
+        let wanted = (self.count as f64 * part).ceil().max(1.0) as u64;
+        let mut counted = 0;
+        let reaches = |count: &u64| {
+            counted += count;
+            counted >= wanted
+        };
+        let class = self.classes.iter().position(reaches)?;
+        ftl::class_limit(class)
+    }
+}
+
+impl Traffic {
+    /// What has come since `before`.
+    #[must_use]
+    pub fn since(self, before: Self) -> Self {
+        Self {
+            count: self.count.saturating_sub(before.count),
+            bytes: self.bytes.saturating_sub(before.bytes),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ftl::Meter;
+
+    use super::*;
+
+    #[test]
+    fn times_of_operations() {
+        let meter = Meter::default();
+        let before = Operations::from(meter.read());
+        assert_eq!((before.mean(), before.quantile(0.99)), (None, None));
+        for _ in 0..99 {
+            meter.note(Duration::from_micros(3), Some(10));
+        }
+        meter.note(Duration::from_micros(703), None);
+        let now = Operations::from(meter.read()).since(&before);
+        assert_eq!((now.count, now.failed, now.bytes), (100, 1, 990));
+        assert_eq!(now.mean(), Some(Duration::from_micros(10)));
+        assert_eq!(now.quantile(0.99), Some(Duration::from_micros(4)));
+        assert_eq!(now.quantile(0.999), Some(Duration::from_micros(1024)));
+        let none = now.since(&now);
+        assert_eq!((none.count, none.quantile(0.5)), (0, None));
+    }
+
+    /// A target that tells less, or more, is understood.
+    #[test]
+    fn other_versions() {
+        let told = r#"{"process": {"pid": 7, "mood": "good"}, "remote": {"operations": {"read": {"count": 3}}}, "new": []}"#;
+        let status: Status = serde_json::from_str(told).unwrap();
+        assert_eq!(status.process.pid, 7);
+        let read = Traffic { count: 3, bytes: 0 };
+        assert_eq!(status.remote.operations["read"], read);
+        let again: Status = serde_json::from_str(&serde_json::to_string(&status).unwrap()).unwrap();
+        assert_eq!(again, status);
+    }
+}
