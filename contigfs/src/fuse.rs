@@ -40,6 +40,7 @@ mod message;
 mod mount;
 mod passthrough;
 mod reply;
+mod requests;
 mod ring;
 mod session;
 mod table;
@@ -55,4 +56,5 @@ pub use mount::{
     mount_with_cache,
 };
 pub use passthrough::{SHARE_ATTRIBUTE, SharePages};
+pub use requests::Requests;
 pub use table::MountEntry;

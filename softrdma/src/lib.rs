@@ -170,7 +170,7 @@ pub use addr::{
     Time, WrId,
 };
 pub use config::{Config, Revision};
-pub use connection::{AtomicOutcomes, Connection, SocketState};
+pub use connection::{AtomicOutcomes, Connection, Served, SocketState, Tally};
 pub use cq::{Completion, CompletionOpcode, Status};
 pub use event::{CloseReason, ConnectRequest, Established, Event, SetupError};
 pub use mem::{

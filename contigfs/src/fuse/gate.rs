@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 
 use super::message::Message;
 use super::reply::Reply;
+use super::requests::{Asked, Requests};
 use super::session::Serve;
 use super::wire::opcode;
 
@@ -28,15 +29,26 @@ pub(super) struct Gate {
 struct Known {
     closed: AtomicBool,
     under_way: AtomicUsize,
+    requests: Requests,
 }
 
 /// A request that has not been answered. Goes with the answer.
 #[derive(Debug)]
-pub(super) struct UnderWay(Arc<Known>);
+pub(super) struct UnderWay {
+    known: Arc<Known>,
+    asked: Asked,
+}
+
+impl UnderWay {
+    /// It has been answered, with `error` (0, or a negative errno) or with so many bytes.
+    pub(super) fn answered(self, error: i32, bytes: u64) {
+        self.known.requests.answered(&self.asked, error, bytes);
+    }
+}
 
 impl Drop for UnderWay {
     fn drop(&mut self) {
-        self.0.under_way.fetch_sub(1, Ordering::SeqCst);
+        self.known.under_way.fetch_sub(1, Ordering::SeqCst);
     }
 }
 
@@ -54,6 +66,11 @@ impl Gate {
             server,
             known: Arc::default(),
         }
+    }
+
+    /// What is asked for.
+    pub(super) fn requests(&self) -> Requests {
+        self.known.requests.clone()
     }
 
     /// Whoever asks for something from now on is told that there is nobody (`ENOTCONN`, as the kernel says it). Returns when all
@@ -76,7 +93,10 @@ impl Serve for Gate {
         // Counted before it looks: who closes the gate sees it, or it sees the gate closed. Nobody waits at the gate, because
         // those that are served may wait for requests that come later (pages to be recalled).
         self.known.under_way.fetch_add(1, Ordering::SeqCst);
-        let under_way = UnderWay(Arc::clone(&self.known));
+        let under_way = UnderWay {
+            known: Arc::clone(&self.known),
+            asked: Asked::now(&message.header),
+        };
         if !self.known.closed.load(Ordering::SeqCst) {
             return self.server.serve(message, reply.counted(under_way));
         }

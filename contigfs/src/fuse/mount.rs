@@ -13,6 +13,7 @@ use super::attr::ShownOwner;
 use super::cache::{PageCache, Recaller, Unheard};
 use super::gate::Gate;
 use super::passthrough::{Looker, Passthrough, SharePages};
+use super::requests::Requests;
 use super::session::{Attached, Notifier, Serve, Session};
 use super::table::MountEntry;
 use super::wire::feature;
@@ -356,6 +357,11 @@ impl Mounted {
     /// Where it is mounted.
     pub fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// The requests of the kernel.
+    pub fn requests(&self) -> Requests {
+        self.gate.requests()
     }
 
     /// Tells the kernel that bytes of a file were changed behind its back: mapped pages are fetched anew. Dirty pages

@@ -52,7 +52,10 @@ impl Reply {
     fn send(&mut self, error: i32, parts: &[Span<'_>]) {
         if let Some(outlet) = self.outlet.take() {
             outlet.answer(self.unique, error, parts);
-            self.under_way = None;
+            if let Some(under_way) = self.under_way.take() {
+                let bytes = parts.iter().map(Span::len).sum::<usize>();
+                under_way.answered(error, bytes as u64);
+            }
         }
     }
 

@@ -10,48 +10,59 @@ pub(super) const MINOR: u32 = 45;
 /// Oldest minor version of the kernel (Linux 6.1): all since have the long form of `SETXATTR`.
 pub(super) const MINOR_MIN: u32 = 37;
 
-/// What the kernel asks for (`enum fuse_opcode`).
-pub(super) mod opcode {
-    pub(in crate::fuse) const LOOKUP: u32 = 1;
-    pub(in crate::fuse) const FORGET: u32 = 2;
-    pub(in crate::fuse) const GETATTR: u32 = 3;
-    pub(in crate::fuse) const SETATTR: u32 = 4;
-    pub(in crate::fuse) const READLINK: u32 = 5;
-    pub(in crate::fuse) const SYMLINK: u32 = 6;
-    pub(in crate::fuse) const MKNOD: u32 = 8;
-    pub(in crate::fuse) const MKDIR: u32 = 9;
-    pub(in crate::fuse) const UNLINK: u32 = 10;
-    pub(in crate::fuse) const RMDIR: u32 = 11;
-    pub(in crate::fuse) const RENAME: u32 = 12;
-    pub(in crate::fuse) const LINK: u32 = 13;
-    pub(in crate::fuse) const OPEN: u32 = 14;
-    pub(in crate::fuse) const READ: u32 = 15;
-    pub(in crate::fuse) const WRITE: u32 = 16;
-    pub(in crate::fuse) const STATFS: u32 = 17;
-    pub(in crate::fuse) const RELEASE: u32 = 18;
-    pub(in crate::fuse) const FSYNC: u32 = 20;
-    pub(in crate::fuse) const SETXATTR: u32 = 21;
-    pub(in crate::fuse) const GETXATTR: u32 = 22;
-    pub(in crate::fuse) const LISTXATTR: u32 = 23;
-    pub(in crate::fuse) const REMOVEXATTR: u32 = 24;
-    pub(in crate::fuse) const FLUSH: u32 = 25;
-    pub(in crate::fuse) const INIT: u32 = 26;
-    pub(in crate::fuse) const OPENDIR: u32 = 27;
-    pub(in crate::fuse) const READDIR: u32 = 28;
-    pub(in crate::fuse) const RELEASEDIR: u32 = 29;
-    pub(in crate::fuse) const FSYNCDIR: u32 = 30;
-    pub(in crate::fuse) const CREATE: u32 = 35;
-    pub(in crate::fuse) const DESTROY: u32 = 38;
-    pub(in crate::fuse) const IOCTL: u32 = 39;
-    pub(in crate::fuse) const BATCH_FORGET: u32 = 42;
-    pub(in crate::fuse) const FALLOCATE: u32 = 43;
-    pub(in crate::fuse) const READDIRPLUS: u32 = 44;
-    pub(in crate::fuse) const RENAME2: u32 = 45;
-    pub(in crate::fuse) const LSEEK: u32 = 46;
-    pub(in crate::fuse) const COPY_FILE_RANGE: u32 = 47;
-    pub(in crate::fuse) const SYNCFS: u32 = 50;
-    pub(in crate::fuse) const TMPFILE: u32 = 51;
-    pub(in crate::fuse) const STATX: u32 = 52;
+macro_rules! opcodes {
+    ($($name:ident = $code:literal,)*) => {
+        /// What the kernel asks for (`enum fuse_opcode`).
+        pub(super) mod opcode {
+            $(pub(in crate::fuse) const $name: u32 = $code;)*
+
+            /// All of them, with their names.
+            pub(in crate::fuse) const ALL: &[(u32, &str)] = &[$(($code, stringify!($name)),)*];
+        }
+    };
+}
+
+opcodes! {
+    LOOKUP = 1,
+    FORGET = 2,
+    GETATTR = 3,
+    SETATTR = 4,
+    READLINK = 5,
+    SYMLINK = 6,
+    MKNOD = 8,
+    MKDIR = 9,
+    UNLINK = 10,
+    RMDIR = 11,
+    RENAME = 12,
+    LINK = 13,
+    OPEN = 14,
+    READ = 15,
+    WRITE = 16,
+    STATFS = 17,
+    RELEASE = 18,
+    FSYNC = 20,
+    SETXATTR = 21,
+    GETXATTR = 22,
+    LISTXATTR = 23,
+    REMOVEXATTR = 24,
+    FLUSH = 25,
+    INIT = 26,
+    OPENDIR = 27,
+    READDIR = 28,
+    RELEASEDIR = 29,
+    FSYNCDIR = 30,
+    CREATE = 35,
+    DESTROY = 38,
+    IOCTL = 39,
+    BATCH_FORGET = 42,
+    FALLOCATE = 43,
+    READDIRPLUS = 44,
+    RENAME2 = 45,
+    LSEEK = 46,
+    COPY_FILE_RANGE = 47,
+    SYNCFS = 50,
+    TMPFILE = 51,
+    STATX = 52,
 }
 
 /// What the two sides can do (`FUSE_*` flags of `INIT`); the upper half is `flags2`.

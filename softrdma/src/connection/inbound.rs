@@ -159,10 +159,13 @@ impl<S: PageStore> Connection<S> {
             .placer
             .place(who, &mut self.regions, pages, &mut self.tickets, segment)
         {
-            Ok(Placed::Done) if segment.last && !self.placer.dirty().is_empty() => {
-                self.barrier(pages, total)
+            Ok(Placed::Done) => {
+                self.placed.note(segment.payload.len(), segment.last);
+                match segment.last && !self.placer.dirty().is_empty() {
+                    true => self.barrier(pages, total),
+                    false => Step::Took(total),
+                }
             }
-            Ok(Placed::Done) => Step::Took(total),
             Ok(Placed::Waiting) => {
                 self.inbound = Inbound::Placing {
                     total,
@@ -226,7 +229,9 @@ impl<S: PageStore> Connection<S> {
             Opcode::ImmediateData | Opcode::ImmediateDataSolicited => {
                 let written = std::mem::take(&mut self.written);
                 self.receives
-                    .handle_immediate(segment, written, &mut self.completions)
+                    .handle_immediate(segment, written, &mut self.completions)?;
+                self.received.note(0, true);
+                Ok(())
             }
             _ => self.take_send(segment),
         }
@@ -250,6 +255,7 @@ impl<S: PageStore> Connection<S> {
     fn take_send(&mut self, segment: &Untagged<'_>) -> Result<(), TerminateCode> {
         self.receives
             .handle_segment(segment, &mut self.completions)?;
+        self.received.note(segment.payload.len(), segment.last);
         if segment.last {
             self.written = 0;
             let invalidated = segment.opcode.invalidates().then_some(segment.invalidate);
@@ -338,12 +344,18 @@ impl<S: PageStore> Connection<S> {
     }
 
     fn write_progressed(&mut self, pages: &mut S, placed: Placed) {
-        let Inbound::Placing { total, last, .. } = self.inbound else {
+        let Inbound::Placing {
+            total,
+            payload,
+            last,
+        } = self.inbound
+        else {
             return;
         };
         if placed == Placed::Waiting {
             return;
         }
+        self.placed.note(payload, last);
         self.rx.consume(total);
         self.inbound = Inbound::Open;
         if last && !self.placer.dirty().is_empty() {

@@ -15,6 +15,7 @@ mod receives;
 mod requests;
 mod responses;
 mod segment;
+mod served;
 mod setup;
 mod ticket;
 mod transmit;
@@ -54,6 +55,7 @@ use ticket::Tickets;
 use transmit::Turn;
 
 pub use outcomes::AtomicOutcomes;
+pub use served::{Served, Tally};
 
 /// Smallest bound of the inbound buffer: two of the largest FPDUs.
 const INBOUND_BUFFER_FLOOR: usize = 128 << 10;
@@ -126,6 +128,10 @@ pub struct Connection<S: PageStore> {
     regions: RegionCache,
     tickets: Tickets,
     placer: Placer,
+    /// WRITEs that have been placed.
+    placed: Tally,
+    /// What has come for the receive queue.
+    received: Tally,
     /// Atomic operation that waits for its page.
     execution: Option<Execution>,
     /// Atomic operations that have been executed.
@@ -206,6 +212,8 @@ impl<S: PageStore> Connection<S> {
             regions: RegionCache::new(table),
             tickets: Tickets::new(config.tag),
             placer: Placer::new(config.planted),
+            placed: Tally::default(),
+            received: Tally::default(),
             execution: None,
             outcomes: AtomicOutcomes::default(),
             responses: Responses::new(config.read_window_pages, config.planted),

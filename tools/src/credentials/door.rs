@@ -124,6 +124,11 @@ impl Door {
         &self.tenants
     }
 
+    /// Whether those are let in who say nothing of themselves.
+    pub fn lets_strangers_in(&self) -> bool {
+        self.strangers
+    }
+
     /// How many are let in by a name of their own, with strangers, who are one; one at least.
     pub fn members(&self) -> usize {
         (self.tenants.len() + usize::from(self.strangers)).max(1)

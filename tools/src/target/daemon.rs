@@ -33,12 +33,12 @@ use super::places::Places;
 use super::privileges::EnderThread;
 use super::reactors::Reactors;
 use super::readahead::{self, Readahead};
-use super::reception::Reception;
+use super::reception::{Arrivals, Reception};
 use super::regions::{Follower, Regions};
 use super::service::Service;
 use super::sessions::Sessions;
 use super::settings::Settings;
-use super::status::Status;
+use super::status::Gatherer;
 use super::store::TargetStore;
 use super::tenancy::{Observers, TargetHooks, Tenancy};
 use super::tls_door::TlsDoor;
@@ -149,16 +149,18 @@ impl Target {
         let file = volume::only_file(&device)?.map(Arc::new);
         let lanes = media
             .only_fd()
-            .map(|fd| Lanes::new(&ftl, fd, &inboxes[0], epoch, ports));
+            .map(|fd| Lanes::new(&ftl, (fd, media.meters()), &inboxes[0], epoch, ports));
         let sessions = Arc::new(Sessions::default());
         let door = Arc::new(OnceLock::new());
         let connections_max = CONNECTIONS_MAX
             .min((settings.pool_bytes / POOL_PER_CONNECTION) as usize)
             .min(descriptors::connections_max());
+        let arrivals = Arc::new(Arrivals::default());
         let reception = |index| Reception {
             index,
             door: Arc::clone(&door),
             sessions: Arc::clone(&sessions),
+            arrivals: Arc::clone(&arrivals),
             connections_max,
             inboxes: inboxes.clone(),
             control: control.clone(),
@@ -226,6 +228,26 @@ impl Target {
             .context("cannot restore the stored credentials")?;
         info!(?restored, "stored registrations");
         let _ = door.set(opened);
+        let text = |at: Option<SocketAddr>| at.map(|at| at.to_string());
+        let gatherer = Arc::new(Gatherer {
+            started: epoch,
+            devices: settings.devices.clone(),
+            gc_policy: settings.gc_policy.to_string(),
+            ftl: Arc::clone(&ftl),
+            fs: Arc::clone(&fs),
+            media: media.meters().clone(),
+            mount: OnceLock::new(),
+            address: text(address),
+            tls_address: text(tls_address),
+            connections: Arc::clone(reactors.connections()),
+            connections_max,
+            arrivals,
+            sessions: Arc::clone(&sessions),
+            door,
+            registry: Arc::clone(&registry),
+            control: Arc::default(),
+            inboxes: inboxes.clone(),
+        });
         let verifier = rand::random();
         // Plain memory ends with the process, whatever is said of files.
         let speaks_for_others = settings.dram_bytes.is_none();
@@ -245,6 +267,7 @@ impl Target {
                 .map(|bytes| Buffer::zeroed(bytes as usize)),
             verifier,
             verifier_before,
+            meter: Arc::clone(&gatherer.control),
             inboxes,
         });
         let is_written = |view: &&View| view.record.writable && view.registered.is_some();
@@ -255,7 +278,6 @@ impl Target {
                 .with_context(|| format!("cannot look at inode {ino}, which has regions"))?;
         }
         let control = service.start(control_jobs)?;
-        let operator = Operator::of(Arc::clone(&registry), Status::default);
         let media_places = MediaPlaces::of(&ftl, &settings.devices);
         let housekeeper = Housekeeper::start(
             Arc::clone(&fs),
@@ -283,7 +305,7 @@ impl Target {
             handover: None,
             ready_file: settings.ready_file.clone(),
         };
-        if let Err(error) = target.open_doors(settings, sockets, operator) {
+        if let Err(error) = target.open_doors(settings, sockets, &gatherer) {
             // What was started must end: a half-started target would hold the device.
             if let Err(stop) = target.stop() {
                 warn!(%stop, "while giving up");
@@ -298,7 +320,7 @@ impl Target {
         &mut self,
         settings: &Settings,
         sockets: Sockets,
-        operator: Operator,
+        gatherer: &Arc<Gatherer>,
     ) -> Result<()> {
         if let Some(dir) = &settings.mount {
             mounting::detach_stale(dir);
@@ -310,8 +332,11 @@ impl Target {
             };
             let mounted = mount_with_cache(fs, dir, &options, cache)?;
             info!(dir = %dir.display(), "mounted");
+            let _ = gatherer.mount.set((dir.clone(), mounted.requests()));
             self.mounted = Some(mounted);
         }
+        let status = Arc::clone(gatherer);
+        let operator = Operator::of(Arc::clone(&gatherer.registry), move || status.status());
         match Handover::offer(&settings.devices, sockets.try_clone()?, operator) {
             Ok(handover) => self.handover = Some(handover),
             Err(error) => warn!(%error, "this target can not be replaced while it runs"),

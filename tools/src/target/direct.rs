@@ -1,8 +1,11 @@
 //! Media operations as system calls of the calling thread.
 
 use std::os::fd::RawFd;
+use std::time::Instant;
 
 use ftl::{Action, GRAIN_BYTES, MediaOp};
+
+use super::status::MediaMeters;
 
 /// Grains between two that are read along rather than left out: what lies between the data of neighbouring write-outs
 /// is a header.
@@ -66,7 +69,7 @@ impl Run {
     }
 
     /// Carries the reads out; the result of each as a completion would have it.
-    pub(super) fn carry_out(self, fd: RawFd) -> Vec<(Action, i32)> {
+    pub(super) fn carry_out(self, fd: RawFd, meters: &MediaMeters) -> Vec<(Action, i32)> {
         let mut scratch = Scratch([0; GRAIN_BYTES]);
         let mut pieces: Vec<libc::iovec> = Vec::with_capacity(self.pieces);
         let mut at = self.start;
@@ -92,6 +95,7 @@ impl Run {
             }
             at += buf.len() as u64;
         }
+        let begun = Instant::now();
         let result = retry(|| {
             // SAFETY: the engine leaves the buffers alone until their actions are reported done, which is after this;
             // the scratch page may be written to several times.
@@ -104,6 +108,8 @@ impl Run {
                 )
             }
         });
+        let bytes = u64::try_from(result).ok();
+        meters.note_read(0, begun.elapsed(), bytes);
         let whole = usize::try_from(result).is_ok_and(|n| n as u64 == self.end - self.start);
         if whole || self.reads.len() == 1 {
             let start = self.start;
@@ -119,7 +125,7 @@ impl Run {
         }
         // Something of it can not be read: each for itself, so that only that fails.
         let alone = |action: Action| {
-            let result = carry_out(&action, fd);
+            let result = carry_out(&action, fd, meters);
             (action, result)
         };
         self.reads.into_iter().map(alone).collect()
@@ -130,8 +136,9 @@ fn end_of(piece: &libc::iovec) -> *mut libc::c_void {
     piece.iov_base.wrapping_byte_add(piece.iov_len)
 }
 
-/// Carries out one action; the result as a completion would have it.
-pub(super) fn carry_out(action: &Action, fd: RawFd) -> i32 {
+/// Carries out one action on the only device; the result as a completion would have it.
+pub(super) fn carry_out(action: &Action, fd: RawFd, meters: &MediaMeters) -> i32 {
+    let begun = Instant::now();
     let result = retry(|| match &action.op {
         // SAFETY: the engine leaves the buffer alone until the action is reported done, which is after this.
         MediaOp::Read { offset, buf } => unsafe {
@@ -158,6 +165,7 @@ pub(super) fn carry_out(action: &Action, fd: RawFd) -> i32 {
             unsafe { libc::fallocate(fd, mode, *offset as i64, *len as i64) as isize }
         }
     });
+    meters.note(0, &action.op, begun.elapsed(), result as i32);
     result as i32
 }
 
@@ -215,7 +223,7 @@ mod tests {
         assert_eq!(sizes, [4, 2]);
         let mut results = Vec::new();
         for run in runs {
-            for (action, result) in run.carry_out(file.as_raw_fd()) {
+            for (action, result) in run.carry_out(file.as_raw_fd(), &MediaMeters::new(1)) {
                 results.push((action.id.0, result));
             }
         }

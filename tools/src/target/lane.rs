@@ -34,6 +34,7 @@ use super::core::media_result;
 use super::direct::{self, runs};
 use super::handshake::Handshake;
 use super::job::Job;
+use super::status::MediaMeters;
 use super::store::{commit_error, durable_error};
 use super::together::Together;
 use crate::reactor::Inbox;
@@ -47,6 +48,7 @@ pub(super) struct Lanes {
     ftl: Arc<Ftl>,
     /// The only device of the volume.
     fd: RawFd,
+    meters: MediaMeters,
     inbox: Arc<Inbox<Job>>,
     epoch: Instant,
     lanes: Vec<Arc<Lane>>,
@@ -76,7 +78,7 @@ impl Lanes {
     /// So many lanes on the ports behind the `reactors` of the volume; `inbox` is that of the reactor that helps.
     pub(super) fn new(
         ftl: &Arc<Ftl>,
-        fd: RawFd,
+        (fd, meters): (RawFd, &MediaMeters),
         inbox: &Arc<Inbox<Job>>,
         epoch: Instant,
         (reactors, count): (usize, usize),
@@ -107,6 +109,7 @@ impl Lanes {
         Arc::new(Self {
             ftl: Arc::clone(ftl),
             fd,
+            meters: meters.clone(),
             inbox: Arc::clone(inbox),
             epoch,
             lanes: (0..count).map(lane).collect(),
@@ -209,7 +212,7 @@ impl Lanes {
     }
 
     fn carry_out(&self, port: Port, action: Action) {
-        let result = direct::carry_out(&action, self.fd);
+        let result = direct::carry_out(&action, self.fd, &self.meters);
         self.all_done(port, vec![(action, result)]);
     }
 
@@ -307,7 +310,9 @@ impl Driver<'_> {
 
     /// Carries out what appears on the port until `pending` events have come.
     fn drive(&self, mut pending: usize, mut on_event: impl FnMut(Event)) {
-        let Lanes { ftl, fd, .. } = self.lanes;
+        let Lanes {
+            ftl, fd, meters, ..
+        } = self.lanes;
         let port = self.lane.port;
         loop {
             let mut reads = Vec::new();
@@ -342,7 +347,7 @@ impl Driver<'_> {
                 }
             }
             for run in reads {
-                self.lanes.all_done(port, run.carry_out(*fd));
+                self.lanes.all_done(port, run.carry_out(*fd, meters));
             }
             if let Some(action) = own {
                 self.lanes.carry_out(port, action);

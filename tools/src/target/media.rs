@@ -6,11 +6,14 @@ use std::sync::Arc;
 use ftl::device::array::Splitter;
 use ftl::{ArrayDevice, Device, FileDevice, Members};
 
+use super::status::MediaMeters;
+
 /// Open files, which whoever has the devices keeps open.
 #[derive(Clone, Debug)]
 pub(super) struct Media {
     files: Vec<Option<RawFd>>,
     members: Option<Arc<Members>>,
+    meters: MediaMeters,
 }
 
 impl Media {
@@ -20,7 +23,13 @@ impl Media {
         Self {
             files: files.collect(),
             members: device.members().cloned(),
+            meters: MediaMeters::new(device.devices().count()),
         }
+    }
+
+    /// What they were asked for.
+    pub(super) fn meters(&self) -> &MediaMeters {
+        &self.meters
     }
 
     /// A splitter for one reactor, if there are several devices.

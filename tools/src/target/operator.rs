@@ -61,8 +61,10 @@ enum State {
 /// What the question wants to know (the registrations that it was about, or the status), or why not.
 type Answer<T> = Result<T, String>;
 
+type Answering = dyn Fn(&Asked) -> Answer<Value> + Send;
+
 /// Answers questions.
-pub(super) struct Operator(Box<dyn Fn(&Asked) -> Answer<Value> + Send>);
+pub(super) struct Operator(Box<Answering>);
 
 impl fmt::Debug for Operator {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

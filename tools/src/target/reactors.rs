@@ -30,6 +30,7 @@ const READ_WINDOW_PAGES: usize = 64;
 #[derive(Debug)]
 pub(super) struct Reactors {
     inboxes: Vec<Arc<Inbox<Job>>>,
+    connections: Arc<AtomicUsize>,
     threads: Vec<JoinHandle<io::Result<()>>>,
 }
 
@@ -47,6 +48,7 @@ impl Reactors {
         let connections = Arc::new(AtomicUsize::new(0));
         let mut reactors = Self {
             inboxes,
+            connections: Arc::clone(&connections),
             threads: Vec::new(),
         };
         for index in 0..settings.reactors {
@@ -105,6 +107,11 @@ impl Reactors {
 
     pub(super) fn inboxes(&self) -> &[Arc<Inbox<Job>>] {
         &self.inboxes
+    }
+
+    /// How many connections all of them have.
+    pub(super) fn connections(&self) -> &Arc<AtomicUsize> {
+        &self.connections
     }
 
     /// Whether one has ended by itself.

@@ -17,6 +17,30 @@ use crate::control::{MESSAGE_BYTES_MAX, OUTSTANDING_MAX};
 use crate::credentials::{Admission, Denial, Door, unix_now};
 use crate::reactor::{Inbox, LinkTag, Notice};
 
+/// How many connections have come.
+#[derive(Debug, Default)]
+pub(super) struct Arrivals {
+    let_in: AtomicU64,
+    refused: AtomicU64,
+}
+
+impl Arrivals {
+    /// Those that were let in.
+    pub(super) fn let_in(&self) -> u64 {
+        self.let_in.load(Ordering::Relaxed)
+    }
+
+    /// Those that were refused.
+    pub(super) fn refused(&self) -> u64 {
+        self.refused.load(Ordering::Relaxed)
+    }
+
+    /// Another is refused.
+    pub(super) fn refuse(&self) {
+        self.refused.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
 /// The reception of one reactor.
 #[derive(Debug)]
 pub(super) struct Reception {
@@ -30,6 +54,8 @@ pub(super) struct Reception {
     pub connections_max: usize,
     /// All reactors.
     pub inboxes: Vec<Arc<Inbox<Job>>>,
+    /// Connections that have come to all of them.
+    pub arrivals: Arc<Arrivals>,
     /// To the control threads.
     pub control: ControlSenders,
     /// The second in which a refusal was last told to people.
@@ -95,6 +121,9 @@ impl Reception {
         let Admission { domain, session } = admission;
         let owner = (self.index, tag);
         let entered = self.sessions.enter(domain, session, owner, share);
+        if let Entered::First | Entered::After(_) = entered {
+            self.arrivals.let_in.fetch_add(1, Ordering::Relaxed);
+        }
         match entered {
             Entered::First => accept(connection),
             Entered::Late => return self.refuse(tag, connection, Denial::Superseded),
@@ -113,6 +142,7 @@ impl Reception {
         connection: &mut Connection<FlashPages>,
         denial: Denial,
     ) -> Option<Denial> {
+        self.arrivals.refuse();
         debug!(?tag, %denial, "connection refused");
         if let Err(error) = connection.reject(&denial.emit()) {
             debug!(%error, "reject");

@@ -217,6 +217,11 @@ impl Sessions {
         self.table().ended.remove(&owner);
     }
 
+    /// How many connections each tenant has that has had any.
+    pub(super) fn of_tenants(&self) -> HashMap<ProtectionDomain, usize> {
+        self.table().of_tenant.clone()
+    }
+
     /// What became of the atomic operations of an earlier connection of the session that `owner` is a connection of. None: this
     /// target does not know, or not yet.
     pub(super) fn outcomes(&self, owner: Owner, connection: u64) -> Option<AtomicOutcomes> {

@@ -77,8 +77,10 @@ impl<P: Page> Responses<P> {
                 framer.seal(out, at);
             }
         }
+        let last = header.last;
         self.drop_slots(done_slots);
-        if header.last {
+        self.answered.read.note(len as usize, last);
+        if last {
             self.pop();
         } else if let Some(Entry::Read(read)) = self.entries.front_mut() {
             read.sent += len;
@@ -125,6 +127,7 @@ impl<P: Page> Responses<P> {
         }
         let crc = crc32c::crc32c_append(digest.crc, &scratch);
         self.digested += scratch.len();
+        self.answered.verify.note(scratch.len(), false);
         self.scratch = scratch;
         self.drop_slots(done_slots);
         let Some(Entry::Read(read)) = self.entries.front_mut() else {
@@ -136,6 +139,7 @@ impl<P: Page> Responses<P> {
             return Ok(());
         }
         self.pop();
+        self.answered.verify.note(0, true);
         let request = digest.request;
         let response = VerifyResponse { request, crc };
         self.emit_queue_3(Opcode::VerifyResponse, framer, out, |out| {
@@ -155,7 +159,10 @@ impl<P: Page> Responses<P> {
         };
         let opcode = match answer.body {
             Body::Atomic(_) => Opcode::AtomicResponse,
-            Body::Flush(_) => Opcode::FlushResponse,
+            Body::Flush(_) => {
+                self.answered.flush.note(0, true);
+                Opcode::FlushResponse
+            }
         };
         self.emit_queue_3(opcode, framer, out, |out| match answer.body {
             Body::Atomic(response) => response.emit(out),

@@ -15,6 +15,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crate::addr::{BackingId, Msn, Ticket};
+use crate::connection::served::Tally;
 use crate::connection::ticket::{TicketKind, Tickets, distance};
 use crate::mem::access::{Access, AccessError, AccessKind, Accessor, Request, check};
 use crate::mem::cache::RegionCache;
@@ -130,6 +131,14 @@ impl Read {
     }
 }
 
+/// Requests that have been answered.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Answered {
+    pub(super) read: Tally,
+    pub(super) flush: Tally,
+    pub(super) verify: Tally,
+}
+
 /// The peer's requests that are not answered completely.
 #[derive(Debug)]
 pub(super) struct Responses<P> {
@@ -156,6 +165,7 @@ pub(super) struct Responses<P> {
     held: bool,
     /// How often bytes were taken for them.
     taken: u64,
+    answered: Answered,
     planted: Option<Bug>,
 }
 
@@ -175,6 +185,7 @@ impl<P: Page> Responses<P> {
             digested: 0,
             held: false,
             taken: 0,
+            answered: Answered::default(),
             planted,
         }
     }
@@ -195,6 +206,11 @@ impl<P: Page> Responses<P> {
     /// Is the first request one that waits because it is held?
     pub(super) fn holds(&self) -> bool {
         self.held && matches!(self.entries.front(), Some(Entry::Read(_)))
+    }
+
+    /// What has been answered.
+    pub(super) fn answered(&self) -> Answered {
+        self.answered
     }
 
     /// How often bytes were taken for READs and VERIFYs.

@@ -585,6 +585,11 @@ impl<S: BlockStore> Registry<S> {
         self.note_time(&mut state, now);
     }
 
+    /// How many live.
+    pub fn count(&self) -> usize {
+        lock(&self.state).slots.living().count()
+    }
+
     /// Everything that lives.
     pub fn views(&self) -> Vec<View> {
         let state = lock(&self.state);

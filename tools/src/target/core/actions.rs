@@ -1,5 +1,7 @@
 //! What the engine wants of the devices, by the ring.
 
+use std::time::Instant;
+
 use ftl::device::array::{PartId, Splitter};
 use ftl::{Action, ActionId, MediaError, MediaOp, Port};
 use softrdma::Time;
@@ -9,6 +11,15 @@ use super::Core;
 
 /// Media operations in the ring at once; the rest waits in the engine.
 const MEDIA_IN_FLIGHT_MAX: usize = 512;
+
+/// An operation that a device has been asked for.
+#[derive(Debug)]
+pub(super) struct Started {
+    port: Port,
+    action: Action,
+    device: usize,
+    at: Instant,
+}
 
 impl Core {
     /// Hands what the engine wants to the ring; true if something was over at once.
@@ -72,12 +83,24 @@ impl Core {
             MediaOp::Flush => ring.flush(fd, id),
             MediaOp::Discard { offset, len } => ring.discard(fd, *offset, *len, id),
         }
-        entry.insert((port, action));
+        entry.insert(Started {
+            port,
+            action,
+            device,
+            at: Instant::now(),
+        });
     }
 
     /// Answers a media operation that is over.
     pub(super) fn answer_media(&mut self, now: Time, id: u32, result: i32) {
-        let (port, action) = self.media.remove(id as usize);
+        let Started {
+            port,
+            action,
+            device,
+            at,
+        } = self.media.remove(id as usize);
+        let meters = self.parts.media.meters();
+        meters.note(device, &action.op, at.elapsed(), result);
         let result = media_result(&action, result);
         match &mut self.splitter {
             None => self.media_done(now, port, action.id, result),

@@ -109,6 +109,7 @@ impl Core {
             }
             None => {
                 self.parts.connections.fetch_sub(1, Ordering::Relaxed);
+                self.parts.reception.arrivals.refuse();
                 warn!(?peer, "connection refused: no slot is free");
             }
         }
@@ -116,6 +117,7 @@ impl Core {
 
     /// Tells people of a connection that is not adopted, if they have not just been told of another: strangers come in numbers.
     fn tell_of_refused(&self, socket: &Socket, why: &str) {
+        self.parts.reception.arrivals.refuse();
         let peer = socket.peer_addr().ok().and_then(|a| a.as_socket());
         if self.parts.reception.is_news() {
             let max = self.parts.reception.connections_max;

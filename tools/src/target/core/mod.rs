@@ -13,11 +13,11 @@ use std::time::{Duration, Instant};
 
 use contigfs::GrowError;
 use ftl::device::array::Splitter;
-use ftl::{Action, Event as FtlEvent, Intent, Lba, Port};
+use ftl::{Event as FtlEvent, Intent, Lba};
 use slab::Slab;
 use socket2::Socket;
 use softrdma::driver::Spin;
-use softrdma::{Config, Event, PageError, RegionTable, Time};
+use softrdma::{Config, Event, PageError, RegionTable, Served, Time};
 use tracing::{info, warn};
 
 use crate::reactor::{Done, Inbox, LinkTag, Net, Notice, Ring, Tag};
@@ -26,7 +26,10 @@ use crate::target::lane::Lanes;
 use crate::target::media::Media;
 use crate::target::pages::{FlashPages, Waiting};
 use crate::target::reception::{self, Reception};
+use crate::target::status::ReactorCounts;
 use crate::target::store::{commit_error, durable_error};
+
+use actions::Started;
 
 pub(super) use actions::media_result;
 pub(super) use control::{ControlJob, ControlJobs, ControlSenders};
@@ -90,9 +93,8 @@ pub(super) struct Core {
     parts: CoreParts,
     /// Accepts connections; the first reactor has it.
     listener: Option<Socket>,
-    /// Media operations that the kernel holds, and the ports they belong to; keeps their buffers alive. Of an array they
-    /// are parts of actions.
-    media: Slab<(Port, Action)>,
+    /// Media operations that the kernel holds; keeps their buffers alive. Of an array they are parts of actions.
+    media: Slab<Started>,
     /// Those that are over and have not been answered yet, with what came of them.
     finished: VecDeque<(u32, i32)>,
     /// Takes actions apart, and puts their answers together, if there are several devices.
@@ -107,6 +109,8 @@ pub(super) struct Core {
     silent: VecDeque<(LinkTag, Time)>,
     /// Connections that were refused and that their peers have not closed yet. They take nobody's place.
     refused: VecDeque<LinkTag>,
+    /// What was done for connections that have ended.
+    served: Served,
     /// The last accept failed.
     accept_trouble: bool,
     /// When to accept again, if that is not under way.
@@ -135,6 +139,7 @@ impl Core {
             next: 0,
             silent: VecDeque::new(),
             refused: VecDeque::new(),
+            served: Served::default(),
             accept_trouble: false,
             accept_at: None,
             spin,
@@ -218,11 +223,13 @@ impl Core {
         let connections = &self.parts.connections;
         let mut told = None;
         let refused = &mut self.refused;
+        let served = &mut self.served;
         let mut sent_away = Vec::new();
         self.net
             .pump(now, &mut self.parts.pages, |tag, connection, notice| {
                 let asks = matches!(&notice, Notice::Event(Event::ConnectRequest(_)));
                 if let Notice::Event(Event::Closed(_)) = &notice {
+                    *served += connection.served();
                     match refused.iter().position(|&other| other == tag) {
                         Some(at) => drop(refused.remove(at)),
                         None => drop(connections.fetch_sub(1, Ordering::Relaxed)),
@@ -395,6 +402,9 @@ impl Core {
                 Job::Barrier(waiter) => {
                     let _ = waiter.send(());
                 }
+                Job::Count(waiter) => {
+                    let _ = waiter.send(self.counts());
+                }
                 Job::Drain { of, renew, done } => {
                     if renew {
                         self.net.renew_pages(pages, |backing| of.has(backing));
@@ -436,6 +446,18 @@ impl Core {
                 Job::End => self.ending = true,
             }
         }
+    }
+
+    /// What has been done so far.
+    fn counts(&mut self) -> ReactorCounts {
+        let mut served = self.served;
+        for tag in self.net.tags() {
+            if let Some(connection) = self.net.connection(tag) {
+                served += connection.served();
+            }
+        }
+        let calls = self.net.ring.system_calls();
+        ReactorCounts { served, calls }
     }
 
     fn completed(&mut self, now: Time, done: Done) -> io::Result<()> {

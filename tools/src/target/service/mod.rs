@@ -11,6 +11,7 @@ use std::thread::{Builder, JoinHandle};
 use std::time::Instant;
 
 use contigfs::{Attr, Extent, FileKind, Fs, FsError, InodeNo, SyncScope};
+use ftl::Meter;
 use softrdma::{
     BackingId, Buffer, MemoryRegion, ProtectionDomain, RegionSpec, RegionTable, Rights, Stag,
 };
@@ -63,6 +64,8 @@ pub(super) struct Service {
     pub verifier: u64,
     /// That of the life before, if it has ended in order.
     pub verifier_before: Option<u64>,
+    /// Requests, and how long they took.
+    pub meter: Arc<Meter>,
     /// The reactors, for the replies.
     pub inboxes: Vec<Arc<Inbox<Job>>>,
 }
@@ -135,7 +138,10 @@ impl Service {
                     let Some(carried) = Carried::begin(self, (reactor, tag)) else {
                         continue;
                     };
+                    let begun = Instant::now();
                     let reply = self.answer(carried.owner, domain, &message);
+                    let moved = (reply.status == 0).then_some(message.len() as u64);
+                    self.meter.note(begun.elapsed(), moved);
                     drop(carried);
                     let _ = self.inboxes[reactor].send(Job::Reply(tag, reply.emit()));
                 }

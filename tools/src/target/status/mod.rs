@@ -3,11 +3,17 @@
 //!
 //! It is JSON on the way: programs of another version leave out what they do not know, and have nothing for what they miss.
 
+mod gatherer;
+mod meters;
+
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use ftl::Metered;
 use serde::{Deserialize, Serialize};
+
+pub(super) use gatherer::{Gatherer, ReactorCounts};
+pub(super) use meters::MediaMeters;
 
 /// All of it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

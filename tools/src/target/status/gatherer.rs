@@ -1,0 +1,256 @@
+//! Puts together what a running target tells of itself.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
+
+use contigfs::Fs;
+use contigfs::fuse::Requests;
+use ftl::{Ftl, GRAIN_BYTES, MemberState, Meter};
+use nix::sys::resource::{UsageWho, getrusage};
+use nix::sys::time::TimeVal;
+use softrdma::{Served, Tally};
+use uuid::Uuid;
+
+use super::meters::MediaMeters;
+use super::{Device, Mount, Process, Remote, Status, Stream, Traffic, Volume};
+use crate::credentials::{ANONYMOUS, Door, Registry};
+use crate::reactor::Inbox;
+use crate::target::job::{Job, waiter};
+use crate::target::reception::Arrivals;
+use crate::target::sessions::Sessions;
+use crate::target::store::TargetStore;
+
+/// How those are called who have shown no token.
+const STRANGERS: &str = "anonymous";
+
+/// How long a reactor may take to answer.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// What a reactor tells.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::target) struct ReactorCounts {
+    /// What it has done for peers, those that have gone among them.
+    pub served: Served,
+    /// System calls for its ring.
+    pub calls: u64,
+}
+
+/// Whom to ask. Asking disturbs nobody for more than a moment.
+#[derive(Debug)]
+pub(in crate::target) struct Gatherer {
+    /// When the target was started.
+    pub started: Instant,
+    /// As they were named.
+    pub devices: Vec<PathBuf>,
+    /// Name of the policy of placement.
+    pub gc_policy: String,
+    /// The volume.
+    pub ftl: Arc<Ftl>,
+    /// The file system on it.
+    pub fs: Arc<Fs<TargetStore>>,
+    /// What the devices were asked for.
+    pub media: MediaMeters,
+    /// What the kernel has asked for, and where it is mounted, once it is.
+    pub mount: OnceLock<(PathBuf, Requests)>,
+    /// Where clients connect.
+    pub address: Option<String>,
+    /// The same by TLS.
+    pub tls_address: Option<String>,
+    /// Connections of all reactors.
+    pub connections: Arc<AtomicUsize>,
+    /// Connections that there may be.
+    pub connections_max: usize,
+    /// Those that came.
+    pub arrivals: Arc<Arrivals>,
+    /// Whose they are.
+    pub sessions: Arc<Sessions>,
+    /// Who may come.
+    pub door: Arc<OnceLock<Door>>,
+    /// Stored registrations.
+    pub registry: Arc<Registry<TargetStore>>,
+    /// Control requests.
+    pub control: Arc<Meter>,
+    /// The reactors.
+    pub inboxes: Vec<Arc<Inbox<Job>>>,
+}
+
+impl Gatherer {
+    /// How it is now.
+    pub(in crate::target) fn status(&self) -> Status {
+        let reactors = self.reactors();
+        Status {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            process: Process {
+                reactor_calls: reactors.iter().map(|counts| counts.calls).collect(),
+                ..self.process()
+            },
+            volume: self.volume(),
+            mount: self.mount.get().map(mount),
+            remote: self.remote(&reactors),
+        }
+    }
+
+    /// Those that run.
+    fn reactors(&self) -> Vec<ReactorCounts> {
+        let ask = |inbox: &Arc<Inbox<Job>>| {
+            let (told, counts) = waiter();
+            inbox.send(Job::Count(told)).ok().map(|()| counts)
+        };
+        let asked: Vec<_> = self.inboxes.iter().filter_map(ask).collect();
+        let told = asked
+            .into_iter()
+            .filter_map(|counts| counts.recv_timeout(PATIENCE).ok());
+        told.collect()
+    }
+
+    fn process(&self) -> Process {
+        Process {
+            pid: std::process::id(),
+            uptime: self.started.elapsed().as_secs_f64(),
+            cpu: cpu_seconds(),
+            resident: resident_bytes(),
+            reactor_calls: Vec::new(),
+        }
+    }
+
+    fn volume(&self) -> Volume {
+        let info = self.ftl.info();
+        let stats = self.ftl.stats().described();
+        let space = self.ftl.space();
+        let bytes = |grains: u64| grains * GRAIN_BYTES as u64;
+        let streams = self.ftl.streams().into_iter();
+        Volume {
+            uuid: Uuid::from_bytes(info.uuid).to_string(),
+            session: info.session,
+            gc_policy: self.gc_policy.clone(),
+            suspect: self.ftl.is_suspect(),
+            capacity: bytes(space.capacity),
+            used: bytes(space.mapped),
+            available: bytes(space.available),
+            inodes: self.fs.statfs().inodes,
+            frames: self.ftl.pool_frames() as u64,
+            shared_frames: self.ftl.shared_frames() as u64,
+            log: (stats.iter().map(|stat| (stat.name.to_owned(), stat.value))).collect(),
+            streams: streams
+                .map(|stream| Stream {
+                    segments: stream.segments,
+                    live: stream.live,
+                })
+                .collect(),
+            devices: self.devices(),
+        }
+    }
+
+    fn devices(&self) -> Vec<Device> {
+        let several = self.ftl.devices();
+        let of_several = several
+            .into_iter()
+            .enumerate()
+            .map(|(index, device)| Device {
+                path: device.name,
+                state: match device.state {
+                    MemberState::Live => "live",
+                    MemberState::Missing => "missing",
+                    MemberState::Failed => "failed",
+                }
+                .to_owned(),
+                segments: device.segments as u64,
+                free: device.free as u64,
+                erases: device.opened,
+                operations: self.media.of(index).collect(),
+            });
+        let devices: Vec<Device> = of_several.collect();
+        match (devices.is_empty(), self.devices.first()) {
+            (true, Some(path)) => vec![self.only_device(path)],
+            _ => devices,
+        }
+    }
+
+    fn only_device(&self, path: &Path) -> Device {
+        let erases = self.ftl.erases();
+        Device {
+            path: path.display().to_string(),
+            state: "live".to_owned(),
+            segments: erases.len() as u64,
+            free: self.ftl.stats().segments_free,
+            erases: erases.into_iter().map(u64::from).sum(),
+            operations: self.media.of(0).collect(),
+        }
+    }
+
+    fn remote(&self, reactors: &[ReactorCounts]) -> Remote {
+        let mut served = Served::default();
+        reactors.iter().for_each(|counts| served += counts.served);
+        let all = [
+            ("read", served.read),
+            ("write", served.write),
+            ("send", served.send),
+            ("atomic", served.atomic),
+            ("flush", served.flush),
+            ("verify", served.verify),
+        ];
+        let traffic = |Tally { messages, bytes }| Traffic {
+            count: messages,
+            bytes,
+        };
+        let operations = all.map(|(name, tally)| (name.to_owned(), traffic(tally)));
+        Remote {
+            address: self.address.clone(),
+            tls_address: self.tls_address.clone(),
+            connections: self.connections.load(Ordering::Relaxed) as u64,
+            connections_max: self.connections_max as u64,
+            accepted: self.arrivals.let_in(),
+            refused: self.arrivals.refused(),
+            tenants: self.tenants(),
+            registrations: self.registry.count() as u64,
+            operations: operations.into(),
+            control: self.control.read().into(),
+        }
+    }
+
+    /// The connections of each that may come, and has none perhaps.
+    fn tenants(&self) -> BTreeMap<String, u64> {
+        let counts = self.sessions.of_tenants();
+        let of = |domain| counts.get(&domain).copied().unwrap_or(0) as u64;
+        let tenants = self.door.get().map_or(&[][..], Door::tenants).iter();
+        let mut all: BTreeMap<String, u64> = tenants
+            .map(|tenant| (tenant.name.as_str().to_owned(), of(tenant.domain)))
+            .collect();
+        if self.door.get().is_some_and(Door::lets_strangers_in) {
+            all.insert(STRANGERS.to_owned(), of(ANONYMOUS));
+        }
+        all
+    }
+}
+
+fn mount((path, requests): &(PathBuf, Requests)) -> Mount {
+    let read = requests.read().into_iter();
+    Mount {
+        path: path.display().to_string(),
+        requests: read
+            .map(|(name, metered)| (name.to_ascii_lowercase(), metered.into()))
+            .collect(),
+    }
+}
+
+/// Processor time of this process.
+fn cpu_seconds() -> f64 {
+    let Ok(usage) = getrusage(UsageWho::RUSAGE_SELF) else {
+        return 0.0;
+    };
+    let seconds = |time: TimeVal| time.tv_sec() as f64 + time.tv_usec() as f64 / 1e6;
+    seconds(usage.user_time()) + seconds(usage.system_time())
+}
+
+/// Memory of this process, as proc_pid_statm(5) has it.
+fn resident_bytes() -> u64 {
+    let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
+    let pages = statm.split_ascii_whitespace().nth(1);
+    let pages: u64 = pages.and_then(|pages| pages.parse().ok()).unwrap_or(0);
+    // SAFETY: no memory is involved.
+    let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    pages * u64::try_from(page).unwrap_or(4096)
+}
