@@ -187,6 +187,7 @@ fn operations_of_peers() {
     let mut gone = status(&devices).remote;
     while gone.connections > 0 {
         assert!(start.elapsed() < Duration::from_secs(30), "{gone:?}");
+        assert_eq!(gone.operations["write"], now.operations["write"]);
         std::thread::sleep(Duration::from_millis(10));
         gone = status(&devices).remote;
     }

@@ -397,6 +397,12 @@ impl<S: PageStore> Connection<S> {
         self.events.pop_front()
     }
 
+    /// Whether the connection has ended and [`Event::Closed`] has been taken: nothing happens any more.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        matches!(self.phase, Phase::Closed) && self.events.is_empty()
+    }
+
     /// Next completion.
     pub fn poll_completion(&mut self) -> Option<Completion> {
         self.completions.pop()

@@ -449,13 +449,11 @@ impl Core {
     }
 
     /// What has been done so far.
-    fn counts(&mut self) -> ReactorCounts {
+    fn counts(&self) -> ReactorCounts {
         let mut served = self.served;
-        for tag in self.net.tags() {
-            if let Some(connection) = self.net.connection(tag) {
-                served += connection.served();
-            }
-        }
+        // Those that are over have been counted when they ended.
+        let connections = self.net.connections().filter(|c| !c.is_over());
+        connections.for_each(|connection| served += connection.served());
         let calls = self.net.ring.system_calls();
         ReactorCounts { served, calls }
     }
