@@ -317,6 +317,7 @@ fn signals_do_not_end_a_wait() {
         poll: false,
         spin_us: 0,
         pattern: Pattern::Random,
+        turn: 0,
     };
     let load = std::thread::spawn(move || rdma::run(&victim, &shape));
     let (peer, _) = listener.accept().unwrap();

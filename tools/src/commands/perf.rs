@@ -100,12 +100,14 @@ fn compare(
     shape: &Shape,
 ) -> Result<(Figures, Option<Figures>)> {
     let rounds = if rival.is_some() { options.rounds } else { 1 };
-    let slice = Shape {
-        seconds: shape.seconds / f64::from(rounds),
-        ..*shape
-    };
+    let seconds = shape.seconds / f64::from(rounds);
     let (mut ours, mut theirs) = (Vec::new(), Vec::new());
-    for _ in 0..rounds {
+    for turn in 0..rounds {
+        let slice = Shape {
+            seconds,
+            turn,
+            ..*shape
+        };
         ours.push(subject.run(options, &slice)?);
         if let Some(rival) = rival {
             theirs.push(rival.run(options, &slice)?);
@@ -113,9 +115,8 @@ fn compare(
     }
     let nothing = |whose: &Subject| {
         format!(
-            "{}: no operation was over within {} s (--seconds, --rounds, --size)",
-            whose.label(),
-            slice.seconds
+            "{}: no operation was over within {seconds} s (--seconds, --rounds, --size)",
+            whose.label()
         )
     };
     let figures = Figures::sum(ours).with_context(|| nothing(subject))?;

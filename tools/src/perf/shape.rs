@@ -54,6 +54,9 @@ pub struct Shape {
     pub spin_us: u64,
     /// Which bytes.
     pub pattern: Pattern,
+    /// Which of the turns of a comparison it is: each is about other bytes, as those of the one before may still be in memory.
+    #[serde(skip)]
+    pub turn: u32,
 }
 
 impl Shape {
@@ -82,24 +85,32 @@ pub struct Offsets {
     pattern: Pattern,
 }
 
+/// What the state moves on by.
+const GAMMA: u64 = 0x9e37_79b9_7f4a_7c15;
+
 impl Offsets {
-    /// Offsets for connection `seed` of a load.
-    pub fn new(shape: &Shape, seed: u64) -> Self {
+    /// Offsets for connection `n` of a load.
+    pub fn new(shape: &Shape, n: u64) -> Self {
+        let turn = u64::from(shape.turn);
         match shape.pattern {
-            Pattern::Random => Self::over(shape.file_bytes, shape.size, seed),
-            Pattern::Sequential => Self {
-                state: shape.slots() / shape.connections as u64 * seed,
-                slots: shape.slots(),
-                size: shape.size as u64,
-                pattern: Pattern::Sequential,
-            },
+            Pattern::Random => Self::over(shape.file_bytes, shape.size, turn << 32 | n),
+            Pattern::Sequential => {
+                let part = (shape.slots() / shape.connections as u64).max(1);
+                Self {
+                    state: part * n + turn.wrapping_mul(GAMMA) % part,
+                    slots: shape.slots(),
+                    size: shape.size as u64,
+                    pattern: Pattern::Sequential,
+                }
+            }
         }
     }
 
     /// Offsets of operations of `size` bytes within `bytes`.
     pub fn over(bytes: u64, size: usize, seed: u64) -> Self {
         Self {
-            state: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ 0x1234_5678,
+            // All states are on one circle: seeds that are beside each other must not be, or one draws what another drew just before.
+            state: mix(seed.wrapping_add(GAMMA)),
             slots: (bytes / size as u64).max(1),
             size: size as u64,
             pattern: Pattern::Random,
@@ -112,10 +123,73 @@ impl Offsets {
             self.state += 1;
             return (self.state - 1) % self.slots * self.size;
         }
-        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.state;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        (z ^ (z >> 31)) % self.slots * self.size
+        self.state = self.state.wrapping_add(GAMMA);
+        mix(self.state) % self.slots * self.size
+    }
+}
+
+fn mix(mut z: u64) -> u64 {
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+
+    fn shape(pattern: Pattern, turn: u32) -> Shape {
+        Shape {
+            direction: Direction::Read,
+            size: 4096,
+            depth: 1,
+            connections: 64,
+            idle: 0,
+            seconds: 1.0,
+            file_bytes: 1 << 40,
+            sync: false,
+            poll: false,
+            spin_us: 0,
+            pattern,
+            turn,
+        }
+    }
+
+    fn drawn(shape: &Shape) -> Vec<u64> {
+        let connections = 0..shape.connections as u64;
+        let draw = |n| {
+            let mut offsets = Offsets::new(shape, n);
+            std::iter::repeat_with(move || offsets.draw()).take(1000)
+        };
+        connections.flat_map(draw).collect()
+    }
+
+    /// No connection asks for what another has just asked for, and no turn for what the one before has: it would be in memory. By
+    /// chance some thirty of these offsets are drawn twice.
+    #[test]
+    fn everybody_draws_others() {
+        let turns = [0, 1].map(|turn| drawn(&shape(Pattern::Random, turn)));
+        let all: HashSet<u64> = turns.iter().flatten().copied().collect();
+        assert!(all.len() > 127_900, "{} of 128000", all.len());
+    }
+
+    /// Each connection has a part of its own, and begins elsewhere in it in another turn.
+    #[test]
+    fn parts_in_order() {
+        let part = (1 << 40) / 64;
+        let first = |turn| {
+            let drawn = drawn(&shape(Pattern::Sequential, turn));
+            let begins = drawn.chunks(1000).map(|mine| mine[0]);
+            (begins.collect::<Vec<_>>(), drawn[1] - drawn[0])
+        };
+        let (begins, step) = first(0);
+        assert_eq!(begins, (0..64).map(|n| n * part).collect::<Vec<_>>());
+        assert_eq!(step, 4096);
+        for (n, begin) in first(1).0.iter().enumerate() {
+            assert_ne!(*begin, begins[n]);
+            assert_eq!(begin / part, n as u64);
+        }
     }
 }

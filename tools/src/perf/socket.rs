@@ -181,6 +181,7 @@ mod tests {
             poll: false,
             spin_us: 0,
             pattern: Pattern::Random,
+            turn: 0,
         }
     }
 

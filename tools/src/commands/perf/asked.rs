@@ -150,6 +150,7 @@ pub(super) fn shape(options: &cli::Perf) -> Result<Shape> {
         poll: options.poll,
         spin_us: options.spin.as_micros() as u64,
         pattern: options.pattern,
+        turn: 0,
     })
 }
 

@@ -21,6 +21,7 @@ fn shape(direction: Direction) -> Shape {
         poll: false,
         spin_us: 0,
         pattern: Pattern::Random,
+        turn: 0,
     }
 }
 
