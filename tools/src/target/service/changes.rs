@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::path::Path;
 
-use contigfs::{Attr, FileKind, FsError, InodeNo, NewNode, RenameMode, SNAPSHOTS};
+use contigfs::{Attr, FileKind, Fs, FsError, InodeNo, NewNode, RenameMode, SNAPSHOTS};
 
 use super::names::{checked, named, node, path};
 use super::{DRAM_PATH, Refusal, Service};
@@ -22,32 +22,31 @@ struct Place<'a> {
 impl Service {
     /// Takes the name of anything but a directory away.
     pub(super) fn unlink(&self, member: &Member, request: &Request) -> Result<Reply, Refusal> {
-        let Place {
-            directory,
-            name,
-            path,
-        } = self.place(member, path(member, request, true)?)?;
-        let parent = directory.attr.ino;
-        let file = self.fs.lookup(parent, name);
-        let gone = self.fs.unlink(parent, name);
-        gone.map_err(|error| named(path, &error))?;
-        self.mapped.changed_names(parent, &[name]);
-        // It may have other names.
-        self.seen_anew(file);
-        Ok(Reply::default())
+        self.take_away(member, request, Fs::unlink)
     }
 
     /// Takes an empty directory away.
     pub(super) fn rmdir(&self, member: &Member, request: &Request) -> Result<Reply, Refusal> {
+        self.take_away(member, request, Fs::rmdir)
+    }
+
+    fn take_away(
+        &self,
+        member: &Member,
+        request: &Request,
+        take: impl FnOnce(&Fs<TargetStore>, InodeNo, &OsStr) -> Result<(), FsError>,
+    ) -> Result<Reply, Refusal> {
         let Place {
             directory,
             name,
             path,
         } = self.place(member, path(member, request, true)?)?;
         let parent = directory.attr.ino;
-        let gone = self.fs.rmdir(parent, name);
-        gone.map_err(|error| named(path, &error))?;
+        let there = self.fs.lookup(parent, name);
+        take(&self.fs, parent, name).map_err(|error| named(path, &error))?;
         self.mapped.changed_names(parent, &[name]);
+        // It may have other names, or be open.
+        self.seen_anew(there);
         Ok(Reply::default())
     }
 
