@@ -103,6 +103,16 @@ fn through_writers_and_kills() {
     assert!(gone.contains("there is none of this name"), "{gone}");
     assert_eq!(names(&mount), ["second"]);
     assert_eq!(fs::read(snapshots.join("second/file")).unwrap(), now);
+    for wrong in ["", ".", "..", "a/b", "third/", "third/."] {
+        let said = bad(&["snapshot", "create", text(&mount), wrong]);
+        assert!(said.contains("is no name of a snapshot"), "{wrong}: {said}");
+    }
+    // A name commands no terminal.
+    good(&["snapshot", "create", text(&mount), "red\x1b[31m"]);
+    let shown = good(&["snapshot", "list", text(&mount)]);
+    assert!(shown.contains("red\\u{1b}[31m"), "{shown}");
+    assert_eq!(names(&mount), ["second", "red\x1b[31m"]);
+    good(&["snapshot", "delete", text(&mount), "red\x1b[31m"]);
     // A remote peer does not put a file in their place.
     let put = bad(&[
         "put",

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
@@ -11,6 +12,7 @@ use serde_json::{Value, json};
 
 use super::{mounted, show};
 use crate::cli::snapshot::{Named, SnapshotCommand};
+use crate::control::printable;
 
 /// Runs the command.
 pub(super) fn run(command: &SnapshotCommand, json: bool) -> Result<()> {
@@ -38,14 +40,13 @@ pub(super) fn run(command: &SnapshotCommand, json: bool) -> Result<()> {
 
 /// Where a snapshot is to be found.
 fn path(named: &Named) -> Result<PathBuf> {
-    let inner = Path::new(&named.name);
-    if inner.components().count() != 1 || inner.file_name().is_none() {
+    let name = named.name.as_os_str();
+    if Path::new(name).file_name() != Some(name) {
         return Err(anyhow!(
-            "{} is no name of a snapshot: it has no / and is not . or ..",
-            inner.display()
+            "{name:?} is no name of a snapshot: that has no / and is not . or .."
         ));
     }
-    Ok(directory(&named.dir)?.join(inner))
+    Ok(directory(&named.dir)?.join(name))
 }
 
 fn directory(mount: &Path) -> Result<PathBuf> {
@@ -111,7 +112,8 @@ fn list(mount: &Path, json: bool) -> Result<()> {
     }
     let mut table = show::table(&["name", "created"]);
     for (name, at) in &all {
-        let name = name.to_string_lossy().into_owned();
+        // Whoever may make snapshots has chosen it.
+        let name = printable(name.as_bytes());
         table.add_row([name, time(at).unwrap_or_default()]);
     }
     println!("{table}");
