@@ -3,8 +3,10 @@
 
 mod common;
 
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::Write;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::Command;
@@ -239,4 +241,20 @@ fn refusals() {
     let length = fs::metadata(image.path()).unwrap().len();
     assert_eq!(length, 64 * MIB);
     is_sound(&image.path());
+}
+
+/// JSON has no names that are no text: it has what comes closest.
+#[test]
+fn a_name_that_is_no_text() {
+    let image = Image::new("64MiB");
+    let path = image.path();
+    let path = path.with_file_name(OsStr::from_bytes(b"volume\xff.img"));
+    fs::rename(image.path(), &path).unwrap();
+    let arguments = ["--json", "resize", "--dry-run"];
+    let output = Command::new(FLASHNET).args(arguments).arg(&path).output();
+    let output = output.unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let said: serde_json::Value = serde_json::from_slice(&output.stdout).expect("JSON");
+    let device = said["device"].as_str().unwrap();
+    assert!(device.ends_with("volume\u{fffd}.img"), "{device}");
 }

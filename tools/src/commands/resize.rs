@@ -227,7 +227,7 @@ fn tell(place: &Path, done: &Grown, json: bool) {
         println!(
             "{}",
             json!({
-                "device": place,
+                "device": place.to_string_lossy(),
                 "device_bytes_before": done.device_before,
                 "device_bytes": done.device,
                 "capacity_bytes_before": done.capacity_before,
