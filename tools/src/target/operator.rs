@@ -111,8 +111,10 @@ fn answer_to<T: DeserializeOwned>(devices: &[PathBuf], question: &Asked) -> Resu
         return Ok(None);
     };
     stream.set_read_timeout(Some(PATIENCE))?;
+    // A path that is no text cannot be asked about.
+    let question = serde_json::to_vec(question)?;
     let asked = stream.write_all(HELLO);
-    let asked = asked.and_then(|()| send(&mut stream, &serde_json::to_vec(question)?));
+    let asked = asked.and_then(|()| send(&mut stream, &question));
     let answer = asked
         .and_then(|()| receive(&mut stream, ANSWER_MAX))
         .context("the running target does not answer: it may be older than this program")?;
