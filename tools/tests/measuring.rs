@@ -207,6 +207,7 @@ fn mistakes() {
         ),
         ("perf disk --size 1000", "multiples of 512"),
         ("perf read --file-size 16EiB", "up to 16"),
+        ("perf read --spin 2h", "--spin 2h: 1s is the most"),
         (
             "perf read --size 16MiB --depth 1024 --connections 64",
             "in flight",

@@ -32,6 +32,8 @@ use crate::perf::{disk, hyperloop, lat, null, passing, raw, socket};
 use crate::target::DRAM_PATH;
 
 const FILE: &str = "/perf.data";
+/// Name of the file of the servers that are compared with.
+const BASELINE: &str = "baseline.data";
 
 /// Runs the command.
 pub(super) fn run(options: &cli::Perf, json: bool) -> Result<()> {
@@ -245,7 +247,10 @@ impl Subject {
             let file = answers.open(Request::new(Op::Open, remote.path.as_str()))?;
             if file.length < shape.file_bytes {
                 let (path, len) = (&remote.path, file.length);
-                bail!("{path} has {len} bytes, {} are needed", shape.file_bytes);
+                bail!(
+                    "{path} has {len} bytes, {} are needed (--file-size)",
+                    shape.file_bytes
+                );
             }
             bring_in(&mut answers, &file, shape)?;
         }
@@ -309,7 +314,7 @@ impl Subject {
     }
 
     fn socket(directory: &Path, cache: Cache, shape: &Shape) -> Result<Self> {
-        let path = plain_file(directory, cache, shape)?;
+        let path = plain_file(directory, BASELINE, cache, shape)?;
         let mut arguments: Vec<&OsStr> = vec!["--file".as_ref(), path.as_os_str()];
         if cache == Cache::Buffered {
             arguments.push("--buffered".as_ref());
@@ -341,7 +346,9 @@ impl Subject {
     }
 
     fn disk(directory: &Path, shape: &Shape) -> Result<Self> {
-        Ok(Self::Disk(plain_file(directory, Cache::Direct, shape)?))
+        // Its own: what a server has in the page cache is no business of who goes past that.
+        let path = plain_file(directory, "disk.data", Cache::Direct, shape)?;
+        Ok(Self::Disk(path))
     }
 }
 
@@ -432,8 +439,8 @@ fn pattern(offset: u64, bytes: &mut [u8]) {
 }
 
 /// Makes an ordinary file like the one of the volume, durable, and in the page cache or not.
-fn plain_file(directory: &Path, cache: Cache, shape: &Shape) -> Result<PathBuf> {
-    let path = directory.join("baseline.data");
+fn plain_file(directory: &Path, name: &str, cache: Cache, shape: &Shape) -> Result<PathBuf> {
+    let path = directory.join(name);
     write_plain(&path, cache, shape).with_context(|| format!("cannot make {}", path.display()))?;
     Ok(path)
 }

@@ -53,7 +53,7 @@ impl Victim {
         }
         if reply.length < shape.file_bytes {
             bail!(
-                "{} has {} bytes, {} are needed",
+                "{} has {} bytes, {} are needed (--file-size)",
                 self.path,
                 reply.length,
                 shape.file_bytes

@@ -4,6 +4,7 @@ use anyhow::{Result, bail, ensure};
 use bytesize::ByteSize;
 use clap::ValueEnum;
 use clap::builder::PossibleValue;
+use softrdma::driver::Spin;
 
 use super::nbd::Store;
 use crate::cli::{self, Baseline, Measure, Place};
@@ -119,6 +120,12 @@ pub(super) fn shape(options: &cli::Perf) -> Result<Shape> {
     if !(0.1..=86_400.0).contains(&options.seconds) {
         bail!("{} seconds: 0.1 to 86400 are possible", options.seconds);
     }
+    ensure!(
+        *options.spin <= Spin::LONGEST,
+        "--spin {}: {:?} is the most; with --poll nobody sleeps",
+        options.spin,
+        Spin::LONGEST
+    );
     let file = options.file_size.unwrap_or(if options.resident {
         ByteSize::mib(64)
     } else {

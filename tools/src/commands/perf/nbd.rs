@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 use serde::Serialize;
 
 use super::super::spawn::Server;
-use super::{Cache, pattern, plain_file};
+use super::{BASELINE, Cache, pattern, plain_file};
 use crate::perf::figures::Figures;
 use crate::perf::nbd;
 use crate::perf::shape::{Pattern, Shape};
@@ -156,7 +156,7 @@ impl Rival {
         let installed = installed()?;
         let needs_file = |(program, _): &(Program, _)| program.place(store) != Store::Memory;
         let file = match installed.iter().any(needs_file) {
-            true => plain_file(directory, store.cache(), shape)?,
+            true => plain_file(directory, BASELINE, store.cache(), shape)?,
             false => PathBuf::new(),
         };
         let mut rivals = Vec::new();
@@ -238,6 +238,8 @@ fn faster(mut rivals: Vec<Rival>, shape: &Shape) -> Result<Rival> {
     if rivals.len() > 1 {
         let slice = Shape {
             seconds: shape.seconds.min(TRIAL_SECONDS),
+            // Other bytes than in the turns that count.
+            turn: u32::MAX,
             ..*shape
         };
         for _ in 0..TRIALS {
