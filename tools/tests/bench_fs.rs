@@ -53,6 +53,32 @@ fn every_row_is_measured() {
     assert!(!mounts.contains(path), "still mounted");
 }
 
+/// Where the disk has no ext4 there is an image with it, and all files fit into that. Nor do they have to be open all at once.
+#[test]
+fn files_fit() {
+    if !can_serve() || !can_mount() {
+        return;
+    }
+    let on_memory = std::path::Path::new("/dev/shm");
+    // SAFETY: has no arguments and can not fail.
+    if unsafe { libc::geteuid() } != 0 || !on_memory.is_dir() {
+        skip("an image of ext4 in memory takes root and /dev/shm");
+        return;
+    }
+    let dir = tempfile::tempdir_in(on_memory).unwrap();
+    let path = dir.path().to_str().unwrap();
+    let size = "--quick --seconds 0.05 --size 256MiB --files 400";
+    for row in ["fdatasync", "create"] {
+        let mut command = std::process::Command::new("/bin/sh");
+        command.args(["-c", r#"ulimit -n 256; exec "$@""#, "sh", common::FLASHNET]);
+        command.args(["bench", "fs", "--directory", path]);
+        command.args(size.split(' ')).args(["--only", row]);
+        let output = command.output().unwrap();
+        let errors = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{row}: {errors}");
+    }
+}
+
 /// What can not be measured is refused before anything is made.
 #[test]
 fn impossible_runs_are_refused() {

@@ -12,7 +12,8 @@ use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use fuser::{
     BackgroundSession, Errno, FileAttr, FileHandle, FileType, Filesystem, FopenFlags, Generation,
@@ -31,44 +32,25 @@ thread_local! {
 
 /// Mounts `directory` at `dir`, served by `threads` threads until the answer is dropped.
 pub fn mount(directory: &Path, dir: &Path, threads: usize) -> io::Result<BackgroundSession> {
-    let known = HashMap::from([(INodeNo::ROOT, Node::new(directory.to_owned(), None))]);
     let passing = Passing {
-        known: Mutex::new(known),
+        known: Mutex::new(HashMap::from([(INodeNo::ROOT, directory.to_owned())])),
+        open: Mutex::default(),
+        opened: AtomicU64::new(0),
     };
     null::mount_as(passing, "passing", dir, threads)
 }
 
 struct Passing {
-    known: Mutex<HashMap<INodeNo, Arc<Node>>>,
+    /// What a number stands for.
+    known: Mutex<HashMap<INodeNo, PathBuf>>,
+    /// What the kernel has open, by its handles.
+    open: Mutex<HashMap<u64, Arc<File>>>,
+    /// Ever.
+    opened: AtomicU64,
 }
 
-/// What a number stands for.
-struct Node {
-    path: PathBuf,
-    /// Open for whoever has it open.
-    file: Mutex<Option<Arc<File>>>,
-}
-
-impl Node {
-    fn new(path: PathBuf, file: Option<File>) -> Arc<Self> {
-        Arc::new(Self {
-            path,
-            file: Mutex::new(file.map(Arc::new)),
-        })
-    }
-
-    fn file(&self) -> io::Result<Arc<File>> {
-        let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(file) = &*file {
-            return Ok(Arc::clone(file));
-        }
-        let opened = Arc::new(direct(
-            OpenOptions::new().read(true).write(true),
-            &self.path,
-        )?);
-        *file = Some(Arc::clone(&opened));
-        Ok(opened)
-    }
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn direct(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
@@ -76,24 +58,32 @@ fn direct(options: &mut OpenOptions, path: &Path) -> io::Result<File> {
 }
 
 impl Passing {
-    fn known(&self, ino: INodeNo) -> io::Result<Arc<Node>> {
-        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+    fn known(&self, ino: INodeNo) -> io::Result<PathBuf> {
         let stale = || io::Error::from_raw_os_error(libc::ESTALE);
-        known.get(&ino).cloned().ok_or_else(stale)
+        lock(&self.known).get(&ino).cloned().ok_or_else(stale)
     }
 
     fn path(&self, parent: INodeNo, name: &OsStr) -> io::Result<PathBuf> {
-        Ok(self.known(parent)?.path.join(name))
+        Ok(self.known(parent)?.join(name))
     }
 
     /// Remembers what lies at `path`.
-    fn enter(&self, path: PathBuf, file: Option<File>) -> io::Result<FileAttr> {
+    fn enter(&self, path: PathBuf) -> io::Result<FileAttr> {
         let attr = attr(&path)?;
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        known
-            .entry(attr.ino)
-            .or_insert_with(|| Node::new(path, file));
+        lock(&self.known).entry(attr.ino).or_insert(path);
         Ok(attr)
+    }
+
+    /// Keeps a file open until the kernel lets go of it.
+    fn keep(&self, file: File) -> FileHandle {
+        let handle = self.opened.fetch_add(1, Ordering::Relaxed);
+        lock(&self.open).insert(handle, Arc::new(file));
+        FileHandle(handle)
+    }
+
+    fn file(&self, handle: FileHandle) -> io::Result<Arc<File>> {
+        let bad = || io::Error::from_raw_os_error(libc::EBADF);
+        lock(&self.open).get(&handle.0).cloned().ok_or_else(bad)
     }
 
     fn remove(
@@ -104,13 +94,12 @@ impl Passing {
         let path = self.path(parent, name)?;
         let ino = attr(&path)?.ino;
         remove(&path)?;
-        let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        known.remove(&ino);
+        lock(&self.known).remove(&ino);
         Ok(())
     }
 
-    fn sync(&self, ino: INodeNo, data_only: bool) -> io::Result<()> {
-        let file = self.known(ino)?.file()?;
+    fn sync(&self, handle: FileHandle, data_only: bool) -> io::Result<()> {
+        let file = self.file(handle)?;
         match data_only {
             true => file.sync_data(),
             false => file.sync_all(),
@@ -167,24 +156,40 @@ impl Filesystem for Passing {
     }
 
     fn lookup(&self, _req: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
-        let found = self
-            .path(parent, name)
-            .and_then(|path| self.enter(path, None));
+        let found = self.path(parent, name).and_then(|path| self.enter(path));
         entry(reply, found);
     }
 
     fn getattr(&self, _req: &Request, ino: INodeNo, _fh: Option<FileHandle>, reply: ReplyAttr) {
-        match self.known(ino).and_then(|node| attr(&node.path)) {
+        match self.known(ino).and_then(|path| attr(&path)) {
             Ok(found) => reply.attr(&null::TTL, &FileAttr { ino, ..found }),
             Err(error) => reply.error(Errno::from(error)),
         }
     }
 
     fn open(&self, _req: &Request, ino: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
-        match self.known(ino).and_then(|node| node.file()) {
-            Ok(_) => reply.opened(FileHandle(0), open_flags()),
+        let opened = self
+            .known(ino)
+            .and_then(|path| direct(OpenOptions::new().read(true).write(true), &path));
+        match opened {
+            Ok(file) => reply.opened(self.keep(file), open_flags()),
             Err(error) => reply.error(Errno::from(error)),
         }
+    }
+
+    fn release(
+        &self,
+        _req: &Request,
+        _ino: INodeNo,
+        fh: FileHandle,
+        _flags: OpenFlags,
+        _lock_owner: Option<LockOwner>,
+        _flush: bool,
+        reply: ReplyEmpty,
+    ) {
+        let closed = lock(&self.open).remove(&fh.0);
+        drop(closed);
+        reply.ok();
     }
 
     fn create(
@@ -202,17 +207,12 @@ impl Filesystem for Passing {
                 OpenOptions::new().read(true).write(true).create(true),
                 &path,
             )?;
-            self.enter(path, Some(file))
+            Ok((self.enter(path)?, file))
         });
         match created {
-            Ok(attr) => {
-                reply.created(
-                    &null::TTL,
-                    &attr,
-                    Generation(0),
-                    FileHandle(0),
-                    open_flags(),
-                );
+            Ok((attr, file)) => {
+                let handle = self.keep(file);
+                reply.created(&null::TTL, &attr, Generation(0), handle, open_flags());
             }
             Err(error) => reply.error(Errno::from(error)),
         }
@@ -221,8 +221,8 @@ impl Filesystem for Passing {
     fn read(
         &self,
         _req: &Request,
-        ino: INodeNo,
-        _fh: FileHandle,
+        _ino: INodeNo,
+        fh: FileHandle,
         offset: u64,
         size: u32,
         _flags: OpenFlags,
@@ -230,18 +230,15 @@ impl Filesystem for Passing {
         reply: ReplyData,
     ) {
         let mut reply = Some(reply);
-        let result = self
-            .known(ino)
-            .and_then(|node| node.file())
-            .and_then(|file| {
-                with_buffer(size as usize, |buffer| {
-                    let n = file.read_at(buffer, offset)?;
-                    if let Some(reply) = reply.take() {
-                        reply.data(&buffer[..n]);
-                    }
-                    Ok(())
-                })
-            });
+        let result = self.file(fh).and_then(|file| {
+            with_buffer(size as usize, |buffer| {
+                let n = file.read_at(buffer, offset)?;
+                if let Some(reply) = reply.take() {
+                    reply.data(&buffer[..n]);
+                }
+                Ok(())
+            })
+        });
         if let (Err(error), Some(reply)) = (result, reply) {
             reply.error(Errno::from(error));
         }
@@ -250,8 +247,8 @@ impl Filesystem for Passing {
     fn write(
         &self,
         _req: &Request,
-        ino: INodeNo,
-        _fh: FileHandle,
+        _ino: INodeNo,
+        fh: FileHandle,
         offset: u64,
         data: &[u8],
         _write_flags: WriteFlags,
@@ -259,15 +256,12 @@ impl Filesystem for Passing {
         _lock_owner: Option<LockOwner>,
         reply: ReplyWrite,
     ) {
-        let written = self
-            .known(ino)
-            .and_then(|node| node.file())
-            .and_then(|file| {
-                with_buffer(data.len(), |buffer| {
-                    buffer.copy_from_slice(data);
-                    file.write_at(buffer, offset)
-                })
-            });
+        let written = self.file(fh).and_then(|file| {
+            with_buffer(data.len(), |buffer| {
+                buffer.copy_from_slice(data);
+                file.write_at(buffer, offset)
+            })
+        });
         match written {
             Ok(n) => reply.written(n as u32),
             Err(error) => reply.error(Errno::from(error)),
@@ -277,12 +271,12 @@ impl Filesystem for Passing {
     fn fsync(
         &self,
         _req: &Request,
-        ino: INodeNo,
-        _fh: FileHandle,
+        _ino: INodeNo,
+        fh: FileHandle,
         datasync: bool,
         reply: ReplyEmpty,
     ) {
-        done(reply, self.sync(ino, datasync));
+        done(reply, self.sync(fh, datasync));
     }
 
     fn fsyncdir(
@@ -293,15 +287,15 @@ impl Filesystem for Passing {
         _datasync: bool,
         reply: ReplyEmpty,
     ) {
-        let directory = self.known(ino).and_then(|node| File::open(&node.path));
+        let directory = self.known(ino).and_then(File::open);
         done(reply, directory.and_then(|directory| directory.sync_all()));
     }
 
     fn fallocate(
         &self,
         _req: &Request,
-        ino: INodeNo,
-        _fh: FileHandle,
+        _ino: INodeNo,
+        fh: FileHandle,
         offset: u64,
         length: u64,
         mode: i32,
@@ -312,9 +306,8 @@ impl Filesystem for Passing {
             offset as i64,
             length as i64,
         );
-        let file = self.known(ino).and_then(|node| node.file());
         let reserve = |file: Arc<File>| Ok(fallocate(&*file, flags, offset, length)?);
-        done(reply, file.and_then(reserve));
+        done(reply, self.file(fh).and_then(reserve));
     }
 
     fn mkdir(
@@ -328,7 +321,7 @@ impl Filesystem for Passing {
     ) {
         let made = self.path(parent, name).and_then(|path| {
             fs::create_dir(&path)?;
-            self.enter(path, None)
+            self.enter(path)
         });
         entry(reply, made);
     }

@@ -172,6 +172,11 @@ impl Plan {
     fn resident_bytes(&self) -> u64 {
         self.pool / 4
     }
+
+    /// Bytes of all files of a side together.
+    fn all_bytes(&self) -> u64 {
+        self.bytes + files::new_bytes(self.bytes) + self.resident_bytes()
+    }
 }
 
 /// What was measured of a row.
@@ -259,8 +264,8 @@ const RESIDENT: &str = "resident.data";
 
 impl Sides {
     fn start(directory: &Path, plan: &Plan, rows: &[Row], interrupt: &Interrupt) -> Result<Self> {
-        let ext4 = Ext4::start(directory, plan.bytes, interrupt)?;
-        let ours = Ours::start(directory, plan.bytes, plan.pool, interrupt)?;
+        let ext4 = Ext4::start(directory, plan.all_bytes(), interrupt)?;
+        let ours = Ours::start(directory, plan.all_bytes(), plan.pool, interrupt)?;
         interrupt.check()?;
         let on_file = |row: &Row| row.rival == Rival::Ext4 && !row.access.makes_files();
         if rows.iter().any(on_file) {

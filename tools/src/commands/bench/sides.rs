@@ -17,9 +17,10 @@ use crate::commands::spawn::Server;
 use crate::perf::null;
 use crate::target::detach;
 
-/// Room beside a file of `bytes` on either side, for names, logs and journals.
-fn spare(bytes: u64) -> u64 {
-    (bytes / 4).clamp(64 << 20, 256 << 20)
+/// Bytes of a disk for files of so many `bytes` together, with names, logs and journals beside them: of what users have of an image
+/// of ours, these files take up to 94 %, but at any time the large one is most of it.
+fn room(bytes: u64) -> u64 {
+    (bytes * 5 / 4 + (bytes / 4).clamp(64 << 20, 256 << 20)).next_multiple_of(1 << 20)
 }
 
 /// ContigFS: a target of its own with its mount.
@@ -30,7 +31,7 @@ pub(super) struct Ours {
 }
 
 impl Ours {
-    /// Formats an image for a file of `bytes` under `directory`, serves and mounts it.
+    /// Formats an image for files of `bytes` together under `directory`, serves and mounts it.
     pub(super) fn start(
         directory: &Path,
         bytes: u64,
@@ -40,10 +41,7 @@ impl Ours {
         let image = directory.join("volume.img");
         let format = cli::Mkfs {
             devices: vec![image.clone()],
-            // Room for the file at 80 % of the space that users have.
-            size: Some(ByteSize::b(
-                (bytes * 3 / 2 + spare(bytes)).next_multiple_of(1 << 20),
-            )),
+            size: Some(ByteSize::b(room(bytes))),
             op: 15,
             // Like the blocks of the other side, which have been written before too.
             prefill: true,
@@ -79,7 +77,7 @@ pub(super) struct Ext4 {
 }
 
 impl Ext4 {
-    /// A directory of the disk of `directory` if that has ext4, else an image with it.
+    /// A directory of the disk of `directory` if that has ext4, else an image with it, for files of `bytes` together.
     pub(super) fn start(directory: &Path, bytes: u64, interrupt: &Interrupt) -> Result<Self> {
         let (file_system, source) = file_system_of(directory)?;
         let root = directory.join("ext4");
@@ -105,7 +103,7 @@ impl Ext4 {
         let made = image.clone();
         interrupt.wait_for(move || {
             let written = ftl::device::Allocation::Written;
-            let allocated = ftl::FileDevice::create(&made, bytes + spare(bytes), written);
+            let allocated = ftl::FileDevice::create(&made, room(bytes), written);
             allocated
                 .map(drop)
                 .context("cannot make the image for ext4")

@@ -44,7 +44,7 @@ pub enum Access {
         threads: usize,
     },
     /// Random writes of blocks by so many threads, each durable before the next (`fdatasync`), to a new file each, whose space is
-    /// reserved (`fallocate`) and not written: what fio does if nothing else is said. A quarter of [`Run::bytes`] together.
+    /// reserved (`fallocate`) and not written: what fio does if nothing else is said. Together they have [`new_bytes`].
     WriteNewDurably {
         /// Threads.
         threads: usize,
@@ -65,6 +65,11 @@ impl Access {
             _ => BLOCK,
         }
     }
+}
+
+/// Bytes of the new files of a run together, beside a file of `bytes`.
+pub fn new_bytes(bytes: u64) -> u64 {
+    bytes / 4
 }
 
 /// Bounds of one run.

@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::time::Instant;
 
-use super::{BLOCK, CHUNK, Run, buffer, figures, open, stamp};
+use super::{BLOCK, CHUNK, Run, buffer, figures, new_bytes, open, stamp};
 use crate::perf::cpu;
 use crate::perf::figures::{Figures, Latencies, latencies};
 use crate::perf::shape::Offsets;
@@ -110,7 +110,7 @@ pub(super) fn write_new_durably(
     run: &Run<'_>,
     threads: usize,
 ) -> io::Result<Figures> {
-    let bytes = run.bytes / 4 / threads as u64 / BLOCK as u64 * BLOCK as u64;
+    let bytes = new_bytes(run.bytes) / threads as u64 / BLOCK as u64 * BLOCK as u64;
     let path = |thread| directory.join(format!("new-{thread}"));
     let files: Vec<File> = (0..threads)
         .map(|thread| reserve(&path(thread), bytes))
