@@ -19,6 +19,8 @@ pub const NAME: &str = "zeros";
 pub const BYTES: u64 = 1 << 30;
 /// Longest request.
 pub(super) const REQUEST_MAX: u32 = 1 << 20;
+/// Requests of direct I/O that are under way at a time, as many as ContigFS asks for.
+const BACKGROUND_MAX: u16 = 64;
 pub(super) const TTL: Duration = Duration::from_secs(1);
 const FILE: INodeNo = INodeNo(2);
 
@@ -54,6 +56,7 @@ pub(super) fn configure(config: &mut KernelConfig) {
     let available = wanted & config.capabilities();
     let _ = config.add_capabilities(available);
     let _ = config.set_max_write(REQUEST_MAX);
+    let _ = config.set_max_background(BACKGROUND_MAX);
 }
 
 fn attr(ino: INodeNo) -> FileAttr {
