@@ -277,6 +277,19 @@ fn mistakes() {
     }
 }
 
+/// More connections than the system has descriptors for are not tried.
+#[test]
+fn too_few_descriptors() {
+    let run = Command::new("/bin/sh")
+        .args(["-c", r#"ulimit -n 256; exec "$@""#, "sh", common::FLASHNET])
+        .args(["perf", "read", "--connections", "193"])
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&run.stderr);
+    assert_eq!(run.status.code(), Some(1), "{said}");
+    assert!(said.contains("are enough for 192 at a target"), "{said}");
+}
+
 /// What nothing makes durable is not called so.
 #[test]
 fn plain_memory_is_not_durable() {

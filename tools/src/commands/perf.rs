@@ -48,6 +48,7 @@ pub(super) fn run(options: &cli::Perf, json: bool) -> Result<()> {
         nbd::installed()?;
     }
     descriptors::raise_limit();
+    asked::connections(options, &shape)?;
     let directory = match &options.directory {
         Some(dir) => tempfile::tempdir_in(dir),
         None => tempfile::tempdir(),

@@ -8,6 +8,7 @@ use softrdma::driver::Spin;
 
 use super::nbd::Store;
 use crate::cli::{self, Baseline, Measure, Place};
+use crate::descriptors;
 use crate::perf::shape::{Direction, Shape};
 use crate::perf::socket::Cache;
 use crate::target::POOL_PER_CONNECTION;
@@ -34,7 +35,7 @@ pub(super) fn meaning(options: &cli::Perf) -> Result<()> {
     let plain = measure == Disk || served || rival == Some(Baseline::Disk);
     let raw = measure == Raw || rival == Some(Baseline::Raw);
     let writes = measure == Write || loads && options.direction == Direction::Write;
-    let (file, starts) = (ours || plain, ours && options.target.is_none());
+    let (file, starts) = (ours || plain, starts(options));
     let said = [
         ("--size", options.size != usual.size, loads),
         ("--depth", options.depth != usual.depth, loads),
@@ -210,6 +211,11 @@ fn rival(options: &cli::Perf) -> Result<()> {
     Ok(())
 }
 
+/// Whether a target is started.
+fn starts(options: &cli::Perf) -> bool {
+    options.target.is_none() && (only_ours(options) || options.measure == Measure::Lat)
+}
+
 /// Whether only the target and its clients do that.
 fn only_ours(options: &cli::Perf) -> bool {
     matches!(options.measure, Measure::Read | Measure::Write)
@@ -248,6 +254,19 @@ fn is_direct(options: &cli::Perf) -> bool {
         }
 }
 
+/// A target that is started has descriptors for all connections.
+pub(super) fn connections(options: &cli::Perf, shape: &Shape) -> Result<()> {
+    let (busy, most) = (
+        shape.connections + shape.idle,
+        descriptors::connections_max(),
+    );
+    ensure!(
+        !starts(options) || busy <= most,
+        "{busy} connections: the open files that a process may have (ulimit -Hn) are enough for {most} at a target"
+    );
+    Ok(())
+}
+
 /// Memory for the pages of a target that is started.
 pub(super) fn pool_bytes(options: &cli::Perf, shape: &Shape) -> Result<u64> {
     // Each connection takes its part of the pool; one more fills the file.
@@ -265,12 +284,7 @@ pub(super) fn pool_bytes(options: &cli::Perf, shape: &Shape) -> Result<u64> {
         let needed = ByteSize::b(needed);
         bail!("--pool {size} is too small for so many connections: they take {needed}");
     }
-    let ours = options.target.is_none()
-        && options.device == Place::Flash
-        && matches!(
-            options.measure,
-            Measure::Read | Measure::Write | Measure::Lat
-        );
+    let ours = starts(options) && options.device == Place::Flash;
     if ours && options.resident && pool < shape.file_bytes + needed {
         bail!(
             "--pool {size} is too small for a file of {file} to stay in it beside the connections"
