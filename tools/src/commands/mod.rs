@@ -32,6 +32,7 @@ mod spawn;
 mod token;
 mod torture;
 mod umount;
+mod volume;
 
 use anyhow::Result;
 

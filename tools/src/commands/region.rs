@@ -5,13 +5,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use contigfs::{Fs, InodeNo};
 use ftl::{Device, Lba, OpenOptions, OverlayDevice, Volume};
 use serde_json::{Value, json};
 use softrdma::{BackingId, RegionTable};
 
-use super::{show, umount};
+use super::show;
+use super::volume::devices_of;
 use crate::cli::region::{RegionCommand, Which};
 use crate::control::printable;
 use crate::credentials::registry::{self, Choice, Hooks, Listed};
@@ -54,21 +55,6 @@ fn choice(which: &Which) -> Option<Choice> {
     let tenant = which.tenant.clone().map(Choice::Tenant);
     let strangers = which.strangers.then_some(Choice::Strangers);
     stag.or(path).or(tenant).or(strangers)
-}
-
-/// The devices of a volume that may be named by where it is mounted.
-fn devices_of(volume: &[PathBuf]) -> Result<Vec<PathBuf>> {
-    let [dir] = volume else {
-        return Ok(volume.to_vec());
-    };
-    if !dir.is_dir() {
-        return Ok(devices::from_spec(dir));
-    }
-    let dir = dir.canonicalize()?;
-    match umount::source(&dir)? {
-        Some(source) => Ok(devices::from_spec(&source)),
-        None => bail!("no volume is mounted on {}", dir.display()),
-    }
 }
 
 /// There are no regions of files as long as nobody serves them.
