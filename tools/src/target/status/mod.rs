@@ -200,7 +200,9 @@ impl Operations {
 
     /// How long one took on average, if there was any.
     pub fn mean(&self) -> Option<Duration> {
-        (self.count > 0).then(|| Duration::from_secs_f64(self.seconds / self.count as f64))
+        // Whoever has told it may have told nonsense.
+        let seconds = (self.count > 0).then(|| self.seconds / self.count as f64);
+        seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok())
     }
 
     /// How long those took at most that are not among the slowest: of `part` 0.99 that is all but one in a hundred. A power of two,
