@@ -15,6 +15,7 @@ pub mod remotelog;
 pub mod snapshot;
 pub mod tls;
 pub mod token;
+pub mod top;
 pub mod torture;
 
 use std::path::PathBuf;
@@ -72,6 +73,11 @@ pub enum Command {
     /// Unmount a volume, and wait until its target has closed it.
     #[command(after_help = "Example: flashnet umount /mnt/flash")]
     Umount(Umount),
+    /// What a running target is and does: live on a terminal, or look by look as text (-b) or JSON (--json).
+    #[command(
+        after_help = "Example: flashnet top volume.img\n         flashnet top /mnt/flash -d 5m -n 12 > an-hour.txt\n         flashnet --json top --once volume.img"
+    )]
+    Top(top::Top),
     /// Check a volume that is not in use, and repair it.
     #[command(
         after_help = "Example: flashnet fsck volume.img\n         flashnet fsck -y volume.img"

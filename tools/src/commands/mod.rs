@@ -30,6 +30,7 @@ mod snapshot;
 mod soak;
 mod spawn;
 mod token;
+mod top;
 mod torture;
 mod umount;
 mod volume;
@@ -80,6 +81,7 @@ pub fn run(cli: &Cli) -> Result<Done> {
         Command::Chain(command) => chain::run(command, json),
         Command::Token(command) => token::run(command, json),
         Command::Region(command) => region::run(command, json),
+        Command::Top(options) => top::run(options, json),
         Command::Torture(command) => torture::run(command, json),
         Command::PerfServer(options) => perf::serve(options),
     };
