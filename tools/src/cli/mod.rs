@@ -277,6 +277,9 @@ pub struct Serve {
     /// How clients connect by TLS.
     #[command(flatten)]
     pub tls: TlsServe,
+    /// Address for monitoring systems, or `none`: Prometheus metrics by HTTP, without authentication [default: none].
+    #[arg(long, value_name = "ADDR")]
+    pub metrics: Option<Listen>,
     /// Let peers in that have no token: beyond loopback, and beside tenants.
     #[arg(long)]
     pub insecure: bool,

@@ -182,6 +182,8 @@ pub struct MountOptions {
     pub gid: Option<u32>,
     /// `listen=`
     pub listen: Option<Listen>,
+    /// `metrics=`
+    pub metrics: Option<Listen>,
     /// `insecure`
     pub insecure: Option<bool>,
     /// `pool=`
@@ -263,6 +265,7 @@ impl MountOptions {
             ("uid", Some(value)) => self.uid = Some(number(option, value)?),
             ("gid", Some(value)) => self.gid = Some(number(option, value)?),
             ("listen", Some(value)) => self.listen = Some(parse(option, value)?),
+            ("metrics", Some(value)) => self.metrics = Some(parse(option, value)?),
             ("insecure", None) => self.insecure = Some(true),
             ("pool", Some(value)) => self.pool = Some(parse(option, value)?),
             ("share_pages", None) => self.share_pages = Some(SharePages::All),
@@ -290,8 +293,8 @@ impl MountOptions {
             ("device", Some(value)) => self.devices.push(value.into()),
             ("remount", None) => self.remount = true,
             (
-                "uid" | "gid" | "listen" | "pool" | "metadata_sync" | "config" | "device"
-                | "share_limit" | "share_scan",
+                "uid" | "gid" | "listen" | "metrics" | "pool" | "metadata_sync" | "config"
+                | "device" | "share_limit" | "share_scan",
                 None,
             ) => {
                 return Err(OptionError::Value {
@@ -322,6 +325,7 @@ impl MountOptions {
             uid: self.uid.or(below.uid),
             gid: self.gid.or(below.gid),
             listen: self.listen.or(below.listen),
+            metrics: self.metrics.or(below.metrics),
             insecure: self.insecure.or(below.insecure),
             pool: self.pool.or(below.pool),
             share_pages: self.share_pages.or(below.share_pages),
@@ -419,6 +423,8 @@ mod tests {
         assert_eq!(options("users,exec").exec, Some(true));
         assert_eq!(options("exec,users").exec, Some(false));
         assert_eq!(options("listen=none").listen, Some(Listen::Nowhere));
+        let metrics = options("metrics=none,metrics=[::1]:9174").metrics;
+        assert_eq!(metrics, Some(Listen::At("[::1]:9174".parse().unwrap())));
         let shares = options("share_pages=marked,share_pages,share_scan=0.25");
         assert_eq!(shares.share_pages, Some(SharePages::All));
         let scan = Seconds(Duration::from_millis(250));
@@ -444,6 +450,8 @@ mod tests {
         assert!(said("ro=1").contains("\"ro=1\""));
         assert!(said("uid=root").contains("\"uid=root\""));
         assert!(said("listen=here").contains("none"));
+        assert!(said("metrics").contains("metrics=VALUE"));
+        assert!(said("metrics=9174").contains("127.0.0.1"));
         assert!(said("pool").contains("pool=VALUE"));
         assert!(said("device").contains("device=VALUE"));
         assert!(said("share_pages=some").contains("marked"));

@@ -61,7 +61,7 @@ pub(super) fn run(options: &cli::Serve, json: bool) -> Result<()> {
         }
         _ => error,
     };
-    let sockets = Target::prepare(&settings, offered.unwrap_or_default()).map_err(in_the_way)?;
+    let prepared = Target::prepare(&settings, offered).map_err(in_the_way)?;
     if let Some(predecessor) = predecessor {
         if signals.pending().next().is_some() {
             bail!("interrupted; the running target goes on");
@@ -86,7 +86,7 @@ pub(super) fn run(options: &cli::Serve, json: bool) -> Result<()> {
             signals.pending().next().is_none()
         })?;
     }
-    let target = Target::start_on(&settings, sockets).map_err(in_the_way)?;
+    let target = Target::start_on(&settings, prepared).map_err(in_the_way)?;
     let address = target.address().map(|address| address.to_string());
     let tls_address = target.tls_address().map(|address| address.to_string());
     let place = match (&address, &tls_address) {
@@ -96,7 +96,12 @@ pub(super) fn run(options: &cli::Serve, json: bool) -> Result<()> {
         (Some(at), Some(tls)) => format!("{at} and {tls} (TLS)"),
     };
     let line = match json {
-        true => json!({ "address": address, "tls_address": tls_address }).to_string(),
+        true => json!({
+            "address": address,
+            "tls_address": tls_address,
+            "metrics_address": target.metrics_address().map(|address| address.to_string()),
+        })
+        .to_string(),
         false => format!("serving {names} on {place}"),
     };
     let mut output = match options.background {

@@ -19,11 +19,14 @@ use softrdma::{Buffer, RegionTable};
 use tracing::{info, warn};
 
 use super::core::ControlSenders;
+use super::exporter::Exporter;
 use super::handover::{Handover, Replacement, Sockets};
 use super::housekeeper::Housekeeper;
 use super::job::{Job, ask_all};
 use super::lane::Lanes;
-use super::listening::{address_of, listen_on, listens_at, port_of, reachable};
+use super::listening::{
+    address_of, listen_on, listen_unless_taken, listens_at, port_of, reachable,
+};
 use super::mapped::Mapped;
 use super::media::Media;
 use super::mounting;
@@ -52,21 +55,34 @@ use crate::reactor::Inbox;
 /// Threads that answer control requests.
 const CONTROL_THREADS: usize = 4;
 /// Other threads that use the volume: the housekeeper, the one that starts and stops the target, the one that recalls
-/// mapped pages, the one that ends privileges, the one that answers operators, those that read ahead.
-const OTHER_THREADS: usize = 5 + readahead::THREADS;
+/// mapped pages, the one that ends privileges, the one that answers operators, the one that answers monitoring systems, those that
+/// read ahead.
+const OTHER_THREADS: usize = 6 + readahead::THREADS;
 /// Connections at once.
 const CONNECTIONS_MAX: usize = 16_384;
+/// What names the address for metrics.
+const METRICS_OPTION: &str = "--metrics";
 /// How long connections may take to end in order.
 const DRAIN: Duration = Duration::from_secs(2);
 /// The same when another target goes on with them.
 const DRAIN_FOR_ANOTHER: Duration = Duration::from_millis(300);
+
+/// What a target has of the system before it opens the volume.
+#[derive(Debug)]
+pub struct Prepared {
+    sockets: Sockets,
+    /// Where monitoring systems ask; none also if somebody had the port, and it may be whom this target replaces.
+    metrics: Option<Socket>,
+}
 
 /// A running target.
 #[derive(Debug)]
 pub struct Target {
     address: Option<SocketAddr>,
     tls_address: Option<SocketAddr>,
+    metrics_address: Option<SocketAddr>,
     tls_door: Option<TlsDoor>,
+    exporter: Option<Exporter>,
     mounted: Option<Mounted>,
     mapped: Arc<Mapped>,
     fs: Arc<Fs<TargetStore>>,
@@ -89,17 +105,22 @@ pub struct Target {
 impl Target {
     /// Starts everything. When this returns, clients can connect and the mount is there.
     pub fn start(settings: &Settings) -> Result<Self> {
-        Self::start_on(settings, Sockets::default())
+        Self::start_on(settings, Self::prepare(settings, None)?)
     }
 
     /// What a target with these settings needs of the system beside the volume, as far as it can be had while another one runs, whose
     /// sockets are `offered`: whoever is to be replaced goes on if this fails.
-    pub fn prepare(settings: &Settings, offered: Sockets) -> Result<Sockets> {
+    ///
+    /// The port for metrics is not handed over, and whether the one to be replaced has it or a stranger can not be told. So what is an
+    /// error if nobody is replaced is left for later here: the port is free when the other has ended, and if it is not, that is no
+    /// reason for not serving a volume that was served.
+    pub fn prepare(settings: &Settings, offered: Option<Sockets>) -> Result<Prepared> {
         if let Some(dir) = &settings.mount {
             mounting::check(dir)?;
         }
         let tls_listen = settings.tls.as_ref().map(|tls| tls.listen);
-        let Sockets { plain, tls } = offered;
+        let is_fresh = offered.is_none();
+        let Sockets { plain, tls } = offered.unwrap_or_default();
         let ports: Vec<u16> = [&plain, &tls]
             .into_iter()
             .flatten()
@@ -112,21 +133,33 @@ impl Target {
                 taken => listen_on(at, taken, option),
             }
         };
-        Ok(Sockets {
+        let sockets = Sockets {
             plain: listen(settings.listen, plain, "--listen")?,
             tls: listen(tls_listen, tls, "--tls-listen")?,
-        })
+        };
+        let metrics = match settings.metrics {
+            Some(at) if !is_fresh => listen_unless_taken(at, METRICS_OPTION)?,
+            at => listen_on(at, None, METRICS_OPTION)?,
+        };
+        Ok(Prepared { sockets, metrics })
     }
 
     /// The same as [`start`](Self::start), with the sockets that have been [prepared](Self::prepare).
-    pub fn start_on(settings: &Settings, sockets: Sockets) -> Result<Self> {
+    pub fn start_on(settings: &Settings, prepared: Prepared) -> Result<Self> {
+        let Prepared { sockets, metrics } = prepared;
         let tls_listen = settings.tls.as_ref().map(|tls| tls.listen);
         let sockets = Sockets {
             plain: listen_on(settings.listen, sockets.plain, "--listen")?,
             tls: listen_on(tls_listen, sockets.tls, "--tls-listen")?,
         };
+        let metrics =
+            listen_on(settings.metrics, metrics, METRICS_OPTION).unwrap_or_else(|error| {
+                warn!("there are no metrics of this target: {error:#}");
+                None
+            });
         let address = address_of(sockets.plain.as_ref())?;
         let tls_address = address_of(sockets.tls.as_ref())?;
+        let metrics_address = address_of(metrics.as_ref())?;
         let epoch = Instant::now();
         let threads = CONTROL_THREADS + settings.fuse.threads_max() + OTHER_THREADS;
         let (ftl, device, clean) = volume::open(settings, threads)?;
@@ -288,7 +321,9 @@ impl Target {
         let mut target = Self {
             address,
             tls_address,
+            metrics_address,
             tls_door: None,
+            exporter: None,
             mounted: None,
             mapped,
             fs,
@@ -305,7 +340,7 @@ impl Target {
             handover: None,
             ready_file: settings.ready_file.clone(),
         };
-        if let Err(error) = target.open_doors(settings, sockets, &gatherer) {
+        if let Err(error) = target.open_doors(settings, sockets, metrics, &gatherer) {
             // What was started must end: a half-started target would hold the device.
             if let Err(stop) = target.stop() {
                 warn!(%stop, "while giving up");
@@ -320,6 +355,7 @@ impl Target {
         &mut self,
         settings: &Settings,
         sockets: Sockets,
+        metrics: Option<Socket>,
         gatherer: &Arc<Gatherer>,
     ) -> Result<()> {
         if let Some(dir) = &settings.mount {
@@ -350,17 +386,28 @@ impl Target {
             let door = TlsDoor::open(listener, tls.how.clone(), self.reactors.inboxes().to_vec());
             self.tls_door = Some(door.context("cannot listen for TLS")?);
         }
+        if let Some(listener) = metrics {
+            let status = Arc::clone(gatherer);
+            let exporter = Exporter::start(listener, Arc::new(move || status.status()));
+            self.exporter = Some(exporter.context("cannot answer monitoring systems")?);
+        }
         let text = |at: Option<SocketAddr>| at.map_or("none".to_owned(), |at| at.to_string());
         let (address, tls_address) = (text(self.address), text(self.tls_address));
+        let metrics = text(self.metrics_address);
         if let Some(path) = &settings.ready_file {
-            let line_of_tls = match self.tls_address {
-                Some(at) => format!("{at}\n"),
-                None => String::new(),
+            let line = |name: &str, at: Option<SocketAddr>| {
+                at.map_or_else(String::new, |at| format!("{name}{at}\n"))
             };
-            write_ready(path, &format!("{address}\n{line_of_tls}"))
+            let lines = [
+                format!("{address}\n"),
+                line("", self.tls_address),
+                // By its name: there may be one for TLS before it, or not.
+                line("metrics ", self.metrics_address),
+            ];
+            write_ready(path, &lines.concat())
                 .with_context(|| format!("cannot write the ready file {}", path.display()))?;
         }
-        info!(address, tls_address, "serving");
+        info!(address, tls_address, metrics, "serving");
         Ok(())
     }
 
@@ -377,6 +424,11 @@ impl Target {
     /// Where clients connect by TLS, if they can.
     pub fn tls_address(&self) -> Option<SocketAddr> {
         self.tls_address
+    }
+
+    /// Where monitoring systems ask, if they can.
+    pub fn metrics_address(&self) -> Option<SocketAddr> {
+        self.metrics_address
     }
 
     /// What clients need and has ended by itself, if something has: only what is broken does.
@@ -430,6 +482,8 @@ impl Target {
         drop(self.handover.take());
         // Before the reactors: they get no more connections.
         drop(self.tls_door.take());
+        // It knows what is closed below, and a target that takes over wants its port.
+        drop(self.exporter.take());
         let mut first_error = None;
         let mut note = |result: Result<()>| {
             if let Err(error) = result {

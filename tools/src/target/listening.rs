@@ -57,6 +57,18 @@ pub(super) fn address_of(socket: Option<&Socket>) -> Result<Option<SocketAddr>> 
         .map(Some)
 }
 
+/// The same once, without waiting for a port that somebody has: none then.
+pub(super) fn listen_unless_taken(at: SocketAddr, option: &str) -> Result<Option<Socket>> {
+    match try_listen(at) {
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse => Ok(None),
+        result => result.map(Some).with_context(|| cannot(at, option)),
+    }
+}
+
+fn cannot(address: SocketAddr, option: &str) -> String {
+    format!("cannot listen on {address} ({option})")
+}
+
 /// Listens. A target that was killed has the port until the kernel has taken its ring apart, which is waited for.
 fn listen(address: SocketAddr, option: &str) -> Result<Socket> {
     let since = Instant::now();
@@ -71,7 +83,7 @@ fn listen(address: SocketAddr, option: &str) -> Result<Socket> {
                 let is_taken =
                     matches!(&result, Err(error) if error.kind() == io::ErrorKind::AddrInUse);
                 return result.with_context(|| match is_taken {
-                    false => format!("cannot listen on {address}"),
+                    false => cannot(address, option),
                     true => format!(
                         "cannot listen on {address}: is port {} taken? ({option} chooses another)",
                         address.port()

@@ -15,6 +15,7 @@ mod ahead;
 mod core;
 mod daemon;
 mod direct;
+mod exporter;
 mod exports;
 mod handover;
 mod handshake;
@@ -49,7 +50,7 @@ mod tls_settings;
 mod together;
 mod volume;
 
-pub use daemon::Target;
+pub use daemon::{Prepared, Target};
 pub use exports::{Export, ExportError, Exports};
 pub use handover::{Predecessor, Replacement, Sockets};
 pub use mounting::{detach, take_down};

@@ -35,6 +35,7 @@ struct FileSettings {
     options: MountOptions,
     listen: Option<Listen>,
     insecure: Option<bool>,
+    metrics: Option<Listen>,
     tls: Option<FileTls>,
     #[serde(default)]
     export: Vec<Export>,
@@ -98,6 +99,8 @@ pub struct Settings {
     pub listen: Option<SocketAddr>,
     /// Where and how clients connect by TLS, if they can.
     pub tls: Option<TlsSettings>,
+    /// Where monitoring systems ask, if they can.
+    pub metrics: Option<SocketAddr>,
     /// What remote clients may use.
     pub exports: Exports,
     /// Who may connect with a token.
@@ -167,6 +170,20 @@ impl Settings {
             None => Some(SocketAddr::from((Ipv4Addr::LOCALHOST, PORT))),
         };
         let tls = TlsSettings::new(&options.tls, file.tls)?;
+        let said = options.metrics.or(mount_options.metrics).or(file.metrics);
+        let metrics = match said {
+            Some(Listen::At(address)) => Some(address),
+            Some(Listen::Nowhere) | None => None,
+        };
+        let others = [listen, tls.as_ref().map(|tls| tls.listen)];
+        if let Some(at) = metrics
+            && others.into_iter().flatten().any(|other| collide(at, other))
+        {
+            bail!(
+                "metrics can not be had at {at}: clients connect to that port; \
+                 choose another for --metrics (-o metrics=ADDR), or for clients"
+            );
+        }
         let mount = options.mount.clone().or(file.mount);
         if listen.is_none() && tls.is_none() && mount.is_none() {
             bail!(
@@ -275,6 +292,7 @@ impl Settings {
             mount,
             listen,
             tls,
+            metrics,
             strangers: tenants.is_empty() || insecure,
             exports,
             tenants,
@@ -289,6 +307,12 @@ impl Settings {
             ready_file: options.ready_file.clone(),
         })
     }
+}
+
+/// Whether nobody can listen at both addresses.
+fn collide(one: SocketAddr, other: SocketAddr) -> bool {
+    let everywhere = one.ip().is_unspecified() || other.ip().is_unspecified();
+    one.port() != 0 && one.port() == other.port() && (everywhere || one.ip() == other.ip())
 }
 
 /// The options of the mount for the FUSE adapter; the mount table shows the devices as its source.
