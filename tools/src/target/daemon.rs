@@ -41,7 +41,7 @@ use super::regions::{Follower, Regions};
 use super::service::Service;
 use super::sessions::Sessions;
 use super::settings::Settings;
-use super::status::Gatherer;
+use super::status::{Gatherer, Told};
 use super::store::TargetStore;
 use super::tenancy::{Observers, TargetHooks, Tenancy};
 use super::tls_door::TlsDoor;
@@ -280,6 +280,7 @@ impl Target {
             registry: Arc::clone(&registry),
             control: Arc::default(),
             inboxes: inboxes.clone(),
+            told: Told::default(),
         });
         let verifier = rand::random();
         // Plain memory ends with the process, whatever is said of files.

@@ -15,10 +15,11 @@ use softrdma::{Served, Tally};
 use uuid::Uuid;
 
 use super::meters::MediaMeters;
+use super::told::{ReactorCounts, Told};
 use super::{Device, Mount, Process, Remote, Status, Stream, Traffic, Volume};
 use crate::credentials::{ANONYMOUS, Door, Registry};
 use crate::reactor::Inbox;
-use crate::target::job::{Job, waiter};
+use crate::target::job::Job;
 use crate::target::reception::Arrivals;
 use crate::target::sessions::Sessions;
 use crate::target::store::TargetStore;
@@ -28,15 +29,6 @@ const STRANGERS: &str = "anonymous";
 
 /// How long a reactor may take to answer.
 const PATIENCE: Duration = Duration::from_secs(2);
-
-/// What a reactor tells.
-#[derive(Clone, Copy, Debug)]
-pub(in crate::target) struct ReactorCounts {
-    /// What it has done for peers, those that have gone among them.
-    pub served: Served,
-    /// System calls for its ring.
-    pub calls: u64,
-}
 
 /// Whom to ask. Asking disturbs nobody for more than a moment.
 #[derive(Debug)]
@@ -75,12 +67,14 @@ pub(in crate::target) struct Gatherer {
     pub control: Arc<Meter>,
     /// The reactors.
     pub inboxes: Vec<Arc<Inbox<Job>>>,
+    /// What they have told.
+    pub told: Told,
 }
 
 impl Gatherer {
     /// How it is now.
     pub(in crate::target) fn status(&self) -> Status {
-        let reactors = self.reactors();
+        let reactors = self.told.ask(&self.inboxes, PATIENCE);
         Status {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             process: Process {
@@ -91,19 +85,6 @@ impl Gatherer {
             mount: self.mount.get().map(mount),
             remote: self.remote(&reactors),
         }
-    }
-
-    /// Those that run.
-    fn reactors(&self) -> Vec<ReactorCounts> {
-        let ask = |inbox: &Arc<Inbox<Job>>| {
-            let (told, counts) = waiter();
-            inbox.send(Job::Count(told)).ok().map(|()| counts)
-        };
-        let asked: Vec<_> = self.inboxes.iter().filter_map(ask).collect();
-        let told = asked
-            .into_iter()
-            .filter_map(|counts| counts.recv_timeout(PATIENCE).ok());
-        told.collect()
     }
 
     fn process(&self) -> Process {

@@ -5,6 +5,7 @@
 
 mod gatherer;
 mod meters;
+mod told;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -12,8 +13,9 @@ use std::time::Duration;
 use ftl::Metered;
 use serde::{Deserialize, Serialize};
 
-pub(super) use gatherer::{Gatherer, ReactorCounts};
+pub(super) use gatherer::Gatherer;
 pub(super) use meters::MediaMeters;
+pub(super) use told::{ReactorCounts, Told};
 
 /// All of it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
