@@ -126,6 +126,11 @@ impl<S: BlockStore> Fs<S> {
         }
     }
 
+    /// Inodes in use, unless somebody is changing that just now, who may wait for the media.
+    pub fn inodes_now(&self) -> Option<u64> {
+        Some(self.alloc.try_lock().ok()?.table.inodes())
+    }
+
     /// How full the file system is.
     pub fn statfs(&self) -> StatFs {
         let space = self.store.space();

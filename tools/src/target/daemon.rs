@@ -41,7 +41,7 @@ use super::regions::{Follower, Regions};
 use super::service::Service;
 use super::sessions::Sessions;
 use super::settings::Settings;
-use super::status::{Gatherer, Told};
+use super::status::{Gatherer, Latest, Told};
 use super::store::TargetStore;
 use super::tenancy::{Observers, TargetHooks, Tenancy};
 use super::tls_door::TlsDoor;
@@ -268,6 +268,7 @@ impl Target {
             gc_policy: settings.gc_policy.to_string(),
             ftl: Arc::clone(&ftl),
             fs: Arc::clone(&fs),
+            inodes: Latest::default(),
             media: media.meters().clone(),
             mount: OnceLock::new(),
             address: text(address),
@@ -278,10 +279,13 @@ impl Target {
             sessions: Arc::clone(&sessions),
             door,
             registry: Arc::clone(&registry),
+            registrations: Latest::default(),
             control: Arc::default(),
             inboxes: inboxes.clone(),
             told: Told::default(),
         });
+        // While nobody else uses the volume: everything is known once.
+        let _ = gatherer.status();
         let verifier = rand::random();
         // Plain memory ends with the process, whatever is said of files.
         let speaks_for_others = settings.dram_bytes.is_none();
@@ -369,7 +373,8 @@ impl Target {
             };
             let mounted = mount_with_cache(fs, dir, &options, cache)?;
             info!(dir = %dir.display(), "mounted");
-            let _ = gatherer.mount.set((dir.clone(), mounted.requests()));
+            let dir = std::path::absolute(dir).unwrap_or_else(|_| dir.clone());
+            let _ = gatherer.mount.set((dir, mounted.requests()));
             self.mounted = Some(mounted);
         }
         let status = Arc::clone(gatherer);

@@ -585,9 +585,9 @@ impl<S: BlockStore> Registry<S> {
         self.note_time(&mut state, now);
     }
 
-    /// How many live.
-    pub fn count(&self) -> usize {
-        lock(&self.state).slots.living().count()
+    /// How many live, unless somebody is changing that just now, who may wait for the media.
+    pub fn count_now(&self) -> Option<usize> {
+        Some(self.state.try_lock().ok()?.slots.living().count())
     }
 
     /// Everything that lives.

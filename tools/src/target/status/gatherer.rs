@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
@@ -30,7 +30,21 @@ const STRANGERS: &str = "anonymous";
 /// How long a reactor may take to answer.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Whom to ask. Asking disturbs nobody for more than a moment.
+/// A number that can not always be had.
+#[derive(Debug, Default)]
+pub(in crate::target) struct Latest(AtomicU64);
+
+impl Latest {
+    /// What it is now, or was when that was known last.
+    fn or_before(&self, now: Option<u64>) -> u64 {
+        if let Some(now) = now {
+            self.0.store(now, Ordering::Relaxed);
+        }
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// Whom to ask. Asking disturbs nobody for more than a moment, and waits for no media: when these hang is when people look.
 #[derive(Debug)]
 pub(in crate::target) struct Gatherer {
     /// When the target was started.
@@ -43,6 +57,8 @@ pub(in crate::target) struct Gatherer {
     pub ftl: Arc<Ftl>,
     /// The file system on it.
     pub fs: Arc<Fs<TargetStore>>,
+    /// Inodes in use.
+    pub inodes: Latest,
     /// What the devices were asked for.
     pub media: MediaMeters,
     /// What the kernel has asked for, and where it is mounted, once it is.
@@ -63,6 +79,8 @@ pub(in crate::target) struct Gatherer {
     pub door: Arc<OnceLock<Door>>,
     /// Stored registrations.
     pub registry: Arc<Registry<TargetStore>>,
+    /// How many.
+    pub registrations: Latest,
     /// Control requests.
     pub control: Arc<Meter>,
     /// The reactors.
@@ -111,7 +129,7 @@ impl Gatherer {
             capacity: bytes(space.capacity),
             used: bytes(space.mapped),
             available: bytes(space.available),
-            inodes: self.fs.statfs().inodes,
+            inodes: self.inodes.or_before(self.fs.inodes_now()),
             frames: self.ftl.pool_frames() as u64,
             shared_frames: self.ftl.shared_frames() as u64,
             log: (stats.iter().map(|stat| (stat.name.to_owned(), stat.value))).collect(),
@@ -178,6 +196,7 @@ impl Gatherer {
             bytes,
         };
         let operations = all.map(|(name, tally)| (name.to_owned(), traffic(tally)));
+        let registrations = self.registry.count_now().map(|count| count as u64);
         Remote {
             address: self.address.clone(),
             tls_address: self.tls_address.clone(),
@@ -186,7 +205,7 @@ impl Gatherer {
             accepted: self.arrivals.let_in(),
             refused: self.arrivals.refused(),
             tenants: self.tenants(),
-            registrations: self.registry.count() as u64,
+            registrations: self.registrations.or_before(registrations),
             operations: operations.into(),
             control: self.control.read().into(),
         }

@@ -13,7 +13,7 @@ use std::time::Duration;
 use ftl::Metered;
 use serde::{Deserialize, Serialize};
 
-pub(super) use gatherer::Gatherer;
+pub(super) use gatherer::{Gatherer, Latest};
 pub(super) use meters::MediaMeters;
 pub(super) use told::{ReactorCounts, Told};
 
