@@ -1,5 +1,6 @@
 //! How many operations there were, how long they took, and how many bytes they moved. Whoever has a clock says how long.
 
+use std::ops::AddAssign;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -70,6 +71,17 @@ impl Metered {
     }
 }
 
+impl AddAssign for Metered {
+    fn add_assign(&mut self, more: Self) {
+        self.failed += more.failed;
+        self.bytes += more.bytes;
+        self.time += more.time;
+        for (count, more) in self.classes.iter_mut().zip(more.classes) {
+            *count += more;
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -101,5 +113,12 @@ mod tests {
         assert_eq!((read.count(), read.failed, read.bytes), (3, 1, 4608));
         assert_eq!(read.time, Duration::from_micros(60_000_007));
         assert_eq!((read.classes[2], read.classes[25]), (2, 1));
+        let mut sum = read;
+        sum += Metered::default();
+        assert_eq!(sum, read);
+        sum += read;
+        assert_eq!((sum.count(), sum.failed, sum.bytes), (6, 2, 9216));
+        assert_eq!(sum.time, 2 * read.time);
+        assert_eq!((sum.classes[2], sum.classes[25]), (4, 2));
     }
 }

@@ -170,7 +170,7 @@ pub use addr::{
     Time, WrId,
 };
 pub use config::{Config, Revision};
-pub use connection::{AtomicOutcomes, Connection, Served, SocketState, Tally};
+pub use connection::{AtomicOutcomes, Connection, SocketState};
 pub use cq::{Completion, CompletionOpcode, Status};
 pub use event::{CloseReason, ConnectRequest, Established, Event, SetupError};
 pub use mem::{
@@ -178,7 +178,7 @@ pub use mem::{
     RegionTable, RegisterError, Rights, WindowBind,
 };
 pub use page::{
-    GetPage, Intent, NoPages, PAGE_BYTES, Page, PageError, PageRange, PageStore, PutPage,
+    GetPage, Intent, NoPages, PAGE_BYTES, Page, PageError, PageRange, PageStore, PutPage, Served,
 };
 pub use srq::SharedReceives;
 pub use wire::profile::{Placement, Selectivity};

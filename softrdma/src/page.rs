@@ -18,7 +18,7 @@
 //!   [`Connection::renew_pages`](crate::Connection::renew_pages): each is given back, then asked for anew with its ticket.
 //! - `sync` is always answered later, by [`Connection::handle_durable`](crate::Connection::handle_durable).
 
-use crate::addr::{BackingId, Ticket};
+use crate::addr::{BackingId, Ticket, Time};
 use crate::mem::{ATOMIC_BYTES, Atomic};
 
 /// Size of a page.
@@ -53,6 +53,35 @@ pub enum PutPage {
     Done,
     /// Somebody still has to be told; the ticket will be answered.
     Pending,
+}
+
+/// What was done for a peer. What was refused is not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Served {
+    /// An RDMA WRITE, placed; through a sync STag, durable. A connection may begin with one of no bytes (RFC 6581 §9).
+    Write,
+    /// An RDMA READ, answered.
+    Read,
+    /// A SEND of any kind that a receive took, or immediate data, which has no bytes here.
+    Send,
+    /// An atomic operation, answered.
+    Atomic,
+    /// A FLUSH, answered. It has no bytes.
+    Flush,
+    /// A VERIFY, answered.
+    Verify,
+}
+
+impl Served {
+    /// All of them, each at the place that is its number.
+    pub const ALL: [Self; 6] = [
+        Self::Write,
+        Self::Read,
+        Self::Send,
+        Self::Atomic,
+        Self::Flush,
+        Self::Verify,
+    ];
 }
 
 /// Why a page or a durability request failed. Ends the connection that needed it.
@@ -142,6 +171,17 @@ pub trait PageStore {
     /// [`Connection::settle_pages`](crate::Connection::settle_pages).
     fn read_done(&mut self, pages: usize) {
         let _ = pages;
+    }
+
+    /// What time it is, for who wants to know how long operations take.
+    fn now(&self) -> Time {
+        Time(0)
+    }
+
+    /// Told of each message of a peer when what it asks for has been done: placed, or durable, or in the hands of the transport.
+    /// `since` is the [`now`](Self::now) of when its turn came, hence when its first segment was looked at.
+    fn served(&mut self, what: Served, bytes: u64, since: Time) {
+        let _ = (what, bytes, since);
     }
 
     /// Takes back a page that was written; `ticket` is that of its `get`.

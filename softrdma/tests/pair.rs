@@ -5,7 +5,7 @@ mod common;
 use common::{Residency, TestPages, completions, connect, pattern, settle, table};
 use softrdma::{
     BackingId, Buffer, Config, LocalSlice, Operation, ProtectionDomain, RecvBuffer, RegionSpec,
-    Rights, Source, Tally, WorkRequest, WrId,
+    Rights, Served, Source, WorkRequest, WrId,
 };
 
 const FILE: BackingId = BackingId(7);
@@ -33,7 +33,6 @@ fn write_and_read_back() {
                 64 * 4096,
             ))
             .unwrap();
-        let (mut messages, mut bytes) = (0, 0);
         for (i, (offset, len)) in [
             (0, 1),
             (1, 4095),
@@ -48,6 +47,7 @@ fn write_and_read_back() {
         .enumerate()
         {
             let data = pattern(i as u64, len);
+            let begun = pair.b.pages.served.len();
             let sink = Buffer::zeroed(len);
             let (write, read) = (WrId(2 * i as u64), WrId(2 * i as u64 + 1));
             let source = Source::Bytes(data.clone());
@@ -80,15 +80,10 @@ fn write_and_read_back() {
             assert!(sink.to_vec(0, len) == data);
             assert!(pair.b.pages.content(FILE, 3 * 4096 + offset, len) == data);
             assert_eq!(pair.b.pages.pins.get(), 0, "every page was given back");
-            messages += 1;
-            bytes += len as u64;
-            let served = pair.b.connection.served();
-            let tally = |messages| Tally { messages, bytes };
+            let served = [Served::Write, Served::Read].map(|what| (what, len as u64, 0));
             // The connection has begun with a WRITE of no bytes.
-            assert_eq!(
-                (served.write, served.read),
-                (tally(messages + 1), tally(messages))
-            );
+            assert_eq!(begun, 1 + 2 * i);
+            assert_eq!(pair.b.pages.served[begun..], served);
         }
     }
 }
@@ -132,10 +127,7 @@ fn messages_both_ways() {
         );
         assert!(buffer.to_vec(0, len) == data);
     }
-    let sent = Tally {
-        messages: 4,
-        bytes: 201_001,
-    };
-    assert_eq!(pair.a.connection.served().send, sent);
-    assert_eq!(pair.b.connection.served().send, sent);
+    let sends = [0, 1, 1000, 200_000].map(|len| (Served::Send, len, 0));
+    // The connection has begun with a WRITE of no bytes.
+    assert_eq!(pair.b.pages.served[1..], sends);
 }

@@ -130,7 +130,7 @@ fn numbers_are_those_of_what_was_done() {
     assert_eq!(one(&format!("flashnet_device_up{device}}}")), 1.0);
     let writes = format!("flashnet_device_operation_bytes_total{device},op=\"write\"}}");
     assert!(one(&writes) >= 1e6);
-    assert!(one("flashnet_remote_bytes_total{op=\"write\"}") >= 1e6);
+    assert!(one("flashnet_remote_operation_bytes_total{op=\"write\"}") >= 1e6);
     assert!(one("flashnet_ftl_user_grains_total ") >= 1e6 / 4096.0);
     assert!(one("flashnet_volume_used_bytes ") >= 1e6);
     assert!(one("flashnet_mount_request_seconds_count{op=\"lookup\"}") >= 1.0);

@@ -13,7 +13,7 @@ use common::client::{add, create};
 use common::{Image, Target, can_mount, can_serve, good};
 use tools::client::Client;
 use tools::target::ask_status;
-use tools::target::status::{Operations, Status, Traffic};
+use tools::target::status::{Operations, Status};
 
 const GRAIN: u64 = 4096;
 
@@ -162,14 +162,26 @@ fn operations_of_peers() {
     }
     file.atomic(8, add(1)).unwrap();
     let now = status(&devices).remote;
-    let done = |name: &str| now.operations[name].since(opened.operations[name]);
-    let traffic = |count, bytes| Traffic { count, bytes };
+    let done = |name: &str| now.operations[name].since(&opened.operations[name]);
     assert_eq!(done("write").bytes, 10_000);
     assert_eq!(done("read").bytes, 20 * 500);
     assert!(done("write").count >= 10 && done("read").count >= 20);
-    assert_eq!(done("atomic"), traffic(1, 8));
+    assert_eq!((done("atomic").count, done("atomic").bytes), (1, 8));
+    // The WRITEs were placed at once.
+    for name in ["read", "atomic"] {
+        let done = done(name);
+        assert!(done.seconds > 0.0 && done.failed == 0, "{name}: {done:?}");
+        assert!(done.quantile(0.99).is_some(), "{name}: {done:?}");
+    }
+    let synced = client.options().write(true).sync(true).open("/file");
+    let synced = synced.unwrap();
+    synced.write_at(&[1; 1000], 0).unwrap();
+    let then = status(&devices).remote;
+    let durable = then.operations["write"].since(&now.operations["write"]);
+    assert!(durable.seconds > 0.0, "{durable:?}");
+    let now = then;
     // Control requests are SENDs.
-    let sent = now.operations["send"];
+    let sent = &now.operations["send"];
     assert_eq!(
         (now.control.count, now.control.bytes),
         (sent.count, sent.bytes)
@@ -182,7 +194,7 @@ fn operations_of_peers() {
     assert_eq!(now.tenants["anonymous"], 1);
 
     // What was done for those that have gone is not forgotten.
-    drop((file, client));
+    drop((file, synced, client));
     let start = Instant::now();
     let mut gone = status(&devices).remote;
     while gone.connections > 0 {
@@ -193,7 +205,9 @@ fn operations_of_peers() {
     }
     assert_eq!(gone.tenants, BTreeMap::from(nobody));
     assert_eq!(gone.operations["write"], now.operations["write"]);
-    assert_eq!(gone.operations["atomic"], traffic(1, 8));
+    assert_eq!(gone.operations["atomic"], now.operations["atomic"]);
+    let ended: u64 = gone.ended.values().sum();
+    assert_eq!((gone.ended["disconnected"], ended), (1, 1));
 }
 
 /// Of several devices each has its own figures.

@@ -9,7 +9,7 @@
 
 use std::sync::Arc;
 
-use crate::addr::Ticket;
+use crate::addr::{Ticket, Time};
 use crate::connection::inbound::Inbound;
 use crate::connection::place::Placer;
 use crate::connection::ticket::TicketKind;
@@ -20,7 +20,7 @@ use crate::mem::{ATOMIC_BYTES, Atomic};
 use crate::page::{GetPage, Intent, PAGE_BYTES, Page, PageError, PageStore, PutPage};
 use crate::planted::Bug;
 use crate::stream::Step;
-use crate::wire::atomic::{ATOMIC_REQUEST_BYTES, AtomicError, AtomicRequest};
+use crate::wire::atomic::{ATOMIC_REQUEST_BYTES, AtomicError, AtomicRequest, AtomicResponse};
 use crate::wire::ddp::{UNTAGGED_BYTES, Untagged};
 use crate::wire::fpdu::LENGTH_BYTES;
 use crate::wire::terminate::TerminateCode;
@@ -33,6 +33,8 @@ pub(super) struct Execution {
     ticket: Ticket,
     /// The old value, once it has been executed.
     original: Option<u64>,
+    /// When its turn came.
+    since: Time,
 }
 
 impl<S: PageStore> Connection<S> {
@@ -89,6 +91,7 @@ impl<S: PageStore> Connection<S> {
             },
             _ => request,
         };
+        let since = pages.now();
         let who = self.accessor();
         let found = self.regions.find(request.target.stag);
         let region = found.ok_or_else(|| refused(kind(&request), AccessError::InvalidStag))?;
@@ -98,7 +101,11 @@ impl<S: PageStore> Connection<S> {
                 let original = buffer.atomic(access.offset as usize, request.op);
                 self.outcomes
                     .note(told(request.op, original), self.config.atomics_kept);
-                return Ok(Some(Executed { request, original }));
+                return Ok(Some(Executed {
+                    request,
+                    original,
+                    since,
+                }));
             }
             Backing::Pages(backing) => *backing,
         };
@@ -111,7 +118,11 @@ impl<S: PageStore> Connection<S> {
                     .note(told(request.op, original), self.config.atomics_kept);
                 if pages.put(page, ticket) == PutPage::Done {
                     note_dirty(&mut self.placer, region, access.offset, &request);
-                    return Ok(Some(Executed { request, original }));
+                    return Ok(Some(Executed {
+                        request,
+                        original,
+                        since,
+                    }));
                 }
                 Some(original)
             }
@@ -124,6 +135,7 @@ impl<S: PageStore> Connection<S> {
             request,
             ticket,
             original,
+            since,
         });
         Ok(None)
     }
@@ -192,6 +204,7 @@ impl<S: PageStore> Connection<S> {
             region,
             request,
             original,
+            since,
             ..
         } = execution;
         // The range was checked not to wrap and to lie inside.
@@ -200,7 +213,12 @@ impl<S: PageStore> Connection<S> {
         self.rx.consume(total);
         self.inbound = Inbound::Open;
         let original = original.unwrap_or_default();
-        if self.answer_atomic(Executed { request, original }) {
+        let executed = Executed {
+            request,
+            original,
+            since,
+        };
+        if self.answer_atomic(executed) {
             self.resume(pages);
         } else {
             self.barrier(pages, 0);
@@ -210,9 +228,14 @@ impl<S: PageStore> Connection<S> {
     /// Queues the answer. False if it went through a sync STag: then the answer is held until it is durable.
     fn answer_atomic(&mut self, executed: Executed) -> bool {
         let held = !self.placer.dirty().is_empty();
-        let Executed { request, original } = executed;
-        let original = told(request.op, original);
-        self.responses.push_atomic(request.request, original, held);
+        let Executed {
+            request: AtomicRequest { request, op, .. },
+            original,
+            since,
+        } = executed;
+        let original = told(op, original);
+        let response = AtomicResponse { request, original };
+        self.responses.push_atomic(response, held, since);
         !held
     }
 }
@@ -229,6 +252,8 @@ fn told(op: Atomic, original: u64) -> u64 {
 struct Executed {
     request: AtomicRequest,
     original: u64,
+    /// When its turn came.
+    since: Time,
 }
 
 fn kind(request: &AtomicRequest) -> AccessKind {

@@ -39,7 +39,8 @@ impl<S: PageStore> Connection<S> {
             pages.sync(&[range], ticket);
             ticket
         });
-        self.responses.push_flush(request.request, ticket);
+        self.responses
+            .push_flush(request.request, ticket, pages.now());
         Ok(())
     }
 

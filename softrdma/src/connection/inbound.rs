@@ -11,7 +11,7 @@ use crate::connection::ticket::TicketKind;
 use crate::connection::{Connection, Fault};
 use crate::event::{CloseReason, Event, SetupError};
 use crate::mem::access::{AccessError, AccessKind, Request, check};
-use crate::page::{PageError, PageStore};
+use crate::page::{PageError, PageStore, Served};
 use crate::planted::Bug;
 use crate::stream::Step;
 use crate::wire::ddp::{Segment, TAGGED_BYTES, Tagged, Untagged};
@@ -151,6 +151,7 @@ impl<S: PageStore> Connection<S> {
     ) -> Step {
         if !self.mid_write {
             self.written = 0;
+            self.write_began = Some(pages.now());
         }
         self.written = self.written.saturating_add(segment.payload.len() as u32);
         self.mid_write = !segment.last;
@@ -160,11 +161,11 @@ impl<S: PageStore> Connection<S> {
             .place(who, &mut self.regions, pages, &mut self.tickets, segment)
         {
             Ok(Placed::Done) => {
-                self.placed.note(segment.payload.len(), segment.last);
-                match segment.last && !self.placer.dirty().is_empty() {
-                    true => self.barrier(pages, total),
-                    false => Step::Took(total),
+                if segment.last && !self.placer.dirty().is_empty() {
+                    return self.barrier(pages, total);
                 }
+                self.write_done(pages);
+                Step::Took(total)
             }
             Ok(Placed::Waiting) => {
                 self.inbound = Inbound::Placing {
@@ -230,10 +231,10 @@ impl<S: PageStore> Connection<S> {
                 let written = std::mem::take(&mut self.written);
                 self.receives
                     .handle_immediate(segment, written, &mut self.completions)?;
-                self.received.note(0, true);
+                pages.served(Served::Send, 0, pages.now());
                 Ok(())
             }
-            _ => self.take_send(segment),
+            _ => self.take_send(pages, segment),
         }
     }
 
@@ -252,10 +253,12 @@ impl<S: PageStore> Connection<S> {
         fin_sent
     }
 
-    fn take_send(&mut self, segment: &Untagged<'_>) -> Result<(), TerminateCode> {
+    fn take_send(&mut self, pages: &mut S, segment: &Untagged<'_>) -> Result<(), TerminateCode> {
+        if segment.offset == 0 {
+            self.send_began = pages.now();
+        }
         self.receives
             .handle_segment(segment, &mut self.completions)?;
-        self.received.note(segment.payload.len(), segment.last);
         if segment.last {
             self.written = 0;
             let invalidated = segment.opcode.invalidates().then_some(segment.invalidate);
@@ -268,6 +271,8 @@ impl<S: PageStore> Connection<S> {
                 invalidated,
                 &mut self.completions,
             );
+            let bytes = u64::from(segment.offset) + segment.payload.len() as u64;
+            pages.served(Served::Send, bytes, self.send_began);
         }
         Ok(())
     }
@@ -344,24 +349,28 @@ impl<S: PageStore> Connection<S> {
     }
 
     fn write_progressed(&mut self, pages: &mut S, placed: Placed) {
-        let Inbound::Placing {
-            total,
-            payload,
-            last,
-        } = self.inbound
-        else {
+        let Inbound::Placing { total, last, .. } = self.inbound else {
             return;
         };
         if placed == Placed::Waiting {
             return;
         }
-        self.placed.note(payload, last);
         self.rx.consume(total);
         self.inbound = Inbound::Open;
         if last && !self.placer.dirty().is_empty() {
             self.barrier(pages, 0);
         } else {
+            self.write_done(pages);
             self.resume(pages);
+        }
+    }
+
+    /// A WRITE, or a segment of it, is placed, and what it wrote through a sync STag durable.
+    fn write_done(&mut self, pages: &mut S) {
+        if !self.mid_write
+            && let Some(since) = self.write_began.take()
+        {
+            pages.served(Served::Write, self.written.into(), since);
         }
     }
 
@@ -377,6 +386,7 @@ impl<S: PageStore> Connection<S> {
             Ok(()) => {
                 self.inbound = Inbound::Open;
                 self.responses.release();
+                self.write_done(pages);
                 self.resume(pages);
             }
             Err(error) => {

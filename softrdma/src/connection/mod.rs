@@ -15,7 +15,6 @@ mod receives;
 mod requests;
 mod responses;
 mod segment;
-mod served;
 mod setup;
 mod ticket;
 mod transmit;
@@ -55,7 +54,6 @@ use ticket::Tickets;
 use transmit::Turn;
 
 pub use outcomes::AtomicOutcomes;
-pub use served::{Served, Tally};
 
 /// Smallest bound of the inbound buffer: two of the largest FPDUs.
 const INBOUND_BUFFER_FLOOR: usize = 128 << 10;
@@ -128,10 +126,10 @@ pub struct Connection<S: PageStore> {
     regions: RegionCache,
     tickets: Tickets,
     placer: Placer,
-    /// WRITEs that have been placed.
-    placed: Tally,
-    /// What has come for the receive queue.
-    received: Tally,
+    /// When the WRITE message began that is not done.
+    write_began: Option<Time>,
+    /// When the message for the receive queue began that is arriving, or arrived last.
+    send_began: Time,
     /// Atomic operation that waits for its page.
     execution: Option<Execution>,
     /// Atomic operations that have been executed.
@@ -212,8 +210,8 @@ impl<S: PageStore> Connection<S> {
             regions: RegionCache::new(table),
             tickets: Tickets::new(config.tag),
             placer: Placer::new(config.planted),
-            placed: Tally::default(),
-            received: Tally::default(),
+            write_began: None,
+            send_began: now,
             execution: None,
             outcomes: AtomicOutcomes::default(),
             responses: Responses::new(config.read_window_pages, config.planted),
@@ -395,12 +393,6 @@ impl<S: PageStore> Connection<S> {
     /// Next event.
     pub fn poll_event(&mut self) -> Option<Event> {
         self.events.pop_front()
-    }
-
-    /// Whether the connection has ended and [`Event::Closed`] has been taken: nothing happens any more.
-    #[must_use]
-    pub fn is_over(&self) -> bool {
-        matches!(self.phase, Phase::Closed) && self.events.is_empty()
     }
 
     /// Next completion.

@@ -35,7 +35,7 @@ impl<S: PageStore> Connection<S> {
             // What a VERIFY reads counts like what a READ sends. Who appended nothing is not asked again, so it goes on
             // to the end of the first answer.
             let is_enough = out.len() - start + digested >= limit && out.len() > start;
-            if limit == 0 || is_enough || !self.emit_segment(out) {
+            if limit == 0 || is_enough || !self.emit_segment(pages, out) {
                 break;
             }
             digested += self.responses.take_digested();
@@ -55,7 +55,7 @@ impl<S: PageStore> Connection<S> {
     }
 
     /// One segment. False if there is none.
-    fn emit_segment(&mut self, out: &mut Vec<u8>) -> bool {
+    fn emit_segment(&mut self, pages: &mut S, out: &mut Vec<u8>) -> bool {
         let request_ready = self.requests.is_ready(self.ord);
         let response = if self.responses.is_mid_message() {
             true
@@ -70,10 +70,8 @@ impl<S: PageStore> Connection<S> {
             }
             self.turn = Turn::Request;
             let who = self.accessor();
-            if let Err(fault) = self
-                .responses
-                .emit(who, self.ulpdu_max, &mut self.framer, out)
-            {
+            let (max, framer) = (self.ulpdu_max, &mut self.framer);
+            if let Err(fault) = self.responses.emit(pages, who, max, framer, out) {
                 let ulpdu = self.responses.offending_ulpdu();
                 self.fail(fault, ulpdu.as_deref());
             }

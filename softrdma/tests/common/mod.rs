@@ -16,7 +16,7 @@ use rand::{Rng, SeedableRng};
 use softrdma::driver::loopback::Pair;
 use softrdma::{
     BackingId, Completion, Config, Connection, Event, GetPage, Intent, NoPages, PAGE_BYTES, Page,
-    PageError, PageRange, PageStore, PutPage, RegionTable, Ticket, Time,
+    PageError, PageRange, PageStore, PutPage, RegionTable, Served, Ticket, Time,
 };
 
 type Bytes = Rc<RefCell<[u8; PAGE_BYTES]>>;
@@ -91,6 +91,10 @@ pub struct TestPages {
     pub puts: Vec<Ticket>,
     pub gets: usize,
     pub overwrites: usize,
+    /// The clock.
+    pub now: Time,
+    /// What was done for the peer: how many bytes, and how many nanoseconds it took.
+    pub served: Vec<(Served, u64, u64)>,
     pub random: StdRng,
 }
 
@@ -107,6 +111,8 @@ impl TestPages {
             puts: Vec::new(),
             gets: 0,
             overwrites: 0,
+            now: Time(0),
+            served: Vec::new(),
             random: StdRng::seed_from_u64(seed),
         }
     }
@@ -193,6 +199,14 @@ impl PageStore for TestPages {
             ticket,
         });
         GetPage::Pending
+    }
+
+    fn now(&self) -> Time {
+        self.now
+    }
+
+    fn served(&mut self, what: Served, bytes: u64, since: Time) {
+        self.served.push((what, bytes, self.now.0 - since.0));
     }
 
     fn put(&mut self, page: TestPage, ticket: Ticket) -> PutPage {

@@ -119,11 +119,6 @@ impl<S: PageStore> Net<S> {
         self.links.iter().map(|link| link.tag).collect()
     }
 
-    /// All connections, to be looked at.
-    pub fn connections(&self) -> impl Iterator<Item = &Connection<S>> {
-        self.links.iter().map(|link| &link.connection)
-    }
-
     /// Hands a page to the connection that waits for it; drops it when that is gone.
     pub fn page(&mut self, pages: &mut S, ticket: Ticket, page: Result<S::Page, PageError>) {
         if let Some(connection) = self.connection(LinkTag(ticket.tag())) {

@@ -41,7 +41,7 @@ use super::regions::{Follower, Regions};
 use super::service::Service;
 use super::sessions::Sessions;
 use super::settings::Settings;
-use super::status::{Gatherer, Latest, Told};
+use super::status::{Gatherer, Latest, ReactorMeters};
 use super::store::TargetStore;
 use super::tenancy::{Observers, TargetHooks, Tenancy};
 use super::tls_door::TlsDoor;
@@ -172,10 +172,12 @@ impl Target {
         let regions = Regions::new(Arc::clone(&stags), Arc::clone(&places), inboxes.clone());
         let mapped = Mapped::new(inboxes.clone());
         let (control, control_jobs) = ControlSenders::new(CONTROL_THREADS);
+        let meters: Vec<Arc<ReactorMeters>> = inboxes.iter().map(|_| Arc::default()).collect();
         let pages = |index: usize| {
+            let told = (Arc::clone(&inboxes[index]), Arc::clone(&meters[index]));
             let port = (Arc::clone(&ftl), Port(index as u16), settings.reactors);
             let files = (Arc::clone(&places), Arc::clone(&mapped));
-            FlashPages::new(port, files, Arc::clone(&inboxes[index]))
+            FlashPages::new(port, files, told)
         };
         let media = Media::of(&device);
         let ports = (settings.reactors, threads);
@@ -281,8 +283,7 @@ impl Target {
             registry: Arc::clone(&registry),
             registrations: Latest::default(),
             control: Arc::default(),
-            inboxes: inboxes.clone(),
-            told: Told::default(),
+            reactors: meters,
         });
         // While nobody else uses the volume: everything is known once.
         let _ = gatherer.status();

@@ -15,7 +15,6 @@ use softrdma::Ticket;
 use super::pages::{Recalled, Wanted};
 use super::regions::Owner;
 use super::stalls::Of;
-use super::status::ReactorCounts;
 use crate::reactor::{Inbox, LinkTag};
 
 /// Where the answer to a job goes. Dropping it unanswered tells the waiter that the reactor has ended.
@@ -96,8 +95,6 @@ pub(super) enum Job {
     Adopt(Socket, Option<Box<Records>>),
     /// Answer when no step of a connection is under way that began before.
     Barrier(Waiter<()>),
-    /// Tell what has been done so far.
-    Count(Waiter<ReactorCounts>),
     /// Give back what connections hold of these backings if `renew`, and answer when nothing is outstanding of them.
     Drain {
         /// Whose files are about to move or to end, or must be left alone for a moment.

@@ -9,6 +9,7 @@
 //! holds none.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use contigfs::fuse::Window;
 use contigfs::{GrowError, InodeNo, StoreError};
@@ -16,7 +17,8 @@ use ftl::{DurableError, Ftl, GetError, Lba, LbaRange, PageRef, Port, Token};
 use slab::Slab;
 use softrdma::mem::ATOMIC_BYTES;
 use softrdma::{
-    Atomic, BackingId, GetPage, PAGE_BYTES, PageError, PageRange, PageStore, PutPage, Ticket,
+    Atomic, BackingId, GetPage, PAGE_BYTES, PageError, PageRange, PageStore, PutPage, Served,
+    Ticket, Time,
 };
 use tracing::warn;
 
@@ -25,6 +27,7 @@ use super::job::{Job, PagesJob, Reader, Waiter};
 use super::mapped::{Before, Mapped};
 use super::places::{Place, Places};
 use super::stalls::{Drained, Of, Stalls};
+use super::status::ReactorMeters;
 use crate::reactor::{Inbox, LinkTag};
 
 /// Such a part of the pool may be pinned by connections that read more than one page at a time, and another one by their first
@@ -155,14 +158,19 @@ pub(super) struct FlashPages {
     reading: usize,
     /// As many may be had by connections that have one already.
     reading_max: usize,
+    /// What time it was when that was last told.
+    now: Time,
+    /// What this reactor does.
+    pub meters: Arc<ReactorMeters>,
 }
 
 impl FlashPages {
-    /// Pages of `port`, one of `reactors`; what becomes of recalled ones is told through `inbox`.
+    /// Pages of `port`, one of `reactors`; what becomes of recalled ones is told through `inbox`, and what is done for peers
+    /// counted by `meters`.
     pub(super) fn new(
         (ftl, port, reactors): (Arc<Ftl>, Port, usize),
         (places, mapped): (Arc<Places>, Arc<Mapped>),
-        inbox: Arc<Inbox<Job>>,
+        (inbox, meters): (Arc<Inbox<Job>>, Arc<ReactorMeters>),
     ) -> Self {
         let ahead = Ahead::new(ftl.pool_frames() / reactors);
         let reading_max = ftl.pool_frames() / READING_PART / reactors;
@@ -178,6 +186,8 @@ impl FlashPages {
             ahead,
             reading: 0,
             reading_max,
+            now: Time(0),
+            meters,
         }
     }
 
@@ -354,9 +364,10 @@ impl FlashPages {
         answers
     }
 
-    /// Lets time pass: what is read ahead depends on it.
-    pub(super) fn tick(&mut self, now: ftl::Time) {
-        self.ahead.tick(now);
+    /// Lets time pass: what is read ahead depends on it, and how long operations take.
+    pub(super) fn tick(&mut self, now: Time) {
+        self.now = now;
+        self.ahead.tick(ftl::Time(now.0));
     }
 
     /// A page that was read ahead has come.
@@ -464,6 +475,15 @@ impl PageStore for FlashPages {
 
     fn read_done(&mut self, pages: usize) {
         self.reading -= pages;
+    }
+
+    fn now(&self) -> Time {
+        self.now
+    }
+
+    fn served(&mut self, what: Served, bytes: u64, since: Time) {
+        let took = Duration::from_nanos(self.now.0.saturating_sub(since.0));
+        self.meters.note(what, bytes, took);
     }
 
     fn will_read(&mut self, reader: u32, pages: PageRange, left: u64) {

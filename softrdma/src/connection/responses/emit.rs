@@ -4,9 +4,10 @@ use crate::addr::{Msn, Stag};
 use crate::connection::Fault;
 use crate::connection::responses::{Body, Digest, Entry, Responses, State};
 use crate::connection::segment::cut;
+use crate::mem::ATOMIC_BYTES;
 use crate::mem::access::{AccessError, AccessKind, Accessor, check};
 use crate::mem::region::Backing;
-use crate::page::{PAGE_BYTES, Page};
+use crate::page::{PAGE_BYTES, Page, PageStore, Served};
 use crate::wire::ddp::{TAGGED_BYTES, Tagged, Untagged};
 use crate::wire::marker::Framer;
 use crate::wire::profile::{VerifyRequest, VerifyResponse};
@@ -17,8 +18,9 @@ const DIGEST_BYTES: u32 = 64 << 10;
 
 impl<P: Page> Responses<P> {
     /// Appends the first answer, or one segment of it; only when `is_ready`.
-    pub(in crate::connection) fn emit(
+    pub(in crate::connection) fn emit<S: PageStore<Page = P>>(
         &mut self,
+        pages: &mut S,
         who: Accessor,
         ulpdu_max: u16,
         framer: &mut Framer,
@@ -27,14 +29,14 @@ impl<P: Page> Responses<P> {
         let read = match self.entries.front() {
             Some(Entry::Read(read)) => read,
             Some(Entry::Answer(_)) => {
-                self.emit_answer(framer, out);
+                self.emit_answer(pages, framer, out);
                 return Ok(());
             }
             None => return Ok(()),
         };
         self.taken += 1;
         if let Some(digest) = read.digest {
-            return self.emit_digest(who, digest, framer, out);
+            return self.emit_digest(pages, who, digest, framer, out);
         }
         let sink = read.request.sink;
         let to = sink.to.wrapping_add(u64::from(read.sent));
@@ -78,10 +80,11 @@ impl<P: Page> Responses<P> {
             }
         }
         let last = header.last;
+        let (size, since) = (read.request.size, read.since);
         self.drop_slots(done_slots);
-        self.answered.read.note(len as usize, last);
         if last {
             self.pop();
+            pages.served(Served::Read, size.into(), since);
         } else if let Some(Entry::Read(read)) = self.entries.front_mut() {
             read.sent += len;
         }
@@ -89,8 +92,9 @@ impl<P: Page> Responses<P> {
     }
 
     /// Goes on with the first entry, a VERIFY, as far as its pages are there; appends its answer at the end.
-    fn emit_digest(
+    fn emit_digest<S: PageStore<Page = P>>(
         &mut self,
+        pages: &mut S,
         who: Accessor,
         digest: Digest,
         framer: &mut Framer,
@@ -127,7 +131,6 @@ impl<P: Page> Responses<P> {
         }
         let crc = crc32c::crc32c_append(digest.crc, &scratch);
         self.digested += scratch.len();
-        self.answered.verify.note(scratch.len(), false);
         self.scratch = scratch;
         self.drop_slots(done_slots);
         let Some(Entry::Read(read)) = self.entries.front_mut() else {
@@ -138,8 +141,9 @@ impl<P: Page> Responses<P> {
             read.digest = Some(Digest { crc, ..digest });
             return Ok(());
         }
+        let (size, since) = (read.request.size, read.since);
         self.pop();
-        self.answered.verify.note(0, true);
+        pages.served(Served::Verify, size.into(), since);
         let request = digest.request;
         let response = VerifyResponse { request, crc };
         self.emit_queue_3(Opcode::VerifyResponse, framer, out, |out| {
@@ -153,17 +157,20 @@ impl<P: Page> Responses<P> {
         self.entries.pop_front()
     }
 
-    fn emit_answer(&mut self, framer: &mut Framer, out: &mut Vec<u8>) {
+    fn emit_answer<S: PageStore<Page = P>>(
+        &mut self,
+        pages: &mut S,
+        framer: &mut Framer,
+        out: &mut Vec<u8>,
+    ) {
         let Some(Entry::Answer(answer)) = self.pop() else {
             return;
         };
-        let opcode = match answer.body {
-            Body::Atomic(_) => Opcode::AtomicResponse,
-            Body::Flush(_) => {
-                self.answered.flush.note(0, true);
-                Opcode::FlushResponse
-            }
+        let (opcode, what, bytes) = match answer.body {
+            Body::Atomic(_) => (Opcode::AtomicResponse, Served::Atomic, ATOMIC_BYTES),
+            Body::Flush(_) => (Opcode::FlushResponse, Served::Flush, 0),
         };
+        pages.served(what, bytes as u64, answer.since);
         self.emit_queue_3(opcode, framer, out, |out| match answer.body {
             Body::Atomic(response) => response.emit(out),
             Body::Flush(request) => out.extend_from_slice(&request.to_be_bytes()),

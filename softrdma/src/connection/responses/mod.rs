@@ -14,8 +14,7 @@ mod emit;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use crate::addr::{BackingId, Msn, Ticket};
-use crate::connection::served::Tally;
+use crate::addr::{BackingId, Msn, Ticket, Time};
 use crate::connection::ticket::{TicketKind, Tickets, distance};
 use crate::mem::access::{Access, AccessError, AccessKind, Accessor, Request, check};
 use crate::mem::cache::RegionCache;
@@ -65,6 +64,8 @@ enum Entry {
 struct Answer {
     body: Body,
     hold: Hold,
+    /// When the turn of the request came.
+    since: Time,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -103,6 +104,8 @@ struct Read {
     asked: u32,
     /// Bytes sent.
     sent: u32,
+    /// When its turn came.
+    since: Time,
 }
 
 impl Read {
@@ -131,14 +134,6 @@ impl Read {
     }
 }
 
-/// Requests that have been answered.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Answered {
-    pub(super) read: Tally,
-    pub(super) flush: Tally,
-    pub(super) verify: Tally,
-}
-
 /// The peer's requests that are not answered completely.
 #[derive(Debug)]
 pub(super) struct Responses<P> {
@@ -165,7 +160,6 @@ pub(super) struct Responses<P> {
     held: bool,
     /// How often bytes were taken for them.
     taken: u64,
-    answered: Answered,
     planted: Option<Bug>,
 }
 
@@ -185,7 +179,6 @@ impl<P: Page> Responses<P> {
             digested: 0,
             held: false,
             taken: 0,
-            answered: Answered::default(),
             planted,
         }
     }
@@ -206,11 +199,6 @@ impl<P: Page> Responses<P> {
     /// Is the first request one that waits because it is held?
     pub(super) fn holds(&self) -> bool {
         self.held && matches!(self.entries.front(), Some(Entry::Read(_)))
-    }
-
-    /// What has been answered.
-    pub(super) fn answered(&self) -> Answered {
-        self.answered
     }
 
     /// How often bytes were taken for READs and VERIFYs.
@@ -306,6 +294,7 @@ impl<P: Page> Responses<P> {
             source,
             asked: 0,
             sent: 0,
+            since: pages.now(),
         }));
         Ok(())
     }
@@ -337,26 +326,26 @@ impl<P: Page> Responses<P> {
         Ok(())
     }
 
-    /// Queues the answer to an atomic operation that was admitted and executed; `held` until `release`.
-    pub(super) fn push_atomic(&mut self, request: u32, original: u64, held: bool) {
+    /// Queues the answer to an atomic operation that was admitted at `since` and has been executed; `held` until `release`.
+    pub(super) fn push_atomic(&mut self, response: AtomicResponse, held: bool, since: Time) {
         self.msn = self.msn.next();
-        let body = Body::Atomic(AtomicResponse { request, original });
+        let body = Body::Atomic(response);
         let hold = if held { Hold::Inbound } else { Hold::Nothing };
+        let answer = Entry::Answer(Answer { body, hold, since });
         if self.planted == Some(Bug::AnswersJumpQueue) {
-            return self
-                .entries
-                .push_front(Entry::Answer(Answer { body, hold }));
+            return self.entries.push_front(answer);
         }
-        self.entries.push_back(Entry::Answer(Answer { body, hold }));
+        self.entries.push_back(answer);
     }
 
-    /// Queues the answer to a FLUSH that was admitted; it waits for `ticket`, if there is one.
-    pub(super) fn push_flush(&mut self, request: u32, ticket: Option<Ticket>) {
+    /// Queues the answer to a FLUSH that was admitted at `since`; it waits for `ticket`, if there is one.
+    pub(super) fn push_flush(&mut self, request: u32, ticket: Option<Ticket>, since: Time) {
         self.msn = self.msn.next();
         self.flushing += usize::from(ticket.is_some());
         let body = Body::Flush(request);
         let hold = ticket.map_or(Hold::Nothing, Hold::Flush);
-        self.entries.push_back(Entry::Answer(Answer { body, hold }));
+        self.entries
+            .push_back(Entry::Answer(Answer { body, hold, since }));
     }
 
     /// Bytes that went into digests since the last call.

@@ -1,7 +1,6 @@
 //! What the programs on the mount and remote peers ask for.
 
 use super::columns::{Columns, operations, per, rate};
-use super::figure::mebibytes;
 use super::line::{Kind, Line};
 use super::rates::Span;
 use crate::target::status::Operations;
@@ -44,9 +43,9 @@ pub(super) fn remote(span: &Span<'_>) -> Vec<Line> {
     let mut lines = Vec::new();
     for (name, ever) in &remote.operations {
         if ever.count > 0 {
-            let since = span.traffic(name);
-            let bytes = mebibytes(span.rate(since.bytes));
-            lines.push(COLUMNS.row(name, &[rate(span, since.count), bytes]));
+            let done = span.operations(|status| status.remote.operations.get(name));
+            // None fails: what can not be done ends the connection.
+            lines.push(COLUMNS.row(name, &operations(span, &done)));
         }
     }
     if remote.control.count > 0 {

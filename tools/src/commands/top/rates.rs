@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use crate::target::status::{Operations, Status, Traffic};
+use crate::target::status::{Operations, Status};
 
 /// The looks that there were at a target.
 #[derive(Debug)]
@@ -126,13 +126,6 @@ impl<'a> Span<'a> {
             Some(before) => now.since(before),
             None => now,
         }
-    }
-
-    /// Messages of a kind.
-    pub(super) fn traffic(&self, kind: &str) -> Traffic {
-        let find = |status: &Status| status.remote.operations.get(kind).copied();
-        let before = find(self.before).unwrap_or_default();
-        find(self.now).unwrap_or_default().since(before)
     }
 
     /// Share of a processor that the target has taken.

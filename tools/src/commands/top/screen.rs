@@ -53,7 +53,7 @@ mod tests {
 
     use super::*;
     use crate::commands::top::line::fit;
-    use crate::target::status::{Device, Mount, Operations, Status, Traffic};
+    use crate::target::status::{Device, Mount, Operations, Status};
 
     fn operations(count: u64, bytes: u64, microseconds: u64) -> Operations {
         let meter = ftl::Meter::default();
@@ -117,14 +117,8 @@ mod tests {
         remote.tenants = [("alpha", 1), ("anonymous", 4), ("beta", 0)]
             .map(|(name, count)| (name.to_owned(), count))
             .into();
-        let read = Traffic {
-            count: 2000 * seconds,
-            bytes: (2000 * seconds) << 12,
-        };
-        remote.operations.insert("read".to_owned(), read);
-        remote
-            .operations
-            .insert("atomic".to_owned(), Traffic::default());
+        let done = [("read", of(2000, 4096, 5)), ("atomic", of(0, 0, 0))];
+        remote.operations = done.map(|(name, done)| (name.to_owned(), done)).into();
         remote.control = of(1, 0, 40);
         status
     }
@@ -157,7 +151,7 @@ mount                  /s    MiB/s     mean      p99 failed/s
 write                 100      0.4     12µs     16µs        0
 getattr                20        0      2µs      2µs        0
 remote                 /s    MiB/s     mean      p99 failed/s
-read                 2000      7.8
+read                 2000      7.8      5µs      8µs
 control                 1        0     40µs     64µs        0
 5 of 16384 connections, 0/s let in, 0/s refused, 2 registrations: anonymous 4, alpha 1
 device        r/s  MiB/s   mean    p99    w/s  MiB/s   mean    p99    f/s   mean failed   free  state
@@ -183,7 +177,7 @@ write               10200       40     12µs     16µs        0
 getattr              2040        0      2µs      2µs        0
 statfs                  7        0      1µs      1µs        0
 remote              count      MiB     mean      p99   failed
-read                 204k      797
+read                 204k      797      5µs      8µs
 control               102        0     40µs     64µs        0
 5 of 16384 connections, 6 let in, 0 refused, 2 registrations: anonymous 4, alpha 1
 device      reads    MiB   mean    p99 writes    MiB   mean    p99  flush   mean failed   free  state

@@ -17,7 +17,7 @@ use ftl::{Event as FtlEvent, Intent, Lba};
 use slab::Slab;
 use socket2::Socket;
 use softrdma::driver::Spin;
-use softrdma::{Config, Event, PageError, RegionTable, Served, Time};
+use softrdma::{Config, Event, PageError, RegionTable, Time};
 use tracing::{info, warn};
 
 use crate::reactor::{Done, Inbox, LinkTag, Net, Notice, Ring, Tag};
@@ -26,7 +26,6 @@ use crate::target::lane::Lanes;
 use crate::target::media::Media;
 use crate::target::pages::{FlashPages, Waiting};
 use crate::target::reception::{self, Reception};
-use crate::target::status::ReactorCounts;
 use crate::target::store::{commit_error, durable_error};
 
 use actions::Started;
@@ -109,8 +108,6 @@ pub(super) struct Core {
     silent: VecDeque<(LinkTag, Time)>,
     /// Connections that were refused and that their peers have not closed yet. They take nobody's place.
     refused: VecDeque<LinkTag>,
-    /// What was done for connections that have ended.
-    served: Served,
     /// The last accept failed.
     accept_trouble: bool,
     /// When to accept again, if that is not under way.
@@ -139,7 +136,6 @@ impl Core {
             next: 0,
             silent: VecDeque::new(),
             refused: VecDeque::new(),
-            served: Served::default(),
             accept_trouble: false,
             accept_at: None,
             spin,
@@ -169,6 +165,7 @@ impl Core {
                 }
             }
             let now = self.now();
+            self.parts.pages.tick(now);
             while let Some(done) = self.net.ring.next_done() {
                 self.completed(now, done)?;
             }
@@ -195,7 +192,8 @@ impl Core {
     fn pump(&mut self, now: Time) {
         let pages = &mut self.parts.pages;
         let flash_now = ftl::Time(now.0);
-        pages.tick(flash_now);
+        pages.tick(now);
+        pages.meters.set_calls(self.net.ring.system_calls());
         if pages.ftl.poll_timeout().is_some_and(|due| due <= flash_now) {
             pages.ftl.handle_timeout(pages.port, flash_now);
         }
@@ -223,16 +221,18 @@ impl Core {
         let connections = &self.parts.connections;
         let mut told = None;
         let refused = &mut self.refused;
-        let served = &mut self.served;
+        let meters = Arc::clone(&self.parts.pages.meters);
         let mut sent_away = Vec::new();
         self.net
             .pump(now, &mut self.parts.pages, |tag, connection, notice| {
                 let asks = matches!(&notice, Notice::Event(Event::ConnectRequest(_)));
-                if let Notice::Event(Event::Closed(_)) = &notice {
-                    *served += connection.served();
+                if let Notice::Event(Event::Closed(reason)) = &notice {
                     match refused.iter().position(|&other| other == tag) {
                         Some(at) => drop(refused.remove(at)),
-                        None => drop(connections.fetch_sub(1, Ordering::Relaxed)),
+                        None => {
+                            meters.note_end(reason);
+                            connections.fetch_sub(1, Ordering::Relaxed);
+                        }
                     }
                 }
                 if let Some(denial) = reception.hear(tag, connection, notice) {
@@ -402,9 +402,6 @@ impl Core {
                 Job::Barrier(waiter) => {
                     let _ = waiter.send(());
                 }
-                Job::Count(waiter) => {
-                    let _ = waiter.send(self.counts());
-                }
                 Job::Drain { of, renew, done } => {
                     if renew {
                         self.net.renew_pages(pages, |backing| of.has(backing));
@@ -446,16 +443,6 @@ impl Core {
                 Job::End => self.ending = true,
             }
         }
-    }
-
-    /// What has been done so far.
-    fn counts(&self) -> ReactorCounts {
-        let mut served = self.served;
-        // Those that are over have been counted when they ended.
-        let connections = self.net.connections().filter(|c| !c.is_over());
-        connections.for_each(|connection| served += connection.served());
-        let calls = self.net.ring.system_calls();
-        ReactorCounts { served, calls }
     }
 
     fn completed(&mut self, now: Time, done: Done) -> io::Result<()> {

@@ -172,10 +172,25 @@ impl Families<'_> {
         what: &str,
         samples: impl Fn() -> I,
     ) -> fmt::Result {
+        self.good_operations(name, what, &samples)?;
+        self.counter(
+            &format!("{name}_failures"),
+            &format!("Failed {what}."),
+            samples().map(|(labels, operations)| (labels, operations.failed)),
+        )
+    }
+
+    /// The same of those that never fail.
+    fn good_operations<'a, L: EncodeLabelSet, I: Iterator<Item = (L, &'a Operations)>>(
+        &mut self,
+        name: &str,
+        what: &str,
+        samples: &impl Fn() -> I,
+    ) -> fmt::Result {
         if samples().next().is_none() {
             return Ok(());
         }
-        let about = format!("How long {what} took, those that failed among them.");
+        let about = format!("How long {what} took.");
         let kind = MetricType::Histogram;
         let name_of_times = format!("{name}_seconds");
         let mut family = self
@@ -188,11 +203,6 @@ impl Families<'_> {
             let mut sample = family.encode_family(&labels)?;
             sample.encode_histogram::<NoLabelSet>(operations.seconds, count, &buckets, None)?;
         }
-        self.counter(
-            &format!("{name}_failures"),
-            &format!("Failed {what}."),
-            samples().map(|(labels, operations)| (labels, operations.failed)),
-        )?;
         self.counter(
             &format!("{name}_bytes"),
             &format!("Bytes moved by {what}."),
@@ -336,6 +346,12 @@ impl Families<'_> {
             "RDMA connections that were refused at the door.",
             one(remote.refused),
         )?;
+        let ended = remote.ended.iter();
+        self.counter(
+            "flashnet_remote_connections_ended",
+            "RDMA connections that have ended, by reason.",
+            ended.map(|(reason, &count)| ([("reason", reason.as_str())], count)),
+        )?;
         let tenants = remote.tenants.iter();
         self.gauge(
             "flashnet_tenant_connections",
@@ -349,17 +365,12 @@ impl Families<'_> {
         )?;
         let operations = || {
             let operations = remote.operations.iter();
-            operations.map(|(op, traffic)| ([("op", op.as_str())], traffic))
+            operations.map(|(op, operations)| ([("op", op.as_str())], operations))
         };
-        self.counter(
-            "flashnet_remote_operations",
-            "RDMA operations that peers have asked for and got.",
-            operations().map(|(labels, traffic)| (labels, traffic.count)),
-        )?;
-        self.counter(
-            "flashnet_remote_bytes",
-            "Bytes of those operations.",
-            operations().map(|(labels, traffic)| (labels, traffic.bytes)),
+        self.good_operations(
+            "flashnet_remote_operation",
+            "RDMA operations of peers",
+            &operations,
         )?;
         let control = || std::iter::once(([] as NoLabels, &remote.control));
         self.operations(

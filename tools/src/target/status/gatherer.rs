@@ -4,31 +4,26 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use contigfs::Fs;
 use contigfs::fuse::Requests;
-use ftl::{Ftl, GRAIN_BYTES, MemberState, Meter};
+use ftl::{Ftl, GRAIN_BYTES, MemberState, Meter, Metered};
 use nix::sys::resource::{UsageWho, getrusage};
 use nix::sys::time::TimeVal;
-use softrdma::{Served, Tally};
+use softrdma::Served;
 use uuid::Uuid;
 
 use super::meters::MediaMeters;
-use super::told::{ReactorCounts, Told};
-use super::{Device, Mount, Process, Remote, Status, Stream, Traffic, Volume};
+use super::reactor::{self, ENDS, ReactorMeters};
+use super::{Device, Mount, Operations, Process, Remote, Status, Stream, Volume};
 use crate::credentials::{ANONYMOUS, Door, Registry};
-use crate::reactor::Inbox;
-use crate::target::job::Job;
 use crate::target::reception::Arrivals;
 use crate::target::sessions::Sessions;
 use crate::target::store::TargetStore;
 
 /// How those are called who have shown no token.
 const STRANGERS: &str = "anonymous";
-
-/// How long a reactor may take to answer.
-const PATIENCE: Duration = Duration::from_secs(2);
 
 /// A number that can not always be had.
 #[derive(Debug, Default)]
@@ -83,25 +78,19 @@ pub(in crate::target) struct Gatherer {
     pub registrations: Latest,
     /// Control requests.
     pub control: Arc<Meter>,
-    /// The reactors.
-    pub inboxes: Vec<Arc<Inbox<Job>>>,
-    /// What they have told.
-    pub told: Told,
+    /// What the reactors do.
+    pub reactors: Vec<Arc<ReactorMeters>>,
 }
 
 impl Gatherer {
     /// How it is now.
     pub(in crate::target) fn status(&self) -> Status {
-        let reactors = self.told.ask(&self.inboxes, PATIENCE);
         Status {
             version: env!("CARGO_PKG_VERSION").to_owned(),
-            process: Process {
-                reactor_calls: reactors.iter().map(|counts| counts.calls).collect(),
-                ..self.process()
-            },
+            process: self.process(),
             volume: self.volume(),
             mount: self.mount.get().map(mount),
-            remote: self.remote(&reactors),
+            remote: self.remote(),
         }
     }
 
@@ -111,7 +100,7 @@ impl Gatherer {
             uptime: self.started.elapsed().as_secs_f64(),
             cpu: cpu_seconds(),
             resident: resident_bytes(),
-            reactor_calls: Vec::new(),
+            reactor_calls: self.reactors.iter().map(|meters| meters.calls()).collect(),
         }
     }
 
@@ -180,22 +169,13 @@ impl Gatherer {
         }
     }
 
-    fn remote(&self, reactors: &[ReactorCounts]) -> Remote {
-        let mut served = Served::default();
-        reactors.iter().for_each(|counts| served += counts.served);
-        let all = [
-            ("read", served.read),
-            ("write", served.write),
-            ("send", served.send),
-            ("atomic", served.atomic),
-            ("flush", served.flush),
-            ("verify", served.verify),
-        ];
-        let traffic = |Tally { messages, bytes }| Traffic {
-            count: messages,
-            bytes,
-        };
-        let operations = all.map(|(name, tally)| (name.to_owned(), traffic(tally)));
+    fn remote(&self) -> Remote {
+        let operations = Served::ALL.map(|what| {
+            let mut all = Metered::default();
+            let reactors = self.reactors.iter();
+            reactors.for_each(|meters| all += meters.served(what));
+            (reactor::name(what).to_owned(), Operations::from(all))
+        });
         let registrations = self.registry.count_now().map(|count| count as u64);
         Remote {
             address: self.address.clone(),
@@ -204,11 +184,23 @@ impl Gatherer {
             connections_max: self.connections_max as u64,
             accepted: self.arrivals.let_in(),
             refused: self.arrivals.refused(),
+            ended: self.ended(),
             tenants: self.tenants(),
             registrations: self.registrations.or_before(registrations),
             operations: operations.into(),
             control: self.control.read().into(),
         }
+    }
+
+    /// How connections have ended.
+    fn ended(&self) -> BTreeMap<String, u64> {
+        let mut all = ENDS.map(|end| (end.to_owned(), 0));
+        for meters in &self.reactors {
+            for ((_, count), more) in all.iter_mut().zip(meters.ended()) {
+                *count += more;
+            }
+        }
+        all.into()
     }
 
     /// The connections of each that may come, and has none perhaps.

@@ -5,7 +5,7 @@
 
 mod gatherer;
 mod meters;
-mod told;
+mod reactor;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 pub(super) use gatherer::{Gatherer, Latest};
 pub(super) use meters::MediaMeters;
-pub(super) use told::{ReactorCounts, Told};
+pub(super) use reactor::ReactorMeters;
 
 /// All of it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -135,24 +135,19 @@ pub struct Remote {
     pub accepted: u64,
     /// Connections that were refused at the door.
     pub refused: u64,
+    /// Connections that have ended: `disconnected` in order, `lost` with the network or the client, `timed_out` in set-up or at the end,
+    /// `aborted` by this target, because of `storage` that failed, because of a `peer_error` that this side found, `terminated` by
+    /// the peer, and in `setup`.
+    pub ended: BTreeMap<String, u64>,
     /// Connections of each tenant now; those without a token are `anonymous`.
     pub tenants: BTreeMap<String, u64>,
     /// Registrations that are stored with the volume.
     pub registrations: u64,
-    /// What peers have asked for and got: `read`, `write`, `atomic`, `send`, `flush`, `verify`. How long it took is not measured.
-    pub operations: BTreeMap<String, Traffic>,
+    /// What peers have asked for and got: `read`, `write`, `atomic`, `send`, `flush`, `verify`. None has failed: what can not be
+    /// done ends the connection.
+    pub operations: BTreeMap<String, Operations>,
     /// Control requests, by how long they took.
     pub control: Operations,
-}
-
-/// Messages, and the bytes in them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct Traffic {
-    /// Messages.
-    pub count: u64,
-    /// Bytes.
-    pub bytes: u64,
 }
 
 /// Operations of one kind, and how long they took.
@@ -221,17 +216,6 @@ impl Operations {
     }
 }
 
-impl Traffic {
-    /// What has come since `before`.
-    #[must_use]
-    pub fn since(self, before: Self) -> Self {
-        Self {
-            count: self.count.saturating_sub(before.count),
-            bytes: self.bytes.saturating_sub(before.bytes),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use ftl::Meter;
@@ -262,8 +246,9 @@ mod tests {
         let told = r#"{"process": {"pid": 7, "mood": "good"}, "remote": {"operations": {"read": {"count": 3}}}, "new": []}"#;
         let status: Status = serde_json::from_str(told).unwrap();
         assert_eq!(status.process.pid, 7);
-        let read = Traffic { count: 3, bytes: 0 };
-        assert_eq!(status.remote.operations["read"], read);
+        let read = &status.remote.operations["read"];
+        assert_eq!((read.count, read.mean()), (3, Some(Duration::ZERO)));
+        assert_eq!(read.quantile(0.99), None);
         let again: Status = serde_json::from_str(&serde_json::to_string(&status).unwrap()).unwrap();
         assert_eq!(again, status);
     }

@@ -1,6 +1,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::super::super::status::{Device, Mount, Process, Stream, Traffic};
+use super::super::super::status::{Device, Mount, Process, Stream};
 use super::*;
 
 fn operations(classes: &[(usize, u64)]) -> Operations {
@@ -66,8 +66,9 @@ fn full() -> Status {
         }),
         remote: Remote {
             connections: 2,
+            ended: BTreeMap::from([("lost".to_owned(), 6)]),
             tenants: BTreeMap::from([("anonymous".to_owned(), 1), ("alpha".to_owned(), 1)]),
-            operations: BTreeMap::from([("read".to_owned(), Traffic { count: 3, bytes: 9 })]),
+            operations: BTreeMap::from([("read".to_owned(), operations(&[(2, 3)]))]),
             control: operations(&[(1, 1)]),
             ..Remote::default()
         },
@@ -105,9 +106,11 @@ fn lines() {
         "flashnet_mount_info{path=\"/mnt/flash\"} 1",
         "flashnet_mount_request_seconds_count{op=\"getattr\"} 3",
         "flashnet_remote_connections 2",
+        "flashnet_remote_connections_ended_total{reason=\"lost\"} 6",
         "flashnet_tenant_connections{tenant=\"alpha\"} 1",
-        "flashnet_remote_operations_total{op=\"read\"} 3",
-        "flashnet_remote_bytes_total{op=\"read\"} 9",
+        "flashnet_remote_operation_seconds_count{op=\"read\"} 3",
+        "flashnet_remote_operation_seconds_bucket{le=\"0.000004\",op=\"read\"} 3",
+        "flashnet_remote_operation_bytes_total{op=\"read\"} 4096",
         "flashnet_control_request_seconds_bucket{le=\"0.000001\"} 0",
         "flashnet_control_request_seconds_bucket{le=\"0.000002\"} 1",
         "flashnet_control_request_failures_total 1",
