@@ -25,24 +25,25 @@ pub enum Called {
     Umount,
 }
 
+/// Names of links to the program that stand for a command.
+pub const LINKS: [(&str, Called); 9] = [
+    ("mkfs.contigfs", Called::Mkfs),
+    ("fsck.contigfs", Called::Fsck),
+    ("resize.contigfs", Called::Resize),
+    ("mount.contigfs", Called::Mount),
+    ("mount.fuse.contigfs", Called::Mount),
+    ("mount.fuseblk.contigfs", Called::Mount),
+    ("umount.contigfs", Called::Umount),
+    ("umount.fuse.contigfs", Called::Umount),
+    ("umount.fuseblk.contigfs", Called::Umount),
+];
+
 impl Called {
     /// The meaning of the program's own name.
     pub fn by(name: Option<&Path>) -> Self {
-        match name
-            .and_then(Path::file_name)
-            .and_then(|name| name.to_str())
-        {
-            Some("mkfs.contigfs") => Self::Mkfs,
-            Some("fsck.contigfs") => Self::Fsck,
-            Some("mount.contigfs" | "mount.fuse.contigfs" | "mount.fuseblk.contigfs") => {
-                Self::Mount
-            }
-            Some("resize.contigfs") => Self::Resize,
-            Some("umount.contigfs" | "umount.fuse.contigfs" | "umount.fuseblk.contigfs") => {
-                Self::Umount
-            }
-            _ => Self::Flashnet,
-        }
+        let name = name.and_then(Path::file_name);
+        let link = LINKS.iter().find(|(link, _)| name == Some(link.as_ref()));
+        link.map_or(Self::Flashnet, |(_, called)| *called)
     }
 
     /// The command that the name stands for.

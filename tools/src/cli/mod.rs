@@ -5,6 +5,7 @@ pub mod device;
 pub mod fs;
 pub mod ftl;
 pub mod hyperloop;
+pub mod install;
 mod litmus;
 pub mod mount;
 pub mod names;
@@ -159,6 +160,14 @@ pub enum Command {
     /// Do to a target what should not happen, again and again, and check that nothing is lost.
     #[command(subcommand)]
     Torture(torture::TortureCommand),
+    /// Print what lets a shell complete commands and options.
+    #[command(
+        after_help = "Example: flashnet completion bash > /usr/share/bash-completion/completions/flashnet"
+    )]
+    Completion(install::Completion),
+    /// Write the manual pages: of each command, and of each name that the program is called by.
+    #[command(after_help = "Example: flashnet man /usr/local/share/man")]
+    Man(install::Man),
     /// The server side of a comparison, started by `perf`.
     #[command(hide = true)]
     PerfServer(PerfServer),

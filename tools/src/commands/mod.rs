@@ -7,6 +7,7 @@ mod fsck;
 mod fsck_meter;
 mod ftl;
 mod inspect;
+mod install;
 mod interrupt;
 mod ledger;
 mod litmus;
@@ -83,6 +84,8 @@ pub fn run(cli: &Cli) -> Result<Done> {
         Command::Region(command) => region::run(command, json),
         Command::Top(options) => top::run(options, json),
         Command::Torture(command) => torture::run(command, json),
+        Command::Completion(options) => install::completion(options),
+        Command::Man(options) => install::man(options),
         Command::PerfServer(options) => perf::serve(options),
     };
     done.map(|()| Done::AllWell)
