@@ -46,7 +46,7 @@ fn end(reason: &CloseReason) -> Option<&'static str> {
 impl ReactorMeters {
     /// What a peer has asked for is done.
     pub(in crate::target) fn note(&self, what: Served, bytes: u64, took: Duration) {
-        self.served[what as usize].note(took, Some(bytes));
+        self.served[what as usize].note_alone(took, Some(bytes));
     }
 
     /// A connection has ended.
