@@ -20,6 +20,8 @@ pub mod commands;
 pub mod credentials;
 pub mod descriptors;
 pub mod devices;
+mod exporter;
+pub mod measured;
 pub mod perf;
 pub mod replay;
 pub mod siw;

@@ -19,7 +19,6 @@ use softrdma::{Buffer, RegionTable};
 use tracing::{info, warn};
 
 use super::core::ControlSenders;
-use super::exporter::Exporter;
 use super::handover::{Handover, Replacement, Sockets};
 use super::housekeeper::Housekeeper;
 use super::job::{Job, ask_all};
@@ -50,6 +49,7 @@ use crate::credentials::registry::View;
 use crate::credentials::{Registry, registry, unix_now};
 use crate::descriptors;
 use crate::devices::MediaPlaces;
+use crate::exporter::Exporter;
 use crate::reactor::Inbox;
 
 /// Threads that answer control requests.

@@ -36,7 +36,7 @@ pub(super) fn reachable(mut address: SocketAddr) -> SocketAddr {
 }
 
 /// The socket that listens at an address: one that does already, or a new one. `option` is that which names the address.
-pub(super) fn listen_on(
+pub(crate) fn listen_on(
     at: Option<SocketAddr>,
     taken: Option<Socket>,
     option: &str,
@@ -48,7 +48,7 @@ pub(super) fn listen_on(
 }
 
 /// Where a socket listens.
-pub(super) fn address_of(socket: Option<&Socket>) -> Result<Option<SocketAddr>> {
+pub(crate) fn address_of(socket: Option<&Socket>) -> Result<Option<SocketAddr>> {
     let Some(socket) = socket else {
         return Ok(None);
     };
@@ -58,7 +58,7 @@ pub(super) fn address_of(socket: Option<&Socket>) -> Result<Option<SocketAddr>> 
 }
 
 /// The same once, without waiting for a port that somebody has: none then.
-pub(super) fn listen_unless_taken(at: SocketAddr, option: &str) -> Result<Option<Socket>> {
+pub(crate) fn listen_unless_taken(at: SocketAddr, option: &str) -> Result<Option<Socket>> {
     match try_listen(at) {
         Err(error) if error.kind() == io::ErrorKind::AddrInUse => Ok(None),
         result => result.map(Some).with_context(|| cannot(at, option)),

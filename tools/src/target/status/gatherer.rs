@@ -9,8 +9,6 @@ use std::time::Instant;
 use contigfs::Fs;
 use contigfs::fuse::Requests;
 use ftl::{Ftl, GRAIN_BYTES, MemberState, Meter, Metered};
-use nix::sys::resource::{UsageWho, getrusage};
-use nix::sys::time::TimeVal;
 use softrdma::Served;
 use uuid::Uuid;
 
@@ -87,20 +85,11 @@ impl Gatherer {
     pub(in crate::target) fn status(&self) -> Status {
         Status {
             version: env!("CARGO_PKG_VERSION").to_owned(),
-            process: self.process(),
+            process: Process::since(self.started),
+            reactor_calls: self.reactors.iter().map(|meters| meters.calls()).collect(),
             volume: self.volume(),
             mount: self.mount.get().map(mount),
             remote: self.remote(),
-        }
-    }
-
-    fn process(&self) -> Process {
-        Process {
-            pid: std::process::id(),
-            uptime: self.started.elapsed().as_secs_f64(),
-            cpu: cpu_seconds(),
-            resident: resident_bytes(),
-            reactor_calls: self.reactors.iter().map(|meters| meters.calls()).collect(),
         }
     }
 
@@ -226,23 +215,4 @@ fn mount((path, requests): &(PathBuf, Requests)) -> Mount {
             .map(|(name, metered)| (name.to_ascii_lowercase(), metered.into()))
             .collect(),
     }
-}
-
-/// Processor time of this process.
-fn cpu_seconds() -> f64 {
-    let Ok(usage) = getrusage(UsageWho::RUSAGE_SELF) else {
-        return 0.0;
-    };
-    let seconds = |time: TimeVal| time.tv_sec() as f64 + time.tv_usec() as f64 / 1e6;
-    seconds(usage.user_time()) + seconds(usage.system_time())
-}
-
-/// Memory of this process, as proc_pid_statm(5) has it.
-fn resident_bytes() -> u64 {
-    let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
-    let pages = statm.split_ascii_whitespace().nth(1);
-    let pages: u64 = pages.and_then(|pages| pages.parse().ok()).unwrap_or(0);
-    // SAFETY: no memory is involved.
-    let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
-    pages * u64::try_from(page).unwrap_or(4096)
 }

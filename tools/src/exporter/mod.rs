@@ -1,13 +1,13 @@
-//! What a target tells monitoring systems, by HTTP: an address of its own, for operators.
+//! What a process that serves tells monitoring systems, by HTTP: an address of its own, for operators.
 //!
 //! | path | answer |
 //! |---|---|
-//! | `/metrics` | the [`Status`] as metrics ([`text`]) |
+//! | `/metrics` | what is [`Told`], as metrics ([`families`]) |
 //! | `/status` | the same as JSON |
-//! | `/healthz` | whether all is well ([`health`]) |
+//! | `/healthz` | whether all is well |
 //!
-//! It is control plane (D3): one thread with a runtime of its own. Of the data path it has a [`Teller`], which asks the reactors, and
-//! is called no more often than every [`FRESH`], whoever asks how often.
+//! It is control plane (D3): one thread with a runtime of its own. Of the data path it has a [`Teller`], which is called no more often
+//! than every [`FRESH`], whoever asks how often.
 //! Nobody is authenticated here, so there is an address for it only if the operator names one, and nothing can be changed by it.
 //!
 //! # Invariants
@@ -19,10 +19,9 @@
 //! - When the exporter is dropped its thread has ended, and nobody listens there any more; but a thread that hears nothing because it
 //!   is still being told how the target is, for longer than [`LEAVE`], is left to the end of the process.
 
+pub(crate) mod families;
 mod guests;
-mod health;
 mod page;
-mod text;
 
 use std::convert::Infallible;
 use std::fmt;
@@ -33,6 +32,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
+use serde::Serialize;
 use socket2::Socket;
 use tokio::net::TcpListener;
 use tokio::runtime;
@@ -40,13 +40,29 @@ use tokio::sync::oneshot;
 use tokio::task::LocalSet;
 use tracing::warn;
 
-use super::status::Status;
+use crate::measured::Process;
+use families::Families;
 use guests::{Guest, Guests};
 use page::Pages;
 
-/// Tells how the target is. It is called on the thread of the exporter, and should not wait for the volume: a disk that hangs is when
+/// What is told.
+pub(crate) trait Told: Clone + fmt::Debug + Serialize + Send + Sync + 'static {
+    /// Of the program.
+    fn version(&self) -> &str;
+
+    /// Which process tells it.
+    fn process(&self) -> &Process;
+
+    /// Nothing is wrong; else what is, as load balancers and probes want to know it.
+    fn health(&self) -> Result<(), String>;
+
+    /// As metrics, beside those of the process.
+    fn tell(&self, families: &mut Families<'_>) -> fmt::Result;
+}
+
+/// Tells how things are. It is called on the thread of the exporter, and should not wait for what is served: a disk that hangs is when
 /// somebody looks.
-pub(super) type Teller = Arc<dyn Fn() -> Status + Send + Sync>;
+pub(crate) type Teller<T> = Arc<dyn Fn() -> T + Send + Sync>;
 
 /// Connections at once.
 const GUESTS_MAX: usize = 64;
@@ -62,13 +78,13 @@ const REQUEST_BYTES: usize = 8192;
 const FIELDS_MAX: usize = 64;
 /// How long a status is good for who asks again.
 const FRESH: Duration = Duration::from_millis(100);
-/// How long the end of the thread is waited for: longer than for a reactor that does not tell what it has counted.
+/// How long the end of the thread is waited for.
 const LEAVE: Duration = Duration::from_secs(3);
 /// Pause after an accept that failed.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// The server and its thread. Both end when it is dropped, whatever is under way.
-pub(super) struct Exporter {
+pub(crate) struct Exporter {
     stop: Option<oneshot::Sender<()>>,
     /// Nothing comes, until the thread has ended.
     ended: Receiver<Infallible>,
@@ -83,7 +99,7 @@ impl fmt::Debug for Exporter {
 
 impl Exporter {
     /// Answers on this socket, which listens, from now on.
-    pub(super) fn start(listener: Socket, teller: Teller) -> io::Result<Self> {
+    pub(crate) fn start<T: Told>(listener: Socket, teller: Teller<T>) -> io::Result<Self> {
         listener.set_nonblocking(true)?;
         let runtime = runtime::Builder::new_current_thread()
             .enable_io()
@@ -125,7 +141,7 @@ impl Drop for Exporter {
 }
 
 /// Lets everybody in who connects.
-async fn receive(listener: TcpListener, pages: Rc<Pages>) {
+async fn receive<T: Told>(listener: TcpListener, pages: Rc<Pages<T>>) {
     let mut guests = Guests::new(GUESTS_MAX, GRACE);
     let mut is_in_trouble = false;
     loop {
@@ -156,10 +172,12 @@ mod tests {
     use std::net::{SocketAddr, TcpStream as Stream};
 
     use super::*;
+    use crate::target::listening;
+    use crate::target::status::Status;
 
     fn exporter(teller: impl Fn() -> Status + Send + Sync + 'static) -> (Exporter, SocketAddr) {
         let address = SocketAddr::from(([127, 0, 0, 1], 0));
-        let listener = super::super::listening::listen_on(Some(address), None, "--metrics");
+        let listener = listening::listen_on(Some(address), None, "--metrics");
         let listener = listener.unwrap().unwrap();
         let at = listener.local_addr().unwrap().as_socket().unwrap();
         (Exporter::start(listener, Arc::new(teller)).unwrap(), at)
@@ -344,7 +362,7 @@ mod tests {
         let begun = Instant::now();
         drop(exporter);
         assert!(begun.elapsed() < Duration::from_secs(1));
-        let again = super::super::listening::listen_unless_taken(at, "--metrics");
+        let again = listening::listen_unless_taken(at, "--metrics");
         assert!(again.unwrap().is_some());
     }
 }

@@ -18,10 +18,9 @@ use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 use tokio::time::timeout_at;
 
-use super::super::status::Status;
+use super::families::{self, Format};
 use super::guests::Guest;
-use super::text::{self, Format};
-use super::{FIELDS_MAX, FRESH, NEXT, REQUEST_BYTES, Teller, health};
+use super::{FIELDS_MAX, FRESH, NEXT, REQUEST_BYTES, Teller, Told};
 
 const PLAIN: &str = "text/plain; charset=utf-8";
 const JSON: &str = "application/json";
@@ -29,23 +28,23 @@ const JSON: &str = "application/json";
 type Answer = Response<Full<Bytes>>;
 
 /// The pages.
-pub(super) struct Pages {
-    teller: Teller,
-    /// Seconds since 1970 when the target was started. Kept, so that it is the same whenever somebody asks.
+pub(super) struct Pages<T> {
+    teller: Teller<T>,
+    /// Seconds since 1970 when the process began to serve. Kept, so that it is the same whenever somebody asks.
     started: OnceCell<f64>,
     /// What was told last, and when.
-    last: RefCell<Option<(Instant, Status)>>,
+    last: RefCell<Option<(Instant, T)>>,
 }
 
-impl fmt::Debug for Pages {
+impl<T> fmt::Debug for Pages<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Pages").finish_non_exhaustive()
     }
 }
 
-impl Pages {
-    /// Those of the target that `teller` tells of.
-    pub(super) fn new(teller: Teller) -> Self {
+impl<T: Told> Pages<T> {
+    /// Those of the process that `teller` tells of.
+    pub(super) fn new(teller: Teller<T>) -> Self {
         Self {
             teller,
             started: OnceCell::new(),
@@ -66,14 +65,14 @@ impl Pages {
                 let format = wanted(request);
                 let status = self.status();
                 let started = self.started(&status);
-                let text = text::of(status, started, format);
+                let text = families::of(status, started, format);
                 text.map(|text| page(StatusCode::OK, format.content_type(), text))
                     .map_err(|error| error.to_string())
             }
             "/status" => serde_json::to_vec(&self.status())
                 .map(|json| page(StatusCode::OK, JSON, json))
                 .map_err(|error| error.to_string()),
-            "/healthz" => Ok(match health::of(&self.status()) {
+            "/healthz" => Ok(match self.status().health() {
                 Ok(()) => page(StatusCode::OK, PLAIN, "ok\n"),
                 Err(why) => page(StatusCode::SERVICE_UNAVAILABLE, PLAIN, format!("{why}\n")),
             }),
@@ -85,7 +84,7 @@ impl Pages {
         done.unwrap_or_else(|why| page(StatusCode::INTERNAL_SERVER_ERROR, PLAIN, why))
     }
 
-    fn status(&self) -> Status {
+    fn status(&self) -> T {
         let now = Instant::now();
         let mut last = self.last.borrow_mut();
         if let Some((told, status)) = &*last
@@ -98,9 +97,9 @@ impl Pages {
         status
     }
 
-    fn started(&self, status: &Status) -> f64 {
+    fn started(&self, status: &T) -> f64 {
         let now = || SystemTime::now().duration_since(UNIX_EPOCH);
-        let started = || now().unwrap_or_default().as_secs_f64() - status.process.uptime;
+        let started = || now().unwrap_or_default().as_secs_f64() - status.process().uptime;
         *self.started.get_or_init(started)
     }
 }
@@ -124,7 +123,7 @@ fn page(status: StatusCode, kind: &'static str, body: impl Into<Bytes>) -> Answe
 }
 
 /// Answers what one connection asks, until it ends or is late.
-pub(super) async fn converse(stream: TcpStream, guest: Rc<Guest>, pages: Rc<Pages>) {
+pub(super) async fn converse<T: Told>(stream: TcpStream, guest: Rc<Guest>, pages: Rc<Pages<T>>) {
     let asking = Rc::clone(&guest);
     let service = service_fn(move |request: Request<Incoming>| {
         asking.stays(Instant::now() + NEXT);

@@ -1,87 +1,35 @@
-//! A [`Status`] as metrics, in the text formats of Prometheus and OpenMetrics. `tools/docs/watching.md` lists them.
-//!
-//! Names are those of Prometheus' conventions: base units, `_total` behind what only grows (the encoder writes it), and the usual ones
-//! for the process. All are from the same status, so they fit together. What a target does not have (a mount) has no family.
+//! A [`Status`] as metrics. `tools/docs/watching.md` lists them. All are from the same status, so they fit together. What a target
+//! does not have (a mount) has no family.
 
 use std::fmt;
 
-use prometheus_client::collector::Collector;
-use prometheus_client::encoding::{
-    DescriptorEncoder, EncodeCounterValue, EncodeGaugeValue, EncodeLabelSet, NoLabelSet,
-    prometheus_text, text,
-};
-use prometheus_client::metrics::MetricType;
-use prometheus_client::registry::Registry;
+use super::health::{self, is_up};
+use super::{Process, Remote, Status, Volume};
+use crate::exporter::Told;
+use crate::exporter::families::{Families, NoLabels, one};
 
-use super::super::status::{Operations, Remote, Status, Volume};
-use super::health::is_up;
-
-/// How metrics are written.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Format {
-    /// OpenMetrics 1.0.
-    OpenMetrics,
-    /// The text format of Prometheus, 0.0.4.
-    Prometheus,
-}
-
-impl Format {
-    /// What HTTP calls it.
-    pub(super) fn content_type(self) -> &'static str {
-        match self {
-            Self::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
-            Self::Prometheus => prometheus_text::CONTENT_TYPE,
-        }
+impl Told for Status {
+    fn version(&self) -> &str {
+        &self.version
     }
-}
 
-/// The metrics of a target that was started so many seconds after 1970.
-pub(super) fn of(status: Status, started: f64, format: Format) -> Result<String, fmt::Error> {
-    let mut registry = Registry::default();
-    registry.register_collector(Box::new(Metrics { status, started }));
-    let mut text = String::new();
-    match format {
-        Format::OpenMetrics => text::encode(&mut text, &registry)?,
-        Format::Prometheus => prometheus_text::encode(&mut text, &registry)?,
+    fn process(&self) -> &Process {
+        &self.process
     }
-    Ok(text)
-}
 
-#[derive(Debug)]
-struct Metrics {
-    status: Status,
-    started: f64,
-}
+    fn health(&self) -> Result<(), String> {
+        health::of(self)
+    }
 
-impl Collector for Metrics {
-    fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let mut families = Families(encoder);
-        let Status {
-            version,
-            process,
+    fn tell(&self, families: &mut Families<'_>) -> fmt::Result {
+        let Self {
+            reactor_calls,
             volume,
             mount,
             remote,
-        } = &self.status;
-        let version = [("version", version.as_str())];
-        families.info("flashnet_build", "The program.", version)?;
-
-        families.counter(
-            "process_cpu_seconds",
-            "Processor time of all threads, in user space and in the kernel.",
-            one(process.cpu),
-        )?;
-        families.gauge(
-            "process_resident_memory_bytes",
-            "Memory that the process has, touched pages of the pool among it.",
-            one(process.resident),
-        )?;
-        families.gauge(
-            "process_start_time_seconds",
-            "When the target was started, in seconds since 1970.",
-            one(self.started),
-        )?;
-        let calls = process.reactor_calls.iter().enumerate();
+            ..
+        } = self;
+        let calls = reactor_calls.iter().enumerate();
         families.counter(
             "flashnet_reactor_calls",
             "System calls of a reactor for its ring.",
@@ -108,108 +56,7 @@ impl Collector for Metrics {
     }
 }
 
-/// Writes families, one after the other.
-struct Families<'a>(DescriptorEncoder<'a>);
-
-/// One sample without labels.
-fn one<V>(value: V) -> [(NoLabels, V); 1] {
-    [([], value)]
-}
-
-type NoLabels = [(&'static str, &'static str); 0];
-
 impl Families<'_> {
-    /// What only grows; its name ends with `_total`, which is added.
-    fn counter<L: EncodeLabelSet, V: EncodeCounterValue>(
-        &mut self,
-        name: &str,
-        about: &str,
-        samples: impl IntoIterator<Item = (L, V)>,
-    ) -> fmt::Result {
-        let mut samples = samples.into_iter().peekable();
-        if samples.peek().is_none() {
-            return Ok(());
-        }
-        let kind = MetricType::Counter;
-        let mut family = self.0.encode_descriptor(name, about, None, kind)?;
-        for (labels, value) in samples {
-            let mut sample = family.encode_family(&labels)?;
-            sample.encode_counter::<NoLabelSet, _, u64>(&value, None)?;
-        }
-        Ok(())
-    }
-
-    /// How things are now.
-    fn gauge<L: EncodeLabelSet, V: EncodeGaugeValue>(
-        &mut self,
-        name: &str,
-        about: &str,
-        samples: impl IntoIterator<Item = (L, V)>,
-    ) -> fmt::Result {
-        let mut samples = samples.into_iter().peekable();
-        if samples.peek().is_none() {
-            return Ok(());
-        }
-        let kind = MetricType::Gauge;
-        let mut family = self.0.encode_descriptor(name, about, None, kind)?;
-        for (labels, value) in samples {
-            family.encode_family(&labels)?.encode_gauge(&value)?;
-        }
-        Ok(())
-    }
-
-    /// What is text, as labels; its name ends with `_info`, which is added.
-    fn info(&mut self, name: &str, about: &str, labels: impl EncodeLabelSet) -> fmt::Result {
-        let kind = MetricType::Info;
-        let mut family = self.0.encode_descriptor(name, about, None, kind)?;
-        family.encode_info(&labels)
-    }
-
-    /// How long operations took, how many failed, and the bytes that they moved.
-    fn operations<'a, L: EncodeLabelSet, I: Iterator<Item = (L, &'a Operations)>>(
-        &mut self,
-        name: &str,
-        what: &str,
-        samples: impl Fn() -> I,
-    ) -> fmt::Result {
-        self.good_operations(name, what, &samples)?;
-        self.counter(
-            &format!("{name}_failures"),
-            &format!("Failed {what}."),
-            samples().map(|(labels, operations)| (labels, operations.failed)),
-        )
-    }
-
-    /// The same of those that never fail.
-    fn good_operations<'a, L: EncodeLabelSet, I: Iterator<Item = (L, &'a Operations)>>(
-        &mut self,
-        name: &str,
-        what: &str,
-        samples: &impl Fn() -> I,
-    ) -> fmt::Result {
-        if samples().next().is_none() {
-            return Ok(());
-        }
-        let about = format!("How long {what} took.");
-        let kind = MetricType::Histogram;
-        let name_of_times = format!("{name}_seconds");
-        let mut family = self
-            .0
-            .encode_descriptor(&name_of_times, &about, None, kind)?;
-        for (labels, operations) in samples() {
-            let buckets = buckets(operations);
-            // Not `count`: a sample whose buckets say another number is none.
-            let count = buckets.iter().map(|(_, count)| count).sum();
-            let mut sample = family.encode_family(&labels)?;
-            sample.encode_histogram::<NoLabelSet>(operations.seconds, count, &buckets, None)?;
-        }
-        self.counter(
-            &format!("{name}_bytes"),
-            &format!("Bytes moved by {what}."),
-            samples().map(|(labels, operations)| (labels, operations.bytes)),
-        )
-    }
-
     fn volume(&mut self, volume: &Volume) -> fmt::Result {
         let labels = [
             ("uuid", volume.uuid.as_str()),
@@ -379,17 +226,6 @@ impl Families<'_> {
             control,
         )
     }
-}
-
-/// Operations by how long they took at most, in seconds; each is in one of these.
-fn buckets(operations: &Operations) -> Vec<(f64, u64)> {
-    let Some((rest, classes)) = operations.classes.split_last() else {
-        return vec![(f64::INFINITY, operations.count)];
-    };
-    let limit = |class| ftl::class_limit(class).map_or(f64::INFINITY, |limit| limit.as_secs_f64());
-    let limited = classes.iter().enumerate();
-    let limited = limited.map(|(class, &count)| (limit(class), count));
-    limited.chain([(f64::INFINITY, *rest)]).collect()
 }
 
 #[cfg(test)]

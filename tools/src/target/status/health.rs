@@ -1,6 +1,6 @@
 //! Whether all is well with a target, as load balancers and probes want to know it: in one word, or one sentence.
 
-use super::super::status::Status;
+use super::Status;
 
 /// Nothing is wrong; else what is.
 pub(super) fn of(status: &Status) -> Result<(), String> {
@@ -29,7 +29,7 @@ pub(super) fn is_up(state: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::super::status::Device;
+    use super::super::Device;
     use super::*;
 
     #[test]
