@@ -83,6 +83,7 @@ impl Group {
             slow: SlowPolicy::default(),
             spin: Duration::ZERO,
             on_engine_thread: None,
+            watcher: None,
         };
         Host::start(settings, Box::new(self.store())).unwrap()
     }
@@ -859,6 +860,7 @@ fn a_member_ends_with_its_engine() {
         slow: SlowPolicy::default(),
         spin: Duration::ZERO,
         on_engine_thread: Some(Box::new(|| panic!("as an engine with a bug would"))),
+        watcher: None,
     };
     let host = Host::start(settings, Box::new(group.store())).unwrap();
     wait_for("it ends", || host.ended().is_some());

@@ -91,6 +91,7 @@ fn serve(dir: &Path, member: u32) -> Host {
         slow: SlowPolicy::default(),
         spin: Duration::ZERO,
         on_engine_thread: None,
+        watcher: None,
     };
     Host::start(settings, Box::new(store(dir))).unwrap()
 }

@@ -7,10 +7,8 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
+use common::scrape::{PATIENCE, get, sample, scrape};
 use common::{Image, Target, bad, can_mount, can_serve, flashnet, good};
-
-/// How long an answer may take, whoever else is connected.
-const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A volume, and where its target tells of itself.
 struct Place {
@@ -36,29 +34,6 @@ impl Place {
         let at = ready.lines().find_map(|line| line.strip_prefix("metrics "));
         at.map(|at| at.parse().unwrap())
     }
-}
-
-/// Status, type and text of a page.
-fn get(at: SocketAddr, path: &str) -> (u16, String, String) {
-    let agent = ureq::Agent::config_builder()
-        .http_status_as_error(false)
-        .timeout_global(Some(PATIENCE))
-        .build()
-        .new_agent();
-    let mut answer = agent.get(format!("http://{at}{path}")).call().unwrap();
-    let kind = answer.headers()["content-type"]
-        .to_str()
-        .unwrap()
-        .to_owned();
-    let text = answer.body_mut().read_to_string().unwrap();
-    (answer.status().as_u16(), kind, text)
-}
-
-fn scrape(at: SocketAddr) -> String {
-    let (status, kind, text) = get(at, "/metrics");
-    assert_eq!((status, &kind[..11]), (200, "text/plain;"));
-    assert!(text.contains("\nflashnet_build_info{version="), "{text}");
-    text
 }
 
 /// A port that nobody has, as far as that can be had.
@@ -95,14 +70,6 @@ fn a_target_tells_of_itself() {
     let target = place.serve(&[]);
     assert_eq!(place.metrics(), None);
     assert!(target.stop().success());
-}
-
-/// The number at the end of the only line that begins so.
-fn sample(text: &str, begin: &str) -> f64 {
-    let mut found = text.lines().filter_map(|line| line.strip_prefix(begin));
-    let value = found.next().unwrap_or_else(|| panic!("{begin}\n{text}"));
-    assert_eq!(found.next(), None, "{begin}");
-    value.trim().parse().unwrap()
 }
 
 /// What was done shows in the numbers, and in those of the JSON, which are the same.

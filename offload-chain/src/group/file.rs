@@ -13,13 +13,17 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 use softrdma::{
-    BackingId, GetPage, Intent, PAGE_BYTES, Page, PageError, PageRange, PageStore, PutPage, Ticket,
+    BackingId, GetPage, Intent, PAGE_BYTES, Page, PageError, PageRange, PageStore, PutPage, Served,
+    Ticket, Time,
 };
 
 use super::member_file::MemberFile;
 use super::node::{Answer, Store};
+use super::watcher::Watcher;
+use crate::clock::since_boot;
 
 /// Called when a request for durability was carried out, from another thread.
 pub type Wake = Box<dyn Fn() + Send>;
@@ -51,6 +55,7 @@ pub struct FilePages {
     /// Requests for durability that were not answered.
     unanswered: usize,
     thread: Option<JoinHandle<()>>,
+    watcher: Option<Arc<dyn Watcher>>,
 }
 
 impl FilePages {
@@ -59,20 +64,25 @@ impl FilePages {
     /// # Errors
     /// What the system says.
     pub fn open(path: &Path, size: u64, wake: Wake) -> io::Result<Self> {
-        Self::new(MemberFile::open(path, size)?, wake)
+        Self::new(MemberFile::open(path, size)?, wake, None)
     }
 
-    /// The pages of a file that others use, too. Tickets are of one engine: each epoch has an object of its own.
+    /// The pages of a file that others use, too. Tickets are of one engine: each epoch has an object of its own. `watcher` is told
+    /// what is done.
     ///
     /// # Errors
     /// If there can be no thread.
-    pub fn new(file: Arc<MemberFile>, wake: Wake) -> io::Result<Self> {
+    pub fn new(
+        file: Arc<MemberFile>,
+        wake: Wake,
+        watcher: Option<Arc<dyn Watcher>>,
+    ) -> io::Result<Self> {
         let (asked, requests) = channel::<Ticket>();
         let (done, answers) = channel();
-        let synced = Arc::clone(&file);
+        let synced = (Arc::clone(&file), watcher.clone());
         let thread = std::thread::Builder::new()
             .name("group-fdatasync".to_owned())
-            .spawn(move || sync_on_request(&synced, &requests, &done, &wake))?;
+            .spawn(move || sync_on_request(synced, &requests, &done, &wake))?;
         Ok(Self {
             file,
             asked: Some(asked),
@@ -80,13 +90,14 @@ impl FilePages {
             own: VecDeque::new(),
             unanswered: 0,
             thread: Some(thread),
+            watcher,
         })
     }
 }
 
 /// Answers requests, all that wait by one `fdatasync`: they were written before.
 fn sync_on_request(
-    file: &MemberFile,
+    (file, watcher): (Arc<MemberFile>, Option<Arc<dyn Watcher>>),
     requests: &Receiver<Ticket>,
     done: &Sender<(Ticket, Result<(), PageError>)>,
     wake: &Wake,
@@ -95,7 +106,11 @@ fn sync_on_request(
     while let Ok(first) = requests.recv() {
         tickets.push(first);
         tickets.extend(requests.try_iter());
+        let begun = Instant::now();
         let flushed = file.flush().map_err(|_| PageError::Media);
+        if let Some(watcher) = &watcher {
+            watcher.flushed(begun.elapsed(), flushed.is_ok());
+        }
         for ticket in tickets.drain(..) {
             if done.send((ticket, flushed)).is_err() {
                 return;
@@ -124,6 +139,20 @@ impl PageStore for FilePages {
             number: page,
             bytes,
         })
+    }
+
+    fn now(&self) -> Time {
+        // Nobody else asks.
+        self.watcher
+            .as_ref()
+            .map_or(Time(0), |_| Time(0) + since_boot())
+    }
+
+    fn served(&mut self, what: Served, bytes: u64, since: Time) {
+        if let Some(watcher) = &self.watcher {
+            let took = self.now().0.saturating_sub(since.0);
+            watcher.served(what, bytes, Duration::from_nanos(took));
+        }
     }
 
     fn put(&mut self, page: FilePage, _: Ticket) -> PutPage {

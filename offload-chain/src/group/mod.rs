@@ -67,6 +67,7 @@ pub mod program;
 mod shape;
 mod staging;
 pub mod tcp;
+mod watcher;
 
 pub use client::{Client, ClientError};
 pub use lease::ReadLease;
@@ -78,3 +79,4 @@ pub use primitives::{
 };
 pub(crate) use shape::is_of_group;
 pub use shape::{Denied, GroupShape, ShapeError, Topology};
+pub use watcher::Watcher;

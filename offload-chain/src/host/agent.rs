@@ -232,7 +232,7 @@ impl Agent {
             Inbox::Engine(EngineNews::Broken(epoch, place)) => {
                 let mut state = lock(&self.state);
                 if state.open == epoch {
-                    *state = HostState::default();
+                    state.close();
                 }
                 drop(state);
                 let chain = self.member.configuration();
@@ -307,7 +307,7 @@ impl Agent {
                     self.opening = None;
                     self.reads.withdraw();
                     self.engine.close();
-                    *lock(&self.state) = HostState::default();
+                    lock(&self.state).close();
                     let via = &mut self.store.via(Owner::Member);
                     let memory = &mut self.memory;
                     self.member.closed(since_boot(), via, memory, epoch);
@@ -420,10 +420,9 @@ impl Agent {
         self.heard.clear();
         self.heard
             .extend(config.chain.iter().map(|seat| (seat.id, now)));
-        *lock(&self.state) = HostState {
-            open: epoch,
-            position: Some(position),
-        };
+        let mut state = lock(&self.state);
+        (state.open, state.position) = (epoch, Some(position));
+        drop(state);
         tracing::info!(%epoch, place = position, members = config.chain.len(), "open");
     }
 
@@ -450,6 +449,7 @@ impl Agent {
         }
         self.lag.add(now, self.engine.take_wait());
         self.member.set_lag(self.lag.longest());
+        self.tell_state();
         let Some(config) = self.member.configuration() else {
             return;
         };
@@ -478,6 +478,16 @@ impl Agent {
             tracing::info!(%epoch, member = suspect.0, "nothing is heard of a member");
             let via = &mut self.store.via(Owner::Member);
             self.member.doubt(via, epoch, Some(suspect));
+        }
+    }
+
+    /// How the member is, for who looks at it from outside.
+    fn tell_state(&self) {
+        let mut state = lock(&self.state);
+        state.lag = self.lag.longest();
+        state.behind = self.member.report().behind;
+        if let Some(config) = self.member.configuration() {
+            (state.epoch, state.chain) = (config.epoch, config.chain.len());
         }
     }
 

@@ -303,6 +303,7 @@ mod tests {
             slow: SlowPolicy::default(),
             spin: Duration::ZERO,
             on_engine_thread: None,
+            watcher: None,
         };
         Host::start(settings, Box::new(store(dir))).unwrap()
     }

@@ -17,6 +17,7 @@ use crate::group::file::FilePages;
 use crate::group::tcp::MemberServer;
 use crate::group::{
     BrokenGroup, GroupMemory, GroupShape, Member, MemberConfig, MemberEvent, MemberFile, ReadLease,
+    Watcher,
 };
 
 use super::agent::Inbox;
@@ -107,7 +108,7 @@ impl std::fmt::Debug for Engine {
 
 impl Engine {
     pub(super) fn start(
-        file: Arc<MemberFile>,
+        (file, watcher): (Arc<MemberFile>, Option<Arc<dyn Watcher>>),
         prepare: Option<Box<dyn FnOnce() + Send>>,
         spin: Duration,
         news: Sender<Inbox>,
@@ -117,6 +118,7 @@ impl Engine {
         let waits = Arc::new(Waits::default());
         let mut worker = Worker {
             file,
+            watcher,
             spin,
             told,
             bell: Arc::clone(&bell),
@@ -188,6 +190,7 @@ impl Drop for Ends {
 
 struct Worker {
     file: Arc<MemberFile>,
+    watcher: Option<Arc<dyn Watcher>>,
     spin: Duration,
     told: Receiver<Command>,
     bell: Arc<Bell>,
@@ -308,7 +311,9 @@ impl Worker {
         let said = |error: &dyn std::fmt::Display| error.to_string();
         let bell = Arc::clone(&self.bell);
         let wake = Box::new(move || bell.ring());
-        let pages = FilePages::new(Arc::clone(&self.file), wake).map_err(|error| said(&error))?;
+        let watcher = self.watcher.clone();
+        let pages = FilePages::new(Arc::clone(&self.file), wake, watcher);
+        let pages = pages.map_err(|error| said(&error))?;
         // Of this epoch only: its keys and names are gone with it (I12).
         let table = RegionTable::new(rand::random());
         let config = MemberConfig {

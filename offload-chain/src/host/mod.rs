@@ -42,7 +42,7 @@ use std::time::Duration;
 
 use crate::config::Store;
 use crate::epoch::Epoch;
-use crate::group::MemberFile;
+use crate::group::{MemberFile, Watcher};
 use crate::membership::{Boot, MemberId, SlowPolicy};
 
 pub(crate) use mux::store_sleep;
@@ -106,6 +106,8 @@ pub struct HostSettings {
     pub spin: Duration,
     /// Called once by the engine's thread when it starts: for its priority.
     pub on_engine_thread: Option<Box<dyn FnOnce() + Send>>,
+    /// Is told what it does.
+    pub watcher: Option<Arc<dyn Watcher>>,
 }
 
 impl std::fmt::Debug for HostSettings {
@@ -155,6 +157,33 @@ pub struct HostState {
     pub open: Epoch,
     /// Its place in the chain, if it has one.
     pub position: Option<usize>,
+    /// The latest epoch of the group that it has heard of.
+    pub epoch: Epoch,
+    /// Members in the chain of that.
+    pub chain: usize,
+    /// For how long its slowest link has had an answer outstanding.
+    pub lag: Duration,
+    /// Chunks that it was behind in the last round of catching up.
+    pub behind: u64,
+}
+
+impl HostState {
+    /// It executes nothing any more.
+    fn close(&mut self) {
+        (self.open, self.position) = (Epoch(0), None);
+    }
+}
+
+/// Looks at a member.
+#[derive(Clone, Debug)]
+pub struct StateHandle(Arc<Mutex<HostState>>);
+
+impl StateHandle {
+    /// What it does now; of one that has ended, what it did last.
+    #[must_use]
+    pub fn get(&self) -> HostState {
+        *lock(&self.0)
+    }
 }
 
 /// A member that runs.
@@ -203,7 +232,7 @@ impl Host {
         let (inbox, received) = channel();
         let boot = Boot(rand::random());
         let engine = Engine::start(
-            Arc::clone(&file),
+            (Arc::clone(&file), settings.watcher),
             settings.on_engine_thread,
             settings.spin,
             inbox.clone(),
@@ -268,6 +297,12 @@ impl Host {
     #[must_use]
     pub fn state(&self) -> HostState {
         *lock(&self.state)
+    }
+
+    /// For who looks at it from another thread.
+    #[must_use]
+    pub fn state_handle(&self) -> StateHandle {
+        StateHandle(Arc::clone(&self.state))
     }
 
     /// Whether it has ended, and why.

@@ -158,6 +158,9 @@ pub struct ChainServe {
     /// Look for messages without sleeping for so long after each, in microseconds.
     #[arg(long, value_name = "US", default_value_t = 0)]
     pub poll: u64,
+    /// Tell monitoring systems of the member by HTTP at this address. Nobody is authenticated there.
+    #[arg(long, value_name = "ADDR")]
+    pub metrics: Option<SocketAddr>,
 }
 
 /// Options of `chain bench`.

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use ftl::Metered;
 use serde::{Deserialize, Serialize};
+use softrdma::Served;
 
 pub use process::Process;
 
@@ -73,6 +74,18 @@ impl Operations {
         };
         let class = self.classes.iter().position(reaches)?;
         ftl::class_limit(class)
+    }
+}
+
+/// What operations of peers are called.
+pub fn name(what: Served) -> &'static str {
+    match what {
+        Served::Write => "write",
+        Served::Read => "read",
+        Served::Send => "send",
+        Served::Atomic => "atomic",
+        Served::Flush => "flush",
+        Served::Verify => "verify",
     }
 }
 

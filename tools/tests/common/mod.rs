@@ -4,6 +4,7 @@
 
 pub mod client;
 pub mod fault_disk;
+pub mod scrape;
 pub mod world;
 
 use std::fs::File;

@@ -152,8 +152,8 @@ impl Group {
         self.start_with(id, memory.as_deref(), &[]);
     }
 
-    /// Starts a member with its memory in this file, and more options.
-    pub fn start_with(&mut self, id: u32, memory: Option<&Path>, more: &[&str]) {
+    /// Starts a member with its memory in this file, and more options; what it says then.
+    pub fn start_with(&mut self, id: u32, memory: Option<&Path>, more: &[&str]) -> Value {
         let place = &self.places[&id];
         let mut command = place.command(FLASHNET);
         command
@@ -177,6 +177,7 @@ impl Group {
         let before = self.running.insert(id, child);
         assert!(before.is_none(), "member {id} runs already");
         assert!(!line.is_empty(), "member {id} does not start");
+        serde_json::from_str(&line).unwrap()
     }
 
     fn log_at(&self, name: &str) -> PathBuf {

@@ -6,6 +6,7 @@ mod members;
 mod serve;
 mod status;
 mod verify;
+mod watched;
 
 use std::fmt;
 use std::time::Duration;

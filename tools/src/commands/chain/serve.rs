@@ -1,13 +1,15 @@
 //! `chain serve`: a member, until it is told to end.
 
 use std::io::{self, IsTerminal, Write};
-use std::time::Duration;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 use offload_chain::host::{Host, HostSettings, Timing};
 use offload_chain::membership::{MemberId, SlowPolicy};
 use sd_notify::NotifyState;
-use serde_json::json;
+use serde_json::{Value, json};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use signal_hook::low_level::emulate_default_handler;
@@ -16,7 +18,11 @@ use tracing_subscriber::EnvFilter;
 
 use crate::cli::chain::ChainServe;
 use crate::descriptors;
+use crate::exporter::Exporter;
 use crate::perf::hyperloop::Priority;
+use crate::target::listening::{address_of, listen_on};
+
+use super::watched::{Looker, MemberMeters};
 
 /// Longest lease for reads: nobody waits for the end of more.
 const READ_LEASE_MAX: Duration = Duration::from_secs(24 * 3600);
@@ -28,6 +34,11 @@ pub(super) fn run(options: &ChainServe, json: bool) -> Result<()> {
     descriptors::raise_limit();
     let timing = timing(options)?;
     let store = super::open(&options.store)?;
+    // Before the group hears of the member: it has the port, or does not start.
+    let metrics = listen_on(options.metrics, None, "--metrics")?;
+    let metrics_address = address_of(metrics.as_ref())?;
+    let started = Instant::now();
+    let meters = Arc::new(MemberMeters::default());
     let settings = HostSettings {
         member: MemberId(options.member),
         listen: options.listen,
@@ -47,24 +58,31 @@ pub(super) fn run(options: &ChainServe, json: bool) -> Result<()> {
                 info!(%error, "the engine has ordinary priority");
             }
         })),
+        watcher: metrics.is_some().then(|| Arc::clone(&meters) as _),
     };
     let mut host = Host::start(settings, store)?;
+    let looker = Looker {
+        started,
+        member: options.member,
+        address: host.address(),
+        meters,
+    };
+    let state = host.state_handle();
+    let tell = Arc::new(move || looker.status(state.get()));
+    let exporter = metrics.map(|listener| Exporter::start(listener, tell));
+    let exporter = exporter.transpose();
+    let _exporter = exporter.context("cannot answer monitoring systems")?;
     // Not before: a store that a stopped process holds up answers nobody, and there is nothing yet to be ended in order.
     let mut signals = Signals::new([SIGINT, SIGTERM])?;
     // Nobody reads it if whoever waited has been interrupted, which then comes as a signal.
-    let _ = match json {
-        true => writeln!(
-            io::stdout(),
-            "{}",
-            json!({ "member": options.member, "listening": host.address().to_string() })
-        ),
-        false => writeln!(
-            io::stdout(),
-            "member {} listening on {}",
-            options.member,
-            host.address()
-        ),
-    };
+    let _ = writeln!(
+        io::stdout(),
+        "{}",
+        match json {
+            true => as_json(options.member, host.address(), metrics_address).to_string(),
+            false => in_words(options.member, host.address(), metrics_address),
+        }
+    );
     // Without a service manager there is nobody to tell.
     let _ = sd_notify::notify(&[NotifyState::Ready]);
     loop {
@@ -85,6 +103,15 @@ pub(super) fn run(options: &ChainServe, json: bool) -> Result<()> {
     })?;
     host.stop();
     Ok(())
+}
+
+fn as_json(member: u32, listening: SocketAddr, metrics: Option<SocketAddr>) -> Value {
+    json!({ "member": member, "listening": listening.to_string(), "metrics": metrics.map(|at| at.to_string()) })
+}
+
+fn in_words(member: u32, listening: SocketAddr, metrics: Option<SocketAddr>) -> String {
+    let metrics = metrics.map_or_else(String::new, |at| format!(", metrics at {at}"));
+    format!("member {member} listening on {listening}{metrics}")
 }
 
 fn timing(options: &ChainServe) -> Result<Timing> {

@@ -13,9 +13,10 @@ use softrdma::Served;
 use uuid::Uuid;
 
 use super::meters::MediaMeters;
-use super::reactor::{self, ENDS, ReactorMeters};
+use super::reactor::{ENDS, ReactorMeters};
 use super::{Device, Mount, Operations, Process, Remote, Status, Stream, Volume};
 use crate::credentials::{ANONYMOUS, Door, Registry};
+use crate::measured;
 use crate::target::reception::Arrivals;
 use crate::target::sessions::Sessions;
 use crate::target::store::TargetStore;
@@ -163,7 +164,7 @@ impl Gatherer {
             let mut all = Metered::default();
             let reactors = self.reactors.iter();
             reactors.for_each(|meters| all += meters.served(what));
-            (reactor::name(what).to_owned(), Operations::from(all))
+            (measured::name(what).to_owned(), Operations::from(all))
         });
         let registrations = self.registry.count_now().map(|count| count as u64);
         Remote {

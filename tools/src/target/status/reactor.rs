@@ -78,15 +78,3 @@ impl ReactorMeters {
         self.served[what as usize].read()
     }
 }
-
-/// What it is called.
-pub(super) fn name(what: Served) -> &'static str {
-    match what {
-        Served::Write => "write",
-        Served::Read => "read",
-        Served::Send => "send",
-        Served::Atomic => "atomic",
-        Served::Flush => "flush",
-        Served::Verify => "verify",
-    }
-}
