@@ -11,7 +11,7 @@ use std::process::{Command, Output, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::{bad, can_serve, good, tool};
+use common::{Image, bad, can_serve, good, tool};
 use serde_json::Value;
 use tools::perf::rdma::{self, Victim};
 use tools::perf::shape::{Direction, Pattern, Shape};
@@ -459,4 +459,34 @@ fn an_interrupted_replay_leaves_no_image() {
     unsafe { libc::kill(child.id() as i32, libc::SIGTERM) };
     assert!(!child.wait().unwrap().success());
     assert!(!image.exists());
+}
+
+/// A file of a target that runs is used as it is, unless more of it is asked for than there is.
+#[test]
+fn a_file_that_is_there() {
+    if !can_serve() {
+        return;
+    }
+    let image = Image::new("64MiB");
+    let target = image.serve(&[]);
+    let url = target.url("/file");
+    let local = image.beside("local");
+    let put = |bytes: usize| {
+        fs::write(&local, vec![1; bytes]).unwrap();
+        good(&["put", local.to_str().unwrap(), &url]);
+    };
+    put(100_000);
+    for what in ["read", "write", "lat"] {
+        let told = good(&["--json", "perf", what, "--seconds", "0.2", &url]);
+        let told: Value = serde_json::from_str(&told).unwrap();
+        check(&told);
+        assert_eq!(told["shape"]["file_bytes"], 100_000);
+    }
+    let said = bad(&["perf", "read", "--file-size", "1MiB", &url]);
+    assert!(said.contains("--file-size"), "{said}");
+    put(1000);
+    let said = bad(&["perf", "read", &url]);
+    assert!(said.contains("fewer than one operation"), "{said}");
+    let none = target.url("/none");
+    assert!(bad(&["perf", "read", &none]).contains("/none"));
 }

@@ -536,7 +536,7 @@ pub struct Perf {
     /// Read the file into the pool first, which must be large enough.
     #[arg(long)]
     pub resident: bool,
-    /// Size of the file [default: 1GiB, or 64MiB with --resident].
+    /// Size of the file [default: 1GiB, or 64MiB with --resident; of a running target's file no more than it has].
     #[arg(long)]
     pub file_size: Option<ByteSize>,
     /// Memory of the started target for pages [default: 32MiB, or twice the file with --resident; more for many connections].

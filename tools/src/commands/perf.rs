@@ -41,7 +41,7 @@ pub(super) fn run(options: &cli::Perf, json: bool) -> Result<()> {
         asked::meaning(options)?;
         return registration::run(options, json);
     }
-    let shape = asked::shape(options)?;
+    let mut shape = asked::shape(options)?;
     asked::meaning(options)?;
     let pool = asked::pool_bytes(options, &shape)?;
     if options.baseline == Some(Baseline::Nbd) {
@@ -59,7 +59,7 @@ pub(super) fn run(options: &cli::Perf, json: bool) -> Result<()> {
     let subject = match (options.measure, &options.target) {
         (Measure::Raw, _) => Subject::raw(&shape)?,
         (Measure::Disk, _) => Subject::disk(dir, &shape)?,
-        (_, Some(target)) => Subject::remote(target, options, &shape)?,
+        (_, Some(target)) => Subject::remote(target, options, &mut shape)?,
         (_, None) => Subject::target(dir, options, pool, &shape)?,
     };
     let rival = match options.baseline {
@@ -229,7 +229,8 @@ impl Subject {
         Ok(())
     }
 
-    fn remote(target: &str, options: &cli::Perf, shape: &Shape) -> Result<Self> {
+    /// A file of a target that runs; without a word all of it is used, as far as it is no larger than usual.
+    fn remote(target: &str, options: &cli::Perf, shape: &mut Shape) -> Result<Self> {
         let remote = RemotePath::with_port(target, options.tls.port())?;
         let token = Identity::of_file(options.identity.token_file.as_deref())?.token();
         let how = SessionOptions {
@@ -244,15 +245,19 @@ impl Subject {
         }
         // The one that answers: a name may stand for addresses that nobody listens on.
         let mut answers = Session::connect_as(&remote.resolve()?, how, &token)?;
+        let file = answers.open(Request::new(Op::Open, remote.path.as_str()))?;
+        let (path, len) = (&remote.path, file.length);
+        if options.file_size.is_none() {
+            shape.file_bytes = shape.file_bytes.min(len);
+        }
+        if shape.file_bytes < shape.size as u64 {
+            bail!("{path} has {len} bytes, fewer than one operation (--size)");
+        }
+        if len < shape.file_bytes {
+            let needed = shape.file_bytes;
+            bail!("{path} has {len} bytes, {needed} are needed (--file-size)");
+        }
         if options.resident {
-            let file = answers.open(Request::new(Op::Open, remote.path.as_str()))?;
-            if file.length < shape.file_bytes {
-                let (path, len) = (&remote.path, file.length);
-                bail!(
-                    "{path} has {len} bytes, {} are needed (--file-size)",
-                    shape.file_bytes
-                );
-            }
             bring_in(&mut answers, &file, shape)?;
         }
         let victim = Victim {
