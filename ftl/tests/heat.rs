@@ -66,3 +66,31 @@ fn never_costs_a_checkpoint() {
     }
     assert!((2..18).contains(&with), "both happen: {with}");
 }
+
+/// An engine that does not know heat is told of it before there is any, also where the area has come with another size.
+#[test]
+fn an_area_that_comes_later() {
+    let mut small = MemDevice::new(2_000 * GRAIN_BYTES).expect("memory");
+    let options = FormatOptions {
+        segment_bytes: Some((SEGMENT * GRAIN_BYTES) as u64),
+        ..FormatOptions::default()
+    };
+    Ftl::format(&mut small, &options).expect("format");
+    let mut device = MemDevice::new(6_000 * GRAIN_BYTES).expect("memory");
+    let image = small.image();
+    device.image_mut()[..image.len()].copy_from_slice(image);
+    let (volume, _) = open(device, GcPolicy::Lifetime);
+    assert_eq!(volume.ftl().info().geometry.area_grains, 0);
+    volume.resize(6_000).expect("grow");
+    assert!(volume.ftl().info().geometry.area_grains > 0);
+    for version in 1..4 {
+        for lba in (0..LBAS).map(Lba) {
+            volume.write(at(lba), &grain(lba, version)).expect("write");
+        }
+        volume.sync(LbaRange::ALL).expect("sync");
+    }
+    volume.shutdown().expect("shutdown");
+    let device = volume.into_device();
+    let versions = [0, 1].map(|copy| device.image()[copy * GRAIN_BYTES + 12]);
+    assert_eq!(versions, [5, 5]);
+}

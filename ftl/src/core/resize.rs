@@ -15,6 +15,7 @@ use crate::addr::{LbaRange, SegmentId};
 use crate::crash_point::crash_point;
 use crate::device::{MediaError, MediaOp};
 use crate::error::{DurableError, ResizeError};
+use crate::format::has_heat;
 use crate::geometry::{Geometry, RESERVED_SEGMENTS};
 use crate::ids::{Port, Token};
 use crate::planted::Bug;
@@ -250,6 +251,8 @@ impl Core {
         self.segments.end();
         self.superblock.geometry = to;
         self.superblock.roots_from = self.last_root_number() + 1;
+        // There may have been no area for checkpoints before.
+        self.superblock.heat |= has_heat(self.placement.meaning(), &to);
         self.set_step(Step::Switching(0));
         self.write_superblock(cx);
         crash_point!("resize.copy");

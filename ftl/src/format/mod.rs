@@ -25,6 +25,7 @@ pub(crate) use map_page::{
 pub use record::{Record, RecordKind, Version};
 pub(crate) use root::{PIECES_MAX, Piece, ROOT_SLOTS, Root, root_slot};
 pub use sessions::{SESSIONS_MAX, SessionEnd, Sessions};
+pub(crate) use superblock::has_heat;
 pub use superblock::{Superblock, SuperblockFlaw};
 
 use crate::addr::GRAIN_BYTES;

@@ -9,6 +9,7 @@ use super::sessions::{SESSIONS_MAX, SessionEnd, Sessions};
 use super::{COUNTER_END, GrainBytes, HeaderNo, crc_without};
 use crate::addr::GRAIN_BYTES;
 use crate::geometry::{FIRST_SEGMENT_GRAIN, Geometry};
+use crate::placement::HeatMeaning;
 use crate::places::DEVICES_MAX;
 use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -121,6 +122,11 @@ pub enum SuperblockFlaw {
     Version(u32),
     /// Intact, but says something impossible.
     Nonsense(&'static str),
+}
+
+/// Whether checkpoints of a volume of these sizes may hold heat, of such a meaning.
+pub(crate) fn has_heat(meaning: HeatMeaning, geometry: &Geometry) -> bool {
+    meaning != HeatMeaning::NONE && geometry.area_grains > 0
 }
 
 impl Superblock {

@@ -29,7 +29,7 @@ use crate::crash_point::crash_point;
 use crate::device::{Device, MediaError};
 use crate::error::OpenError;
 use crate::format::{
-    HeaderNo, RecordKind, Root, SavedSegment, SessionEnd, Superblock, SuperblockFlaw,
+    HeaderNo, RecordKind, Root, SavedSegment, SessionEnd, Superblock, SuperblockFlaw, has_heat,
 };
 use crate::geometry::Geometry;
 use crate::map::MapTable;
@@ -267,7 +267,7 @@ pub(crate) fn recover(
     }
     superblock.session += 1;
     superblock.clean = false;
-    superblock.heat |= meaning != HeatMeaning::NONE && geometry.area_grains > 0;
+    superblock.heat |= has_heat(meaning, &geometry);
     superblock.suspect |= report.headers_lost > 0;
     superblock.failed |= lost;
     write_superblock(&mut io, &mut superblock)?;
