@@ -193,6 +193,12 @@ fn exports_decide() {
     }
     session.call(rename("/a/x", "/a/d/x")).unwrap();
     session.call(unlink("/a/d/x")).unwrap();
+    // It is there, which is as good as making it, whose name that is.
+    for there in ["/a", "/a/d"] {
+        session.call(Request::new(Op::Mkdir, there)).unwrap();
+        assert_eq!(errno(&mut session, mkdir(there)), libc::EEXIST);
+    }
+    good(&["mkdir", "-p", &target.url("/a")]);
     session.close();
     assert!(target.stop().success());
 

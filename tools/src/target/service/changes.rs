@@ -52,15 +52,26 @@ impl Service {
 
     /// Makes a directory; one that is there is as good, unless it is to be a new one.
     pub(super) fn mkdir(&self, member: &Member, request: &Request) -> Result<Reply, Refusal> {
+        let text = path(member, request, true)?;
+        let exclusive = request.flags & FLAG_EXCLUSIVE != 0;
+        // Before it is asked whether its name may be changed, which is not to be.
+        if let Ok(there) = self.resolve(Path::new(text)) {
+            if exclusive {
+                return Err(Refusal(libc::EEXIST, format!("{text} exists")));
+            }
+            if there.attr.kind == FileKind::Directory {
+                return Ok(directory(&there.attr));
+            }
+        }
         let Place {
-            directory,
+            directory: parent,
             name,
             path,
-        } = self.place(member, path(member, request, true)?)?;
-        let parent = directory.attr.ino;
+        } = self.place(member, text)?;
+        let parent = parent.attr.ino;
         let node: NewNode = node(FileKind::Directory, 0o755);
         let made = match self.fs.create(parent, name, &node) {
-            Err(error) if error.errno() == libc::EEXIST && request.flags & FLAG_EXCLUSIVE == 0 => {
+            Err(error) if error.errno() == libc::EEXIST && !exclusive => {
                 // Unless it is something else.
                 let there = self.fs.lookup(parent, name);
                 let there = there.map_err(|error| named(path, &error))?;
@@ -72,13 +83,7 @@ impl Service {
         };
         let attr = made.map_err(|error| named(path, &error))?;
         self.mapped.changed_attributes(parent);
-        Ok(Reply {
-            mode: attr.mode,
-            size: attr.size,
-            mtime_ns: attr.mtime.as_unix_ns(),
-            cookie: attr.ino.0,
-            ..Reply::default()
-        })
+        Ok(directory(&attr))
     }
 
     /// Gives what has the first name the second one, in place of what had that.
@@ -143,5 +148,16 @@ impl Service {
             name,
             path,
         })
+    }
+}
+
+/// What the client hears of a directory.
+fn directory(attr: &Attr) -> Reply {
+    Reply {
+        mode: attr.mode,
+        size: attr.size,
+        mtime_ns: attr.mtime.as_unix_ns(),
+        cookie: attr.ino.0,
+        ..Reply::default()
     }
 }
