@@ -67,9 +67,10 @@ impl Operations {
     /// which what was counted does not exceed; none if there is none, or if they took longer than can be told.
     pub fn quantile(&self, part: f64) -> Option<Duration> {
         let wanted = (self.count as f64 * part).ceil().max(1.0) as u64;
-        let mut counted = 0;
+        let mut counted = 0_u64;
         let reaches = |count: &u64| {
-            counted += count;
+            // As in `mean`.
+            counted = counted.saturating_add(*count);
             counted >= wanted
         };
         let class = self.classes.iter().position(reaches)?;

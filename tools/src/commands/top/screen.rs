@@ -231,8 +231,12 @@ pages             fills  evictions      waits      dirty     frames
         let read = nonsense.volume.devices[0].operations.get_mut("read");
         let read = read.unwrap();
         (read.seconds, read.count, read.classes) = (1e300, u64::MAX, vec![u64::MAX; 99]);
+        let mut endless = status(3);
+        let read = endless.volume.devices[0].operations.get_mut("read");
+        let read = read.unwrap();
+        (read.count, read.classes) = (u64::MAX, vec![1 << 63; 26]);
         let mut looks = pair();
-        for status in [Status::default(), status(104), crowded, nonsense] {
+        for status in [Status::default(), status(104), crowded, nonsense, endless] {
             looks.again(status);
             for span in [Shown::Latest, Shown::All] {
                 let all = shown(&looks, span);
