@@ -184,7 +184,7 @@ impl Families<'_> {
         )?;
         self.gauge(
             "process_resident_memory_bytes",
-            "Memory that the process has, touched pages of the pool among it.",
+            "Memory that the process has; of a target touched pages of the pool among it.",
             one(process.resident),
         )?;
         self.gauge(

@@ -78,3 +78,40 @@ impl ReactorMeters {
         self.served[what as usize].read()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use softrdma::wire::terminate::{Terminate, TerminateCode};
+    use softrdma::{PageError, SetupError};
+
+    use super::*;
+
+    /// Each end of a connection that was let in is counted once, each in a place of its own; a refusal is not.
+    #[test]
+    fn ends() {
+        let meters = ReactorMeters::default();
+        let code = TerminateCode::MpaCrc;
+        let told = Terminate {
+            layer: 2,
+            etype: 0,
+            ecode: 2,
+        };
+        let all = [
+            CloseReason::Graceful,
+            CloseReason::Lost,
+            CloseReason::TimedOut,
+            CloseReason::Aborted,
+            CloseReason::Storage(PageError::Media),
+            CloseReason::TerminateSent(code),
+            CloseReason::TerminateReceived(told),
+            CloseReason::Setup(SetupError::BadKey),
+        ];
+        for reason in &all {
+            meters.note_end(reason);
+        }
+        assert_eq!(meters.ended(), [1; ENDS.len()]);
+        meters.note_end(&CloseReason::RejectedByUs);
+        meters.note_end(&CloseReason::Rejected(Vec::new()));
+        assert_eq!(meters.ended(), [1; ENDS.len()]);
+    }
+}
