@@ -33,7 +33,7 @@ fn every_row_is_measured() {
     let result: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert!(result["ext4"].as_str().unwrap().starts_with("ext4"));
     let rows = result["rows"].as_array().unwrap();
-    assert_eq!(rows.len(), 12);
+    assert_eq!(rows.len(), 13);
     for row in rows {
         // What reads of zeros are compared with is behind FUSE itself.
         let (sides, limited): (&[&str], bool) = match row["rival"].as_str().unwrap() {

@@ -13,6 +13,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
+use contigfs::MetadataSync;
 use serde_json::json;
 
 use super::sides::{Ext4, Null, Ours, Passing};
@@ -36,6 +37,8 @@ struct Row {
     name: &'static str,
     access: Access,
     rival: Rival,
+    /// When changes of names are durable on our side.
+    metadata_sync: MetadataSync,
     /// How much of the rival's rate must be reached.
     bar: f64,
 }
@@ -45,11 +48,18 @@ const fn row(name: &'static str, access: Access, bar: f64) -> Row {
         name,
         access,
         rival: Rival::Ext4,
+        metadata_sync: MetadataSync::Strict,
         bar,
     }
 }
 
-const ROWS: [Row; 12] = [
+impl Row {
+    fn is_relaxed(&self) -> bool {
+        self.metadata_sync == MetadataSync::Relaxed
+    }
+}
+
+const ROWS: [Row; 13] = [
     row(
         "random read 4 KiB, 1 thread",
         Access::Read { threads: 1 },
@@ -88,6 +98,15 @@ const ROWS: [Row; 12] = [
         1.5,
     ),
     row("create + fsync + unlink", Access::Names { files: 0 }, 1.0),
+    // What is promised of names is what ext4 promises: durable with the next `fsync`.
+    Row {
+        metadata_sync: MetadataSync::Relaxed,
+        ..row(
+            "create + fsync + unlink, relaxed",
+            Access::Names { files: 0 },
+            1.0,
+        )
+    },
     Row {
         rival: Rival::Null,
         ..row(
@@ -244,13 +263,16 @@ fn compare(
         results.push(sides.measure(row, plan, interrupt)?);
     }
     print(json, plan, &sides, &results);
-    let Sides { ours, .. } = sides;
-    ours.stop()
+    let Sides { ours, relaxed, .. } = sides;
+    ours.stop()?;
+    relaxed.map_or(Ok(()), Ours::stop)
 }
 
 /// Everybody who is measured.
 struct Sides {
     ours: Ours,
+    /// Ours with `metadata_sync=relaxed`, for rows about names.
+    relaxed: Option<Ours>,
     // Unmounted before what it passes on to.
     passing: Passing,
     ext4: Ext4,
@@ -265,7 +287,16 @@ const RESIDENT: &str = "resident.data";
 impl Sides {
     fn start(directory: &Path, plan: &Plan, rows: &[Row], interrupt: &Interrupt) -> Result<Self> {
         let ext4 = Ext4::start(directory, plan.all_bytes(), interrupt)?;
-        let ours = Ours::start(directory, plan.all_bytes(), plan.pool, interrupt)?;
+        let pool = format!("{}B", plan.pool);
+        let strict = ["--pool", &pool];
+        let ours = Ours::start(directory, "contigfs", plan.all_bytes(), &strict, interrupt)?;
+        let relaxed = match rows.iter().any(Row::is_relaxed) {
+            true => {
+                let relaxed = [&strict[..], &["--metadata-sync", "relaxed"]].concat();
+                Some(Ours::start(directory, "relaxed", 0, &relaxed, interrupt)?)
+            }
+            false => None,
+        };
         interrupt.check()?;
         let on_file = |row: &Row| row.rival == Rival::Ext4 && !row.access.makes_files();
         if rows.iter().any(on_file) {
@@ -295,10 +326,19 @@ impl Sides {
         let passing = Passing::start(directory, &ext4.root)?;
         Ok(Self {
             ours,
+            relaxed,
             passing,
             ext4,
             null,
         })
+    }
+
+    /// Our side of a row.
+    fn ours(&self, row: Row) -> &Ours {
+        match &self.relaxed {
+            Some(relaxed) if row.is_relaxed() => relaxed,
+            _ => &self.ours,
+        }
     }
 
     /// Where a row runs: on our side, on the other, and on what passes the other on.
@@ -311,7 +351,11 @@ impl Sides {
             false => root.join(FILE),
         };
         let passed = place(&self.passing.root);
-        (place(&self.ours.root), place(&self.ext4.root), Some(passed))
+        (
+            place(&self.ours(row).root),
+            place(&self.ext4.root),
+            Some(passed),
+        )
     }
 
     /// Measures a row in turns, so that a machine that is slow for a while is slow for both.
@@ -328,7 +372,7 @@ impl Sides {
             passed: Vec::new(),
             cpu_target: 0.0,
         };
-        let used = || cpu::used(Some(self.ours.pid())).unwrap_or_default();
+        let used = || cpu::used(Some(self.ours(row).pid())).unwrap_or_default();
         let (mut busy, mut elapsed) = (Duration::ZERO, 0.0);
         for round in 0..plan.rounds {
             let access = match row.access {

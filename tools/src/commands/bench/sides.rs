@@ -31,14 +31,16 @@ pub(super) struct Ours {
 }
 
 impl Ours {
-    /// Formats an image for files of `bytes` together under `directory`, serves and mounts it.
+    /// Formats an image for files of `bytes` together under `directory`, serves it with the options `serve` and mounts it as
+    /// `name` there.
     pub(super) fn start(
         directory: &Path,
+        name: &str,
         bytes: u64,
-        pool: u64,
+        serve: &[&str],
         interrupt: &Interrupt,
     ) -> Result<Self> {
-        let image = directory.join("volume.img");
+        let image = directory.join(format!("{name}.img"));
         let format = cli::Mkfs {
             devices: vec![image.clone()],
             size: Some(ByteSize::b(room(bytes))),
@@ -49,9 +51,9 @@ impl Ours {
             force: false,
         };
         interrupt.wait_for(move || mkfs::format(&format))?;
-        let root = directory.join("contigfs");
+        let root = directory.join(name);
         fs::create_dir(&root)?;
-        let server = Server::target(&image, Some(&root), &["--pool", &format!("{pool}B")])?;
+        let server = Server::target(&image, Some(&root), serve)?;
         Ok(Self { server, root })
     }
 
