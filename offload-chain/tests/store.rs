@@ -380,6 +380,17 @@ fn open(path: &Path, boot: &str, now: &Arc<AtomicU64>) -> Result<FileStore, File
     FileStore::open_with(path, boot, Box::new(move || read(&now)))
 }
 
+/// What is no regular file is not read, which may take for ever, and gets no files beside it.
+#[test]
+fn no_regular_file() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("store");
+    std::os::unix::fs::symlink("/dev/null", &path).unwrap();
+    let opened = open(&path, "boot", &clock().0);
+    assert!(matches!(opened, Err(FileStoreError::Io { .. })));
+    assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1);
+}
+
 #[test]
 fn a_file() {
     let directory = tempfile::tempdir().unwrap();

@@ -123,6 +123,11 @@ impl FileStore {
             };
             return Err(io_error("open", path, error.into()));
         }
+        // A device may have no end, and a pipe nobody who writes to it.
+        if fs::metadata(path).is_ok_and(|found| !found.is_file()) {
+            let error = io::Error::other("it is no regular file");
+            return Err(io_error("open", path, error));
+        }
         let lock_path = beside(path, "lock");
         let lock = File::options()
             .create(true)
