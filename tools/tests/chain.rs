@@ -45,6 +45,8 @@ fn wrong_usage() {
     let says = |said: &str, words: &str| assert!(said.contains(words), "{said}");
     says(&group.bad(&["status"]), "there is no group");
     says(&group.bad(&["add", "4"]), "there is no group");
+    says(&group.bad(&["bench"]), "there is no group");
+    says(&group.bad(&["verify"]), "there is no group");
     says(&group.bad(&["serve", "--member", "1"]), "create one first");
     let twice = ["create", "--members", "1,2,1", "--data", "1MiB"];
     says(&group.bad(&twice), "twice");
@@ -94,6 +96,11 @@ fn wrong_usage() {
     says(&group.bad(&["remove", "1", "2"]), "nobody would be left");
     group.store = "http://127.0.0.1:1/x".to_owned();
     says(&group.bad(&["status"]), "names no kind of store");
+    // Nobody listens there: that is what is said, and not that members are missing.
+    group.store = "etcd://127.0.0.1:1/x".to_owned();
+    for command in ["status", "verify", "bench"] {
+        says(&group.bad(&[command]), "the store did not answer");
+    }
     let file = group.memory(9);
     fs::write(&file, "something else").unwrap();
     group.store = file.to_str().unwrap().to_owned();

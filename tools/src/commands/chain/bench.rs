@@ -185,7 +185,7 @@ pub(super) fn run(options: &ChainBench, json: bool) -> Result<()> {
     if !(0.1..=86_400.0).contains(&options.seconds) {
         bail!("{} seconds: 0.1 to 86400 are possible", options.seconds);
     }
-    let store = super::open(&options.store)?;
+    let store = super::open_with_group(&options.store)?;
     let settings = ClientSettings {
         timing: options.timing.timing()?,
         spin: Duration::from_micros(options.poll),

@@ -12,8 +12,9 @@ use std::fmt;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use offload_chain::config::{self, Store};
+use offload_chain::config::{self, Store, list};
 use offload_chain::host::Timing;
+use offload_chain::membership::{CONFIG, View};
 
 use crate::cli::chain::{ChainCommand, StoreOption, TimingOptions};
 
@@ -41,6 +42,16 @@ fn open(store: &StoreOption) -> Result<Box<dyn Store + Send>> {
         bail!("there is no group in {store}: create one first, by `flashnet chain create`");
     }
     open_or_make(store)
+}
+
+/// Opens the store of a group. Who goes on to wait for members then waits for these, and not for a store that does not answer.
+fn open_with_group(store: &StoreOption) -> Result<Box<dyn Store + Send>> {
+    let mut opened = open(store)?;
+    let view = View::of(&list(&mut *opened, CONFIG)?);
+    if view.configuration.is_none() {
+        bail!("there is no group in {store}");
+    }
+    Ok(opened)
 }
 
 fn open_or_make(store: &StoreOption) -> Result<Box<dyn Store + Send>> {

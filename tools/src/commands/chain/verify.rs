@@ -29,7 +29,7 @@ struct Difference {
 }
 
 pub(super) fn run(options: &ChainVerify, json: bool) -> Result<()> {
-    let store = super::open(&options.store)?;
+    let store = super::open_with_group(&options.store)?;
     let settings = ClientSettings {
         timing: options.timing.timing()?,
         timeout: options.timeout,
