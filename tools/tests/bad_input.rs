@@ -337,6 +337,20 @@ fn a_replacement_that_can_not_start() {
     let missing = missing.to_str().unwrap();
     let message = serve_fails(&volume, &["--replace", "--mount", missing]);
     assert_says(&message, &["nowhere"]);
+    let ready = image.beside("nowhere/ready");
+    let message = serve_fails(
+        &volume,
+        &["--replace", "--ready-file", ready.to_str().unwrap()],
+    );
+    assert_says(&message, &["ready file", "nowhere"]);
+    let key = image.beside("key");
+    good(&["token", "key", key.to_str().unwrap()]);
+    let tenant = |n| format!("[[tenant]]\nname = \"t{n}\"\nkey_file = {key:?}\n");
+    let config = image.beside("crowd.toml");
+    fs::write(&config, (0..65).map(tenant).collect::<String>()).unwrap();
+    let config = config.to_str().unwrap();
+    let message = serve_fails(&volume, &["--replace", "--config", config]);
+    assert_says(&message, &["65 tenants"]);
     session.call(Request::new(Op::Stat, "/")).unwrap();
     // And others still can, also those that listen on its port in another way.
     let second = image.serve(&["--replace"]);

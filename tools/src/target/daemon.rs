@@ -118,6 +118,9 @@ impl Target {
         if let Some(dir) = &settings.mount {
             mounting::check(dir)?;
         }
+        if let Some(path) = &settings.ready_file {
+            check_ready(path).with_context(|| cannot_be_ready(path))?;
+        }
         let tls_listen = settings.tls.as_ref().map(|tls| tls.listen);
         let is_fresh = offered.is_none();
         let Sockets { plain, tls } = offered.unwrap_or_default();
@@ -411,8 +414,7 @@ impl Target {
                 // By its name: there may be one for TLS before it, or not.
                 line("metrics ", self.metrics_address),
             ];
-            write_ready(path, &lines.concat())
-                .with_context(|| format!("cannot write the ready file {}", path.display()))?;
+            write_ready(path, &lines.concat()).with_context(|| cannot_be_ready(path))?;
         }
         info!(address, tls_address, metrics, "serving");
         Ok(())
@@ -550,12 +552,30 @@ impl Target {
     }
 }
 
-/// Makes a file that holds all of `text` from the beginning. Until then it lies beside its place, under a name that no other
-/// target and nobody else has.
-fn write_ready(path: &Path, text: &str) -> io::Result<()> {
+fn cannot_be_ready(path: &Path) -> String {
+    format!("cannot write the ready file {}", path.display())
+}
+
+/// Whether a file can be made there later.
+fn check_ready(path: &Path) -> io::Result<()> {
+    if path.is_dir() {
+        return Err(io::ErrorKind::IsADirectory.into());
+    }
+    let aside = aside(path);
+    File::create_new(&aside)?;
+    fs::remove_file(&aside)
+}
+
+/// A place beside this one, under a name that no other target and nobody else has.
+fn aside(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
     name.push(format!(".{:08x}.tmp", rand::random::<u32>()));
-    let aside = PathBuf::from(name);
+    PathBuf::from(name)
+}
+
+/// Makes a file that holds all of `text` from the beginning. Until then it lies beside its place.
+fn write_ready(path: &Path, text: &str) -> io::Result<()> {
+    let aside = aside(path);
     let written = fs::write(&aside, text).and_then(|()| fs::rename(&aside, path));
     if written.is_err() {
         // If it was never made there is none.

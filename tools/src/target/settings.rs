@@ -17,6 +17,7 @@ use super::tenancy::{TenantEntry, TenantSettings};
 use super::tls_settings::{FileTls, TlsSettings};
 use crate::cli;
 use crate::cli::mount::{Listen, MountOptions};
+use crate::credentials::record::TENANTS_MAX;
 use crate::devices::{self, are_blocks};
 
 /// How long a registration lives that nobody uses.
@@ -232,6 +233,9 @@ impl Settings {
                 bail!("tenant {} is configured twice", tenant.name);
             }
             tenants.push(tenant);
+        }
+        if tenants.len() > TENANTS_MAX {
+            bail!("{} tenants: {TENANTS_MAX} are possible", tenants.len());
         }
         let pool = options.pool.or(mount_options.pool).or(file.pool);
         let pool = pool.unwrap_or(ByteSize::mib(256));
