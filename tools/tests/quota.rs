@@ -262,6 +262,10 @@ fn limits_on_a_mount() {
         File::create(a.join(n.to_string())).unwrap();
     }
     assert_eq!(errno(File::create(a.join("one more"))), libc::EDQUOT);
+    let empty = image.beside("empty");
+    fs::write(&empty, b"").unwrap();
+    let put = bad(&["put", text(&empty), &target.url("/a/one more")]);
+    assert!(put.contains("/a/one more: limit"), "{put}");
     fs::remove_file(a.join("8")).unwrap();
     until("there is room for one", || charged(&a).1 == 8);
     let inside = a.join("moved");

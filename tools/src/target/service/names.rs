@@ -136,7 +136,7 @@ impl Service {
             Err(error) if error.errno() == libc::EEXIST && !exclusive => {
                 self.fs.lookup(parent, name)?
             }
-            made => made?,
+            made => made.map_err(|error| named(path, &error))?,
         };
         self.mapped.changed_attributes(parent);
         let held = Held::of(&self.fs, &made)?;
