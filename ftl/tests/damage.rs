@@ -303,3 +303,73 @@ fn pages_of_a_cold_map() {
     println!("{failed} volumes failed");
     assert!(failed >= 3, "{failed} volumes failed");
 }
+
+/// A page that the last two checkpoints need is damaged, and one before them does not need it: that one does not count any more,
+/// because the tombstones that it would need have expired. What was trimmed since stays so (I3, I7).
+#[test]
+fn a_checkpoint_before_the_last_two() {
+    const TRIMMED: u64 = 100;
+    memory::keep();
+    let mut device = MemDevice::new(DEVICE_BYTES).expect("memory");
+    let format = FormatOptions {
+        segment_bytes: Some((SEGMENT_GRAINS * GRAIN_BYTES) as u64),
+        checkpoint_grains: Some(AREA_GRAINS as u64),
+        capacity_grains: Some(GRAINS * 3 / 2),
+        ..FormatOptions::default()
+    };
+    Ftl::format(&mut device, &format).expect("format");
+    let options = OpenOptions {
+        pool_frames: 256,
+        // From one to the next all segments are used several times.
+        checkpoint_headers: 800,
+        // Each needs pages of those before it, as on a large volume.
+        sweep_entries: Some(TRIMMED),
+        ..OpenOptions::default()
+    };
+    let (volume, _) = Volume::open(device, options).expect("open");
+    let stats = || volume.ftl().stats();
+    let mut rng = Rng::new(5);
+    let mut write = |lba: u64| {
+        let bytes = grain(Lba(lba), stats().user_grains);
+        volume.write(at(Lba(lba)), &bytes).expect("write");
+    };
+    (0..GRAINS).for_each(&mut write);
+    let mut overwrite_until = |done: &dyn Fn() -> bool| {
+        while !done() {
+            for _ in 0..SEGMENT_GRAINS {
+                write(TRIMMED + rng.below(GRAINS - TRIMMED));
+            }
+            volume.sync(LbaRange::ALL).expect("sync");
+        }
+    };
+    overwrite_until(&|| stats().checkpoints == 4);
+    let trimmed = LbaRange::new(Lba(0), TRIMMED);
+    volume.trim(trimmed).expect("trim");
+    overwrite_until(&|| stats().checkpoints == 6 && stats().tombstones == 0);
+    // What has carried the tombstone is overwritten as well.
+    let freed = stats().segments_freed;
+    let segments = (DEVICE_BYTES / GRAIN_BYTES / SEGMENT_GRAINS) as u64;
+    overwrite_until(&|| stats().segments_freed > freed + segments);
+    assert_eq!(stats().checkpoints, 6);
+    let intact = volume.ftl().map_digest();
+    let subject = Subject {
+        image: volume.into_device().image().to_vec(),
+        written: Written::new(),
+    };
+    let (mut by_checkpoint, mut scanned) = (0, 0);
+    for no in metadata(&subject.image) {
+        if no < AREA && !(2..6).contains(&no) {
+            continue;
+        }
+        let flip = Some((no * GRAIN_BYTES + 40, 0x11));
+        let (volume, report) = open(&subject, flip, 64).expect("opens");
+        assert_eq!(volume.next_mapped(trimmed), None, "grain {no}, {report:?}");
+        assert_eq!(volume.ftl().map_digest(), intact, "grain {no}, {report:?}");
+        match report.checkpoint {
+            Some(_) => by_checkpoint += 1,
+            None => scanned += 1,
+        }
+    }
+    println!("{by_checkpoint} opened by a checkpoint, {scanned} by a full scan");
+    assert!(by_checkpoint > 0 && scanned > 0);
+}

@@ -9,7 +9,7 @@
 //! | above D: consecutive, intact, all data checksums fit | counts |
 //! | above D: behind the first gap, damage or misfit | cut tail |
 //! | number missing, at most D | its segment was reused (or the header is damaged, then it is reported) |
-//! | root of a checkpoint, tables intact, no header missing behind it | only headers above it are looked for |
+//! | one of the two youngest roots, tables intact, no header missing behind it | only headers above it are looked for |
 //! | none such | all headers; the roots are disowned |
 //!
 //! Nothing is written before all of that has been decided. Then: flush (what counts must be durable before anything
@@ -40,6 +40,10 @@ use replay::Replayed;
 use saved::Saved;
 use scan::{Behind, Scan, Scope, scan};
 use std::collections::HashMap;
+
+/// Roots, youngest first, that the log is sure to have everything behind: tombstones that an older one needs expire
+/// (`docs/checkpoint.md`, C3).
+const ROOTS_WHOLE: usize = 2;
 
 /// What recovery found.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -172,7 +176,9 @@ pub(crate) fn recover(
     let mut previous = None;
     let mut missing_behind_root = 0;
     if !how.rebuild || lost != 0 {
-        for (index, root) in roots.iter().enumerate() {
+        // Where headers alone do not do, an older one is better than nothing.
+        let tried = if lost == 0 { ROOTS_WHOLE } else { roots.len() };
+        for (index, root) in roots.iter().enumerate().take(tried) {
             previous = roots.get(index + 1).cloned();
             match from_root(&mut io, &superblock, table, root.clone(), how, meaning) {
                 Ok(found) => {
