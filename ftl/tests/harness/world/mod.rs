@@ -84,6 +84,9 @@ pub(crate) struct World {
     asked: HashMap<u64, Asked>,
     /// Grains of commits that may not have taken effect yet: the order of changes is open, so they are left alone.
     locked: Counted,
+    /// Those of batches that have been answered in this round. A relaxed one is, as soon as it takes effect, and whoever found
+    /// no space a moment before may hear of it later, on another port.
+    unlocked: u64,
     /// Grains with a page asked for in order to change it: not trimmed, not in commits, until it comes.
     writing: Counted,
     held: Vec<PageRef>,
@@ -187,6 +190,7 @@ impl World {
             unsynced: Promise::default(),
             asked: HashMap::new(),
             locked: Counted::default(),
+            unlocked: 0,
             writing: Counted::default(),
             held: Vec::new(),
             read_back: None,
@@ -391,6 +395,7 @@ impl World {
                             return violation(format!("I18: {token:?} answered twice"));
                         };
                         self.locked.remove(&grains);
+                        self.unlocked += grains.len() as u64;
                         match result {
                             Ok(()) => {
                                 if let Some(lba) = self.traced.filter(|lba| promise.covers(*lba)) {
@@ -410,6 +415,7 @@ impl World {
                 }
             }
         }
+        self.unlocked = 0;
         Ok(())
     }
 

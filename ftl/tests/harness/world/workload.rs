@@ -121,7 +121,8 @@ impl World {
                 let Asked::Write { .. } = asked else {
                     return violation("a read found no space");
                 };
-                let mapped = self.oracle.mapped() + self.writing.len() + self.locked.len();
+                let others = self.writing.len() + self.locked.len() + self.unlocked;
+                let mapped = self.oracle.mapped() + others;
                 let capacity = self.capacity();
                 if !self.is_in_doubt()
                     && (self.oracle.current(lba).is_mapped() || mapped < capacity)
