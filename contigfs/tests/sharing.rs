@@ -2,11 +2,15 @@
 
 mod harness;
 
+use std::fs::File;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use contigfs::{
-    BlockStore, CopyRange, Fs, FsError, InodeNo, MemStore, NewNode, SyncScope, WriteOptions,
+    BlockStore, ByteAddr, CopyRange, Fs, FsError, InodeNo, MemStore, NewNode, SetAttr, ShareError,
+    StoreError, SyncScope, WriteOptions,
 };
+use ftl::{AtomicBatch, Lba, LbaRange, Space};
 use harness::sharing::{Mapping, PAGES, Store, crashed, formatted, open, run, set_size};
 use support::{content, name};
 
@@ -166,4 +170,91 @@ fn copies() {
     source.store(3 * PAGE, &[5; PAGE as usize]);
     assert_eq!(fs.copy_range(&copy), Ok(8 * PAGE));
     assert_eq!(content(&fs, to).unwrap(), source.load(0, 8 * PAGE));
+}
+
+/// A volume that refuses batches for a while.
+struct Refusing {
+    inner: Store,
+    refuses: AtomicBool,
+}
+
+impl BlockStore for Refusing {
+    fn read(&self, at: ByteAddr, buf: &mut [u8]) -> Result<(), StoreError> {
+        BlockStore::read(&self.inner, at, buf)
+    }
+
+    fn write(&self, at: ByteAddr, data: &[u8]) -> Result<(), StoreError> {
+        BlockStore::write(&self.inner, at, data)
+    }
+
+    fn commit(&self, batch: AtomicBatch) -> Result<(), StoreError> {
+        match self.refuses.load(Ordering::Relaxed) {
+            true => Err(StoreError::NoSpace),
+            false => BlockStore::commit(&self.inner, batch),
+        }
+    }
+
+    fn sync(&self, range: LbaRange) -> Result<(), StoreError> {
+        BlockStore::sync(&self.inner, range)
+    }
+
+    fn next_mapped(&self, range: LbaRange) -> Option<Lba> {
+        BlockStore::next_mapped(&self.inner, range)
+    }
+
+    fn space(&self) -> Space {
+        BlockStore::space(&self.inner)
+    }
+
+    fn share(&self, memory: &File, at: u64, range: LbaRange) -> Result<(), ShareError> {
+        self.inner.share(memory, at, range)
+    }
+
+    fn bring_back(&self, range: LbaRange) -> Result<(), StoreError> {
+        self.inner.bring_back(range)
+    }
+
+    fn find_stores(&self, range: LbaRange) -> u64 {
+        BlockStore::find_stores(&self.inner, range)
+    }
+
+    fn unshare(&self, range: LbaRange) {
+        BlockStore::unshare(&self.inner, range);
+    }
+
+    fn let_leave(&self, range: LbaRange) -> bool {
+        BlockStore::let_leave(&self.inner, range)
+    }
+}
+
+/// A file that can not be made shorter is shared as before: what is stored to its end is found, and durable with the next
+/// `fsync` (I1). On a volume that a snapshot fills, that happens.
+#[test]
+fn a_file_that_stays_as_long_stays_shared() {
+    let store = formatted();
+    let refusing = Refusing {
+        inner: Arc::clone(&store),
+        refuses: AtomicBool::new(false),
+    };
+    let fs = Fs::mount(refusing).unwrap();
+    let ino = fs.create(ROOT, name("f"), &NewNode::file()).unwrap().ino;
+    fs.write(ino, 0, &[1; 8 * PAGE as usize], WriteOptions::default())
+        .unwrap();
+    let map = Mapping::of(&fs.share(ino, true).unwrap());
+    let shorter = SetAttr {
+        size: Some(PAGE),
+        ..SetAttr::default()
+    };
+    fs.store().refuses.store(true, Ordering::Relaxed);
+    assert_eq!(fs.set_attr(ino, &shorter), Err(FsError::NoSpace));
+    fs.store().refuses.store(false, Ordering::Relaxed);
+    assert_eq!(fs.attr(ino).unwrap().size, 8 * PAGE);
+    map.store(6 * PAGE, b"stored");
+    fs.fsync(ino, SyncScope::All).unwrap();
+    drop((map, fs));
+    let fs = Fs::mount(open(crashed(store), 0)).unwrap();
+    assert_eq!(
+        &content(&fs, ino).unwrap()[6 * PAGE as usize..][..6],
+        b"stored"
+    );
 }

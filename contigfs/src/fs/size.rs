@@ -32,7 +32,7 @@ impl<S: BlockStore> Fs<S> {
         let _content = inode.change_content();
         inode.live_file()?;
         let old = inode.state().size;
-        // Also of what fails below, nothing behind the end stays shared.
+        // Also of what fails below when it would get longer, nothing behind the end stays shared.
         let _sharing = self.fit_sharing(inode);
         let mut txn = Txn::default();
         let mut trims = Vec::new();
@@ -50,7 +50,6 @@ impl<S: BlockStore> Fs<S> {
         let _change = lock(&inode.change);
         if size < old {
             _shrinks = Some(self.shrinks(inode, size));
-            self.share_less(inode, size);
             let kept = size.div_ceil(GRAIN);
             let behind = LbaRange::new(range.start.offset(kept), range.order.grains() - kept);
             let found = self.trims_of(behind);
@@ -84,6 +83,8 @@ impl<S: BlockStore> Fs<S> {
             }
             result => result?,
         }
+        // Before somebody else can get what is cut off. If the file stays as long, it stays shared.
+        self.share_less(inode, size);
         {
             let mut state = inode.state();
             state.size = size;
