@@ -227,6 +227,35 @@ fn a_file_that_is_replaced_while_it_is_read() {
     assert!(target.stop().success());
 }
 
+/// There is as much room for a new file as is said; what has none leaves no name.
+#[test]
+fn as_much_room_as_is_said() {
+    if !can_serve() {
+        return;
+    }
+    let image = Image::new("64MiB");
+    let target = image.serve(&[]);
+    let mut session = target.session();
+    let create = |session: &mut Session, length| {
+        let flags = FLAG_WRITE | FLAG_CREATE | FLAG_TRUNCATE;
+        let request = Request::new(Op::Open, "/file");
+        session.open(Request {
+            flags,
+            length,
+            ..request
+        })
+    };
+    // What somebody is told who wants more.
+    let said = create(&mut session, 1 << 30).unwrap_err().to_string();
+    let room: u64 = said.rsplit(' ').next().unwrap().parse().unwrap();
+    // A byte more is refused before there is a name.
+    assert!(create(&mut session, room + 1).is_err());
+    assert!(session.list("/").unwrap().is_empty());
+    assert_eq!(create(&mut session, room).unwrap().length, room);
+    session.close();
+    assert!(target.stop().success());
+}
+
 /// Bytes at any offset and of any length, through both flavours of the STag, read back as written.
 #[test]
 fn bytes_at_any_offset() {

@@ -17,6 +17,9 @@ use crate::target::tenancy::Member;
 
 /// How often a path is gone that changes under who goes it.
 const WALKS_MAX: usize = 100;
+/// No new name takes as many grains beside the bytes of its file: of its directory, of the tables of inodes, and for attributes that
+/// it inherits.
+const NAME_GRAINS: u64 = 8;
 
 impl Service {
     pub(super) fn stat(&self, member: &Member, request: &Request) -> Result<Reply, Refusal> {
@@ -125,10 +128,11 @@ impl Service {
             // Who uses the mount finds the snapshots there.
             return Err(Refusal(libc::EISDIR, format!("{text} is a directory")));
         }
-        // It will belong to the project of the directory, whose own grains stay.
+        // It will belong to the project of the directory, whose own grains stay. What has no room has to be refused before there is
+        // a name, which takes room, too.
         let (room, reason) = self.fs.room_in_place_of(parent)?;
-        let held = self.fs.attr(parent)?.grains;
-        fits(text, length, (room.saturating_sub(held), reason))?;
+        let taken = self.fs.attr(parent)?.grains + NAME_GRAINS;
+        fits(text, length, (room.saturating_sub(taken), reason))?;
         let node = node(FileKind::File, 0o644);
         let name: &OsStr = name;
         let made = match self.fs.create(parent, name, &node) {
