@@ -633,6 +633,25 @@ fn killed_and_mounted_again() {
     assert!(place.entry().is_none());
 }
 
+/// A mount that is dead is found to be so although the kernel still has the attributes of its root, for whoever asked for
+/// them in the last second of the target.
+#[test]
+fn killed_and_mounted_again_at_once() {
+    if !can_mount_as_root() {
+        return;
+    }
+    let place = Place::new();
+    place.mount("");
+    for _ in 0..3 {
+        let _asked = fs::metadata(&place.dir).unwrap();
+        place.signal(libc::SIGKILL);
+        place.wait_for_end();
+        place.mount("");
+    }
+    place.unmount();
+    assert!(place.entry().is_none(), "nothing is left beneath");
+}
+
 /// systemd is told when everything is there, and when the end has begun.
 #[test]
 fn the_service_manager_is_told() {

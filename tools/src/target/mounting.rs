@@ -5,6 +5,8 @@ use std::{fs, io};
 
 use anyhow::{Context, Result, bail};
 use contigfs::fuse::{MountEntry, Mounted, UnmountError, unmount_by_helper};
+use nix::errno::Errno;
+use nix::sys::statvfs::statvfs;
 use tracing::{info, warn};
 
 /// Whether a target can mount on `dir`, as far as that is seen while another one has it.
@@ -64,16 +66,12 @@ fn seen_on(dir: &Path) -> Option<MountEntry> {
 
 /// Removes what a killed target left mounted at `dir`.
 pub(super) fn detach_stale(dir: &Path) {
-    let stale = |error: io::Error| {
-        // The latter for a request that was on its way when the target died.
-        matches!(
-            error.raw_os_error(),
-            Some(libc::ENOTCONN | libc::ECONNABORTED)
-        )
-    };
+    // Attributes would do for a second more: the kernel has them from somebody who asked before the target died. The second
+    // error is that of a request that was on its way then.
+    let is_stale = || matches!(statvfs(dir), Err(Errno::ENOTCONN | Errno::ECONNABORTED));
     // Not what others have left.
     let is_ours = seen_on(dir).is_none_or(|seen| seen.is_contigfs());
-    if is_ours && fs::metadata(dir).is_err_and(stale) {
+    if is_ours && is_stale() {
         match detach(dir) {
             Ok(()) => info!(dir = %dir.display(), "removed the mount of a target that has died"),
             Err(error) => warn!(dir = %dir.display(), %error, "cannot remove a dead mount"),
