@@ -103,7 +103,7 @@ fn a_limit_on_what_is_shared() {
 }
 
 /// Holes take space when a file is shared, so that a store into one never lacks it (ENOSPC when due); without space the
-/// file is not shared, and nothing has changed.
+/// file is not shared, and nothing has changed. Attributes tell of the space.
 #[test]
 fn holes_take_space() {
     let store = formatted();
@@ -111,8 +111,10 @@ fn holes_take_space() {
     let sparse = file(&fs, "sparse", &[1]);
     set_size(&fs, sparse, 40 * PAGE);
     let mapped = store.space().mapped;
+    assert_eq!(fs.attr(sparse).unwrap().grains, 1);
     let memory = fs.share(sparse, true).unwrap();
     assert_eq!(store.space().mapped, mapped + 39);
+    assert_eq!(fs.attr(sparse).unwrap().grains, 40);
     let map = Mapping::of(&memory);
     map.store(30 * PAGE, b"in a hole");
     assert_eq!(

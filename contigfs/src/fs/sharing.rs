@@ -158,6 +158,8 @@ impl<S: BlockStore> Fs<S> {
         // What is too large must not take space for its holes.
         let shared = laid.map_err(refusal).and_then(|()| {
             let brought = self.reserve_holes(more);
+            // Counted anew: times do not tell of it, since nobody has written.
+            inode.state().grains = None;
             let brought = brought.and_then(|()| Ok(self.store.bring_back(more)?));
             brought.inspect_err(|_| self.store.unshare(more))
         });
