@@ -7,10 +7,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use contigfs::{
-    BlockStore, ByteAddr, CopyRange, Fs, FsError, InodeNo, MemStore, NewNode, SetAttr, ShareError,
-    StoreError, SyncScope, WriteOptions,
+    BlockStore, ByteAddr, CopyRange, FormatOptions, Fs, FsError, InodeNo, MemStore, NewNode,
+    SetAttr, ShareError, StoreError, SyncScope, WriteOptions,
 };
-use ftl::{AtomicBatch, Lba, LbaRange, Space};
+use ftl::{AtomicBatch, Lba, LbaRange, MemDevice, Space};
 use harness::sharing::{Mapping, PAGES, Store, crashed, formatted, open, run, set_size};
 use support::{content, name};
 
@@ -144,6 +144,38 @@ fn holes_take_space() {
     assert_eq!(store.space().mapped, before);
     fs.unlink(ROOT, name("filler")).unwrap();
     fs.share(other, true).unwrap();
+}
+
+/// A snapshot keeps all that is shared before it is there. Where there is no space for that it is refused, instead of waiting
+/// for some with everybody who wants something of the volume (ENOSPC when due), and works when there is.
+#[test]
+fn a_snapshot_without_space_for_what_is_shared() {
+    const SHARED: u64 = 200;
+    let mut device = MemDevice::new(32 << 20).unwrap();
+    ftl::Ftl::format(&mut device, &ftl::FormatOptions::default()).unwrap();
+    let store = open(device, SHARED);
+    Fs::format(&store, &FormatOptions::default()).unwrap();
+    let fs = Fs::mount(Arc::clone(&store)).unwrap();
+    let (shared, filler) = (file(&fs, "shared", &[1]), file(&fs, "filler", &[2]));
+    set_size(&fs, shared, SHARED * PAGE);
+    fs.share(shared, true).unwrap();
+    let (mut at, bytes) = (0, vec![7; 1 << 16]);
+    while let Ok(n) = fs.write(filler, at, &bytes, WriteOptions::default())
+        && n > 0
+    {
+        at += n as u64;
+    }
+    // Enough for what is held back while there is a snapshot, and not for what is shared, too.
+    let held_back = store.space().capacity / 64;
+    assert!(held_back < SHARED - 50);
+    at -= (held_back + 50) * PAGE;
+    set_size(&fs, filler, at);
+    let mapped = store.space().mapped;
+    assert_eq!(fs.make_snapshot(b"s").err(), Some(FsError::NoSpace));
+    assert_eq!((fs.snapshots().len(), store.space().mapped), (0, mapped));
+    set_size(&fs, filler, at - SHARED * PAGE);
+    fs.make_snapshot(b"s").unwrap();
+    assert!(store.space().mapped >= mapped);
 }
 
 /// Copies have what mappings of the source have stored, and mappings of the target see what is copied.

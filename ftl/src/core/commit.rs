@@ -317,6 +317,10 @@ impl Core {
                 .count() as u64;
             reserved += range.count - stay - patched_new;
         }
+        if makes_snapshot {
+            // All of them are kept before it is there, and whoever makes it waits for that.
+            reserved += self.sharing.grains().count() as u64;
+        }
         let held_back = match &commit.kept {
             // Nobody could delete anything.
             None if makes_snapshot => self.held_back_for_snapshots(),

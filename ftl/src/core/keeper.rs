@@ -149,10 +149,10 @@ impl Core {
     }
 
     /// Grains that nobody gets for anything new while something is kept: batches may need them to keep the metadata that they
-    /// patch, to delete something, for example.
+    /// patch, to delete something, for example. Nor those for shared grains that a snapshot being made waits for.
     pub(super) fn held_back(&self) -> u64 {
         match self.keeper.is_on() {
-            true => self.held_back_for_snapshots(),
+            true => self.held_back_for_snapshots() + self.keeper.shared.len() as u64,
             false => 0,
         }
     }
