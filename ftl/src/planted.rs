@@ -68,11 +68,13 @@ pub enum Bug {
     SnapshotHoldersIgnored,
     /// A page is copied for a write-out while others change it.
     CopiedAmidChange,
+    /// A tombstone that no header of its segment tells of holds the segment.
+    UnreadStays,
 }
 
 impl Bug {
     /// All of them.
-    pub const ALL: [Self; 32] = [
+    pub const ALL: [Self; 33] = [
         Self::MappingBeforeData,
         Self::AckBeforeFlush,
         Self::BatchNotAtomic,
@@ -105,5 +107,6 @@ impl Bug {
         Self::SnapshotMarksForgotten,
         Self::SnapshotHoldersIgnored,
         Self::CopiedAmidChange,
+        Self::UnreadStays,
     ];
 }

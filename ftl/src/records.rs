@@ -8,7 +8,7 @@
 //! killed part of it.
 
 use crate::addr::{Lba, LbaRange, SegmentId};
-use crate::format::{HeaderNo, Version};
+use crate::format::{HeaderNo, Record, RecordKind, Version};
 use crate::map::ZeroId;
 use crate::remap::Renaming;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -35,6 +35,20 @@ pub(crate) enum Fate {
     Trimmed(LbaRange),
     /// They have another name, or one more, and what had that name is dead.
     Renamed(Renaming),
+}
+
+impl Fate {
+    /// The record that says so.
+    pub(crate) fn record(self, version: Version) -> Record {
+        let (lba, kind) = match self {
+            Self::Trimmed(range) => {
+                let count = range.count as u32;
+                (range.start, RecordKind::Trim { count })
+            }
+            Self::Renamed(renaming) => (renaming.ranges().from, RecordKind::of(renaming)),
+        };
+        Record { lba, version, kind }
+    }
 }
 
 /// A tombstone.

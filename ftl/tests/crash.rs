@@ -14,7 +14,7 @@ use std::ops::Range;
 
 use ftl::device::sim::{CrashPlan, SimDevice};
 use ftl::{AtomicBatch, Ftl, GRAIN_BYTES, Lba, LbaRange, OpenError};
-use harness::crash::{Effort, Tally, recover, run_lives, run_scarce_lives};
+use harness::crash::{Effort, SCARCE_SEEDS, Tally, recover, run_lives, run_scarce_lives};
 use harness::options::Options;
 use harness::world::World;
 
@@ -422,10 +422,6 @@ fn cut_format() {
 /// (I17), however many segments the lives before have left half used.
 #[test]
 fn cut_when_scarce() {
-    let tiny = Options {
-        universe_percent: 260,
-        ..Options::tiny()
-    };
     // A victim takes several write-outs here.
     let long = Options {
         segment_grains: 256,
@@ -436,9 +432,9 @@ fn cut_when_scarce() {
         lazy: true,
         ..Options::tiny()
     };
-    for (options, lives, at_most) in [(tiny, 40, 3), (long, 30, 4)] {
+    for (options, lives, at_most) in [(Options::scarce(), 40, 3), (long, 30, 4)] {
         let mut scarcest = u64::MAX;
-        for seed in seeds(6) {
+        for seed in seeds(6).chain(SCARCE_SEEDS) {
             let result = run_scarce_lives(&options, seed, lives, &mut scarcest);
             assert!(result.is_ok(), "seed {seed}: {}", result.unwrap_err().0);
         }

@@ -5,7 +5,7 @@ mod harness;
 
 use ftl::device::sim::SimRng;
 use ftl::planted::Bug;
-use harness::crash::{Effort, run_lives};
+use harness::crash::{Effort, SCARCE_SEEDS, run_lives, run_scarce_lives};
 use harness::options::Options;
 use harness::world::{World, unobserved};
 
@@ -254,6 +254,18 @@ fn relaxed_forgotten() {
 #[test]
 fn along_forgotten() {
     must_be_caught(Bug::AlongForgotten, Options::tiny());
+}
+
+/// Segments that nothing can empty become more with each life, until there are none for anybody (I17).
+#[test]
+fn unread_stays() {
+    let options = Options {
+        bug: Some(Bug::UnreadStays),
+        ..Options::scarce()
+    };
+    let mut seeds = SCARCE_SEEDS.into_iter();
+    let found = seeds.find_map(|seed| run_scarce_lives(&options, seed, 40, &mut 0).err());
+    println!("{}", found.expect("not noticed").0);
 }
 
 /// Crashes do not show this one: it takes a lying device. Whoever compares no checksum returns wrong bytes.

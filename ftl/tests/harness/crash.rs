@@ -604,6 +604,9 @@ pub(crate) fn describe(image: &[u8]) -> String {
     text
 }
 
+/// With these, segments are reused so soon that tombstones of a checkpoint have no home any more when they come back from it.
+pub(crate) const SCARCE_SEEDS: [u64; 2] = [63, 139];
+
 /// Lives that end in the middle of a relocation, often when hardly a segment is free. Nothing is examined but that each life gets its answers, and
 /// that the next one finds what it must.
 pub(crate) fn run_scarce_lives(

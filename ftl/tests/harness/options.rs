@@ -85,6 +85,14 @@ impl Options {
         }
     }
 
+    /// The same, most of the time with more to write than there is room for.
+    pub(crate) fn scarce() -> Self {
+        Self {
+            universe_percent: 260,
+            ..Self::tiny()
+        }
+    }
+
     pub(crate) fn device_bytes(&self) -> usize {
         (16 + self.segments * self.segment_grains + self.area) as usize * GRAIN_BYTES
     }

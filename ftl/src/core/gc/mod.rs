@@ -122,6 +122,11 @@ impl Collector {
         self.draining.iter_mut().rev().find(|d| d.life == life)
     }
 
+    /// Whether something of a victim has joined a write-out.
+    fn has_joined(&mut self, life: Life) -> bool {
+        self.entry(life).is_some_and(|draining| draining.moved)
+    }
+
     /// Something of a victim has joined a write-out.
     fn joined(&mut self, life: Life) {
         if let Some(draining) = self.entry(life) {
@@ -172,6 +177,9 @@ impl Core {
                 true
             }
             Scan::Idle => {
+                if !self.relocate_unread(cx, id) {
+                    return self.push_crowd(cx) || self.push_wanted(cx);
+                }
                 self.collector.victim = None;
                 true
             }
@@ -242,7 +250,13 @@ impl Core {
                 // Pieces of zero records may be left over, and what was overtaken: chosen again, it goes on.
                 if !draining.moved && !draining.overtaken {
                     segment.failures += 1;
-                    if !draining.unread || segment.failures == COLLECT_TRIES {
+                    let tries = match (draining.unread, segment.records) {
+                        (true, _) => COLLECT_TRIES,
+                        // The next time, memory says what is there (`relocate_unread`).
+                        (false, 1..) => 2,
+                        (false, 0) => 1,
+                    };
+                    if segment.failures >= tries {
                         // Something live that no readable header names: leave it alone for good.
                         let live = segment.live;
                         tracing::warn!(%id, live, "segment can not be collected");

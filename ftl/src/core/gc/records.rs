@@ -6,6 +6,7 @@ use crate::addr::{Lba, LbaRange, Pba, SegmentId};
 use crate::format::{HeaderNo, Record, RecordKind, Version};
 use crate::map::{Location, State, ZeroId};
 use crate::placement::Heat;
+use crate::planted::Bug;
 use crate::records::{Home, Tombstone, Traced};
 use crate::remap::Renaming;
 
@@ -84,6 +85,29 @@ impl Core {
                 known.is_some()
             }
         }
+    }
+
+    /// What no header of a victim has told, though it is at home there, joins from memory: tombstones that a checkpoint
+    /// still had. They have expired since, and their segment was reused, or was about to be when the power failed. They
+    /// expire again, but until then they would hold a segment that nothing in it can empty. Asked for a victim that gave
+    /// nothing before, and has given nothing now; false if there is no room to join.
+    pub(super) fn relocate_unread(&mut self, cx: Cx<'_>, id: SegmentId) -> bool {
+        let (life, segment) = (self.segments.life(id), self.segments.get(id));
+        let is_due = segment.failures > 0 && segment.records > 0;
+        if !is_due || self.collector.has_joined(life) || cx.sh.has_bug(Bug::UnreadStays) {
+            return true;
+        }
+        let tombstones = self.records.tombstones();
+        let is_home = |known: &(Version, &Tombstone)| known.1.home.segment == id;
+        let unread = tombstones.filter(is_home).map(|(v, t)| (v, *t));
+        for (version, tombstone) in unread.collect::<Vec<_>>() {
+            let record = tombstone.fate.record(version);
+            if !self.join_record(cx, record, tombstone.home.header, life) {
+                return self.collector.has_joined(life);
+            }
+            self.collector.joined(life);
+        }
+        true
     }
 
     /// A trim, remap or zero record of header `from` gets a younger copy. Of a zero record only what still reads as zeros
