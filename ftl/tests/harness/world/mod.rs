@@ -84,8 +84,8 @@ pub(crate) struct World {
     asked: HashMap<u64, Asked>,
     /// Grains of commits that may not have taken effect yet: the order of changes is open, so they are left alone.
     locked: Counted,
-    /// Those of batches that have been answered in this round. A relaxed one is, as soon as it takes effect, and whoever found
-    /// no space a moment before may hear of it later, on another port.
+    /// Those of batches that have been answered in this round, and of trims that have taken effect since the last one: whoever
+    /// found no space a moment before may hear of it later, on another port.
     unlocked: u64,
     /// Grains with a page asked for in order to change it: not trimmed, not in commits, until it comes.
     writing: Counted,
@@ -395,7 +395,6 @@ impl World {
                             return violation(format!("I18: {token:?} answered twice"));
                         };
                         self.locked.remove(&grains);
-                        self.unlocked += grains.len() as u64;
                         match result {
                             Ok(()) => {
                                 if let Some(lba) = self.traced.filter(|lba| promise.covers(*lba)) {
@@ -411,6 +410,7 @@ impl World {
                             }
                             Err(error) => self.durable_failed(error, &promise)?,
                         }
+                        self.unlocked += grains.len() as u64;
                     }
                 }
             }
@@ -422,7 +422,8 @@ impl World {
     fn durable_failed(&mut self, error: DurableError, promise: &Promise) -> Result<(), Violation> {
         // A write that came while a batch waited for its pages may have taken the last grain. What the oracle counts
         // includes the batch; what is locked may be a trim that waits behind it.
-        let mapped = self.oracle.mapped() + self.writing.len() + self.locked.len();
+        let others = self.writing.len() + self.locked.len() + self.unlocked;
+        let mapped = self.oracle.mapped() + others;
         if error == DurableError::NoSpace && mapped > self.capacity() {
             self.stats.no_space += 1;
             self.oracle.revert(promise);

@@ -257,6 +257,7 @@ impl World {
         if mapped.is_some_and(took_effect) {
             self.promises
                 .insert(token.0, (self.promises[&token.0].0.clone(), Vec::new()));
+            self.unlocked += grains.len() as u64;
         } else {
             grains.iter().for_each(|lba| self.locked.add(*lba));
         }
