@@ -7,7 +7,7 @@ mod common;
 mod replicas;
 
 use std::fs;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -66,6 +66,14 @@ fn wrong_usage() {
         &group.bad(&["serve", "--member", "1"]),
         "need memory in a file",
     );
+    let mut letter = tempfile::NamedTempFile::new().unwrap();
+    letter.write_all(b"Dear all,").unwrap();
+    let path = letter.path().to_str().unwrap();
+    says(
+        &group.bad(&["serve", "--member", "1", "--memory", path]),
+        "something else in it",
+    );
+    assert_eq!(fs::read(path).unwrap(), b"Dear all,");
     let lease = ["serve", "--member", "1", "--memory", "x"];
     let lease = [&lease[..], &["--read-lease", "400000000000years"]].concat();
     says(&group.bad(&lease), "--read-lease");

@@ -32,9 +32,11 @@ mod peers;
 mod shape;
 mod stranger;
 
-use std::io;
+use std::fs::{self, File};
+use std::io::{self, Read};
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::os::unix::fs::FileTypeExt;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -43,6 +45,7 @@ use std::time::Duration;
 use crate::config::Store;
 use crate::epoch::Epoch;
 use crate::group::{MemberFile, Watcher};
+use crate::log::{HEADER_SLOT_BYTES, HEADER_SLOTS, is_foreign};
 use crate::membership::{Boot, MemberId, SlowPolicy};
 
 pub(crate) use mux::store_sleep;
@@ -334,13 +337,35 @@ impl Drop for Host {
 
 fn open_memory(settings: &HostSettings, size: u64) -> Result<Arc<MemberFile>, HostError> {
     let memory = match &settings.memory {
-        Some(path) => MemberFile::open(path, size).map_err(|source| (path.clone(), source)),
+        Some(path) => refuse_foreign(path)
+            .and_then(|()| MemberFile::open(path, size))
+            .map_err(|source| (path.clone(), source)),
         None => rustix::fs::memfd_create("group", rustix::fs::MemfdFlags::CLOEXEC)
             .map_err(io::Error::from)
             .and_then(|file| MemberFile::over(file.into(), "memory".as_ref(), size))
             .map_err(|source| ("memory".into(), source)),
     };
     memory.map_err(|(path, source)| HostError::Memory { path, source })
+}
+
+/// A memory without a header is written anew from another member's. A file that is something else is not.
+fn refuse_foreign(path: &Path) -> io::Result<()> {
+    let kind = match fs::metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        found => found?.file_type(),
+    };
+    if !kind.is_file() && !kind.is_block_device() {
+        return Err(io::Error::other("it is neither a file nor a block device"));
+    }
+    let mut first = Vec::new();
+    let headers = HEADER_SLOTS * HEADER_SLOT_BYTES;
+    // What can not be read is no header, and is repaired.
+    let _ = File::open(path)?.take(headers).read_to_end(&mut first);
+    if is_foreign(&first) {
+        let why = "it has something else in it than the memory of a member, and is left as it is";
+        return Err(io::Error::other(why));
+    }
+    Ok(())
 }
 
 /// Locks what no thread leaves half done, so that a panic of one does not stop the others.

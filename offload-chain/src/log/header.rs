@@ -134,6 +134,16 @@ impl Header {
     }
 }
 
+/// Whether the beginning of a memory is that of something else: it has bytes, and no header was ever in any slot.
+#[must_use]
+pub(crate) fn is_foreign(first: &[u8]) -> bool {
+    let has_magic = |slot| {
+        let header = first.get(Layout::header_at(slot) as usize..);
+        header.is_some_and(|bytes| bytes.starts_with(&MAGIC.to_le_bytes()))
+    };
+    first.iter().any(|&byte| byte != 0) && !(0..HEADER_SLOTS).any(has_magic)
+}
+
 fn crc(raw: &RawHeader) -> u32 {
     crc32fast::hash(&raw.as_bytes()[..HEADER_BYTES - 4])
 }
@@ -154,6 +164,19 @@ mod tests {
                 true,
             )
         }
+    }
+
+    #[test]
+    fn something_else() {
+        let mut first = vec![0; 2 * Layout::header_at(1) as usize];
+        assert!(!is_foreign(&[]) && !is_foreign(&first));
+        assert!(is_foreign(b"a") && is_foreign(&header().emit()[1..]));
+        let second = Layout::header_at(1) as usize;
+        first[second..second + HEADER_BYTES].copy_from_slice(&header().emit());
+        // Damaged, as a power cut leaves it.
+        first[second + 20] ^= 1;
+        first[..HEADER_BYTES].fill(0xa5);
+        assert!(!is_foreign(&first));
     }
 
     #[test]

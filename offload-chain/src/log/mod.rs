@@ -23,6 +23,7 @@ mod record;
 mod recover;
 
 pub use append::{AppendError, Log, LogEvent, initialize};
+pub(crate) use header::is_foreign;
 pub use header::{HEADER_BYTES, Header};
 pub use layout::{
     HEADER_SLOT_BYTES, HEADER_SLOTS, LOCK_BYTES, LOCKS_MAX, Layout, LayoutError, RECORD_ALIGN,
