@@ -604,8 +604,9 @@ pub(crate) fn describe(image: &[u8]) -> String {
     text
 }
 
-/// With these, segments are reused so soon that tombstones of a checkpoint have no home any more when they come back from it.
-pub(crate) const SCARCE_SEEDS: [u64; 2] = [63, 139];
+/// With this one, of the first two hundred, tombstones of a checkpoint have no home any more when they come back from it, because
+/// segments are reused so soon.
+pub(crate) const SCARCE_SEED: u64 = 63;
 
 /// Lives that end in the middle of a relocation, often when hardly a segment is free. Nothing is examined but that each life gets its answers, and
 /// that the next one finds what it must.
