@@ -362,7 +362,7 @@ fn refuse_foreign(path: &Path) -> io::Result<()> {
     // What can not be read is no header, and is repaired.
     let _ = File::open(path)?.take(headers).read_to_end(&mut first);
     if is_foreign(&first) {
-        let why = "it has something else in it than the memory of a member, and is left as it is";
+        let why = "it has something else in it than the memory of a member, and is left as it is; give another path, or remove it";
         return Err(io::Error::other(why));
     }
     Ok(())
