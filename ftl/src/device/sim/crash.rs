@@ -285,8 +285,8 @@ fn select(mut choices: Vec<CrashChoice>, limit: usize, rng: &mut SimRng) -> Vec<
 pub struct CrashImage {
     /// How it came to be.
     pub choice: CrashChoice,
-    /// The content of the device.
-    pub bytes: Vec<u8>,
+    /// The content of the device; a [`SimDevice`](super::SimDevice) of it takes it as it is.
+    pub bytes: Arc<Vec<u8>>,
 }
 
 /// Iterator of [`CrashPoint::images`].
@@ -301,7 +301,7 @@ impl Iterator for CrashImages<'_> {
 
     fn next(&mut self) -> Option<CrashImage> {
         let choice = self.choices.pop()?;
-        let bytes = self.point.image(&choice);
+        let bytes = self.point.image(&choice).into();
         Some(CrashImage { choice, bytes })
     }
 

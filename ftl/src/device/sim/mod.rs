@@ -63,8 +63,8 @@ impl SimCounts {
 pub struct SimDevice {
     /// What is there after any power cut.
     durable: Arc<Vec<u8>>,
-    /// What reads see.
-    current: Vec<u8>,
+    /// What reads see. Both images are shared until they change: a device that a crash image is read from costs no copy.
+    current: Arc<Vec<u8>>,
     /// Changes that `current` or an operation in flight has beyond `durable`, oldest first.
     changes: Vec<Volatile>,
     pending: Vec<Pending>,
@@ -111,11 +111,12 @@ impl SimDevice {
     ///
     /// # Panics
     /// If the length is no multiple of a grain.
-    pub fn from_image(image: Vec<u8>, seed: u64) -> Self {
+    pub fn from_image(image: impl Into<Arc<Vec<u8>>>, seed: u64) -> Self {
+        let image = image.into();
         assert!(image.len().is_multiple_of(crate::GRAIN_BYTES));
         Self {
-            current: image.clone(),
-            durable: Arc::new(image),
+            current: Arc::clone(&image),
+            durable: image,
             changes: Vec::new(),
             pending: Vec::new(),
             faults: Vec::new(),
@@ -150,7 +151,7 @@ impl SimDevice {
     /// Changes stored bytes for good, behind everybody's back.
     pub fn rot(&mut self, range: Range<u64>, change: impl Fn(&mut [u8])) {
         let range = range.start as usize..range.end as usize;
-        change(&mut self.current[range.clone()]);
+        change(&mut Arc::make_mut(&mut self.current)[range.clone()]);
         change(&mut Arc::make_mut(&mut self.durable)[range]);
     }
 
@@ -318,7 +319,8 @@ impl SimDevice {
             MediaOp::Write { .. } | MediaOp::Discard { .. } => {
                 if let Some(change) = self.changes.iter_mut().find(|change| change.no == op.no) {
                     change.stage = Stage::Completed;
-                    change.apply(Fate::Kept, &mut self.current);
+                    let current = Arc::make_mut(&mut self.current);
+                    change.apply(Fate::Kept, current);
                 }
                 if matches!(op.action.op, MediaOp::Write { durable: true, .. }) {
                     self.harden(&[op.no]);
@@ -346,7 +348,8 @@ impl SimDevice {
                 let seed = self.rng.bits();
                 if let Some(change) = self.changes.iter_mut().find(|change| change.no == op.no) {
                     change.stage = Stage::Failed;
-                    change.apply(Fate::Mixed { seed }, &mut self.current);
+                    let current = Arc::make_mut(&mut self.current);
+                    change.apply(Fate::Mixed { seed }, current);
                 }
             }
             MediaOp::Flush => {

@@ -1,0 +1,30 @@
+//! The file system without the kernel: over a store or a volume in memory, most of it.
+//!
+//! One program for all of it: the file system and the engine are generic, so each test program would build them anew, and
+//! tests that use one processor run beside each other.
+
+mod copy;
+mod crash;
+mod damage;
+mod directories;
+mod fs_damage;
+mod harness;
+mod long_files;
+mod model;
+mod observer;
+mod planted;
+mod quota;
+mod relaxed;
+mod relocate;
+mod repair;
+mod repair_attributes;
+mod repair_cuts;
+mod repair_media;
+mod repair_places;
+mod repaired;
+mod sharing;
+mod snapshot;
+mod space;
+mod threads;
+mod volume;
+mod xattr;
