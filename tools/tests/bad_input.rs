@@ -360,7 +360,19 @@ fn a_replacement_that_can_not_start() {
     let third = image.serve(&["--replace", "--insecure", "--listen", &everywhere]);
     assert!(second.ended().success());
     assert_eq!(third.address.to_string(), everywhere);
-    assert!(third.stop().success());
+    // A volume does not go back to an epoch that is over.
+    let epoch = |epoch| {
+        let path = image.beside(&format!("epoch-{epoch}.toml"));
+        fs::write(&path, format!("{}epoch = {epoch}\n", tenant(0))).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let fourth = image.serve(&["--replace", "--config", &epoch(7)]);
+    assert!(third.ended().success());
+    let message = serve_fails(&volume, &["--replace", "--config", &epoch(6)]);
+    assert_says(&message, &["tenant t0", "epoch 6", "epoch 7"]);
+    let fifth = image.serve(&["--replace", "--config", &epoch(8)]);
+    assert!(fourth.ended().success());
+    assert!(fifth.stop().success());
 }
 
 /// A running target may take as long as it needs to close its volume: whoever replaces it waits, and can be told to end meanwhile.

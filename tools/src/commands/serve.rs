@@ -15,7 +15,7 @@ use tracing::{error, info, warn};
 use tracing_subscriber::EnvFilter;
 
 use crate::cli;
-use crate::target::{Predecessor, Replacement, Settings, Target};
+use crate::target::{Predecessor, Replacement, Settings, Target, check_tenants};
 use crate::{descriptors, devices};
 
 /// What is logged unless FLASHNET_LOG says otherwise.
@@ -48,7 +48,11 @@ pub(super) fn run(options: &cli::Serve, json: bool) -> Result<()> {
     let names = devices::names(&settings.devices);
     tell_manager(&[NotifyState::Status(&format!("opening {names}"))]);
     let predecessor = match options.replace {
-        true => Predecessor::find(&settings.devices)?,
+        true => {
+            // It remembers what this target would fail on when the other has ended.
+            check_tenants(&settings.devices, &settings.tenant_epochs())?;
+            Predecessor::find(&settings.devices)?
+        }
         false => None,
     };
     let offered = predecessor.as_ref().map(Predecessor::sockets).transpose()?;

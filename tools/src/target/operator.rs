@@ -1,4 +1,5 @@
-//! What the operator of a running target asks it, on the same machine: how it is, what registrations are stored, and to revoke some.
+//! What the operator of a running target asks it, on the same machine: how it is, what registrations are stored, to revoke some, and
+//! whether its volume would have certain tenants.
 //!
 //! ```text
 //!   command                                     target
@@ -20,11 +21,12 @@ use contigfs::BlockStore;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use tracing::debug;
 
 use super::handover::{self, Purpose};
 use super::status::Status;
-use crate::credentials::Registry;
 use crate::credentials::registry::{Choice, Listed};
+use crate::credentials::{Registry, TenantName};
 
 /// How a conversation begins.
 pub(super) const HELLO: &[u8; 4] = b"FNO1";
@@ -52,10 +54,13 @@ enum Asked {
     State(State),
 }
 
-/// How the target is, and what it has done.
+/// How things are.
 #[derive(Debug, Serialize, Deserialize)]
 enum State {
+    /// The target, and what it has done.
     Status,
+    /// Whether the volume would have these tenants, with these epochs.
+    WouldEnrol(Vec<(String, u64)>),
 }
 
 /// What the question wants to know (the registrations that it was about, or the status), or why not.
@@ -83,6 +88,9 @@ impl Operator {
                 Asked::About(Question::List(choice)) => registry.list(choice),
                 Asked::About(Question::Revoke(choice)) => registry.revoke_chosen(choice),
                 Asked::State(State::Status) => return said(&status()),
+                Asked::State(State::WouldEnrol(tenants)) => {
+                    return would_enrol(&registry, tenants);
+                }
             };
             said(&listed.map_err(|error| error.to_string())?)
         }))
@@ -98,15 +106,50 @@ impl Operator {
 
 /// Asks the target that serves these devices about registrations; none if nobody does.
 pub fn ask(devices: &[PathBuf], question: &Question) -> Result<Option<Vec<Listed>>> {
-    answer_to(devices, &Asked::About(question.clone()))
+    all_said(answer_to(devices, &Asked::About(question.clone())))
 }
 
 /// Asks the target that serves these devices how it is; none if nobody does.
 pub fn ask_status(devices: &[PathBuf]) -> Result<Option<Status>> {
-    answer_to(devices, &Asked::State(State::Status))
+    all_said(answer_to(devices, &Asked::State(State::Status)))
 }
 
-fn answer_to<T: DeserializeOwned>(devices: &[PathBuf], question: &Asked) -> Result<Option<T>> {
+/// Fails if the target that serves these devices says that their volume would not have these tenants. If nobody serves them, or
+/// only one that is too old to know, that is found out later.
+pub fn check_tenants(devices: &[PathBuf], tenants: &[(TenantName, u64)]) -> Result<()> {
+    if tenants.is_empty() {
+        return Ok(());
+    }
+    let text = |(name, epoch): &(TenantName, u64)| (name.as_str().to_owned(), *epoch);
+    let question = State::WouldEnrol(tenants.iter().map(text).collect());
+    match answer_to::<Value>(devices, &Asked::State(question)) {
+        Ok(Some(Err(why))) => Err(anyhow!(why)),
+        Ok(_) => Ok(()),
+        Err(error) => {
+            debug!("tenants are checked later: {error:#}");
+            Ok(())
+        }
+    }
+}
+
+fn all_said<T>(answer: Result<Option<Answer<T>>>) -> Result<Option<T>> {
+    answer?.transpose().map_err(|why| anyhow!(why))
+}
+
+fn would_enrol<S: BlockStore>(registry: &Registry<S>, tenants: &[(String, u64)]) -> Answer<Value> {
+    let parsed = |(name, epoch): &(String, u64)| Some((name.parse().ok()?, *epoch));
+    let wanted: Option<Vec<_>> = tenants.iter().map(parsed).collect();
+    let wanted = wanted.ok_or("that is no name of a tenant")?;
+    registry
+        .would_enrol(&wanted)
+        .map(|()| Value::Null)
+        .map_err(|error| error.to_string())
+}
+
+fn answer_to<T: DeserializeOwned>(
+    devices: &[PathBuf],
+    question: &Asked,
+) -> Result<Option<Answer<T>>> {
     let Some(mut stream) = handover::connect(devices, Purpose::Question)? else {
         return Ok(None);
     };
@@ -118,8 +161,7 @@ fn answer_to<T: DeserializeOwned>(devices: &[PathBuf], question: &Asked) -> Resu
     let answer = asked
         .and_then(|()| receive(&mut stream, ANSWER_MAX))
         .context("the running target does not answer: it may be older than this program")?;
-    let answer: Answer<T> = serde_json::from_slice(&answer)?;
-    answer.map(Some).map_err(|why| anyhow!(why))
+    Ok(Some(serde_json::from_slice(&answer)?))
 }
 
 fn said(answer: &impl Serialize) -> Answer<Value> {

@@ -24,14 +24,9 @@ impl<S: BlockStore> Registry<S> {
         if wanted.is_empty() {
             return Ok(Vec::new());
         }
-        if wanted.len() > TENANTS_MAX {
-            return Err(EnrolError::TooMany(wanted.len()));
-        }
         let media = self.media()?;
         let mut state = lock(&self.state);
-        if state.tenants_lost {
-            return Err(EnrolError::Unknown);
-        }
+        may_enrol(&state, wanted)?;
         let mut all = state.tenants.clone();
         for (name, epoch) in wanted {
             let known = all.iter().position(|tenant| tenant.name == *name);
@@ -52,13 +47,6 @@ impl<S: BlockStore> Registry<S> {
                 continue;
             };
             let tenant = &mut all[known];
-            if *epoch < tenant.epoch {
-                return Err(EnrolError::Epoch {
-                    name: name.clone(),
-                    configured: *epoch,
-                    seen: tenant.epoch,
-                });
-            }
             if *epoch > tenant.epoch {
                 // All tokens of before are refused for their epoch: the clock may be believed again.
                 (tenant.epoch, tenant.seen) = (*epoch, now);
@@ -74,6 +62,11 @@ impl<S: BlockStore> Registry<S> {
         let enrolled = wanted.iter().filter_map(found).collect();
         (state.tenants, state.seen_at) = (all, now);
         Ok(enrolled)
+    }
+
+    /// Whether [`enrol`](Self::enrol) would take these as things are, for one who asks before it is his turn.
+    pub fn would_enrol(&self, wanted: &[(TenantName, u64)]) -> Result<(), EnrolError> {
+        may_enrol(&lock(&self.state), wanted)
     }
 
     pub(super) fn note_time(&self, state: &mut State, now: u64) {
@@ -103,4 +96,27 @@ fn fresh_domain(tenants: &[TenantRecord], found: &[(usize, Record)]) -> Protecti
         .collect();
     let fresh = (ANONYMOUS.0 + 1..).find(|domain| !known.contains_key(domain));
     ProtectionDomain(fresh.expect("there are more numbers than tenants and slots"))
+}
+
+fn may_enrol(state: &State, wanted: &[(TenantName, u64)]) -> Result<(), EnrolError> {
+    if wanted.is_empty() {
+        return Ok(());
+    }
+    if wanted.len() > TENANTS_MAX {
+        return Err(EnrolError::TooMany(wanted.len()));
+    }
+    if state.tenants_lost {
+        return Err(EnrolError::Unknown);
+    }
+    for (name, epoch) in wanted {
+        let known = state.tenants.iter().find(|tenant| tenant.name == *name);
+        if let Some(tenant) = known.filter(|tenant| *epoch < tenant.epoch) {
+            return Err(EnrolError::Epoch {
+                name: name.clone(),
+                configured: *epoch,
+                seen: tenant.epoch,
+            });
+        }
+    }
+    Ok(())
 }
