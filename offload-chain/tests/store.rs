@@ -452,6 +452,24 @@ fn leases_outlast_slow_media() {
     assert_eq!(answer(&mut own, keep), Ok(Reply::NoLease), "no longer");
 }
 
+/// E1: a store is one, whether its users name the file or a link to it: of two that expect the same, one wins.
+#[test]
+fn a_link_leads_to_the_same_store() {
+    let directories = [0, 1].map(|_| tempfile::tempdir().unwrap());
+    let [path, link] = [0, 1].map(|at| directories[at].path().join("store"));
+    let now = Arc::default();
+    let mut store = open(&path, "boot", &now).unwrap();
+    answer(&mut store, put("config", b"x", Expect::Anything)).unwrap();
+    std::os::unix::fs::symlink(&path, &link).unwrap();
+    let mut linked = open(&link, "boot", &now).unwrap();
+    let expect = Expect::Revision(Revision(1));
+    let first = answer(&mut linked, put("config", b"y", expect));
+    assert!(matches!(first, Ok(Reply::Done(_))), "{first:?}");
+    let second = answer(&mut store, put("config", b"z", expect));
+    assert!(matches!(second, Ok(Reply::Conflict(_))), "{second:?}");
+    assert!(link.is_symlink());
+}
+
 /// The token of a group is in its store: it is its owner's only, and stays whosever an operator makes it.
 #[test]
 fn nobody_else_reads_a_file() {

@@ -128,6 +128,11 @@ impl FileStore {
             let error = io::Error::other("it is no regular file");
             return Err(io_error("open", path, error));
         }
+        // What is renamed into place would take the place of a link, and leave others with what it led to.
+        let path = &match fs::read_link(path) {
+            Ok(_) => fs::canonicalize(path).map_err(|error| io_error("open", path, error))?,
+            Err(_) => path.to_owned(),
+        };
         let lock_path = beside(path, "lock");
         let lock = File::options()
             .create(true)
