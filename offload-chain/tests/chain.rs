@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use offload_chain::client::{Client, ClientError, ClientSettings};
 use offload_chain::config::{Event, Expect, FileStore, Reply, Request, Revision, Store, Ticket};
 use offload_chain::group::{Durability, Topology};
-use offload_chain::host::{Host, HostSettings, Timing};
+use offload_chain::host::{Host, HostError, HostSettings, Timing};
 use offload_chain::lock::LockId;
 use offload_chain::log::{Entry, HEADER_BYTES, Header, Layout, Preset};
 use offload_chain::membership::{
@@ -75,17 +75,24 @@ impl Group {
 
     fn serve_at(&self, member: u32, advertise: Option<SocketAddr>) -> Host {
         let settings = HostSettings {
+            advertise: advertise.map(|address| address.to_string()),
+            ..self.settings(member)
+        };
+        Host::start(settings, Box::new(self.store())).unwrap()
+    }
+
+    fn settings(&self, member: u32) -> HostSettings {
+        HostSettings {
             member: MemberId(member),
             listen: "127.0.0.1:0".parse().unwrap(),
-            advertise: advertise.map(|address| address.to_string()),
+            advertise: None,
             memory: Some(self.path().join(member.to_string())),
             timing: timing(),
             slow: SlowPolicy::default(),
             spin: Duration::ZERO,
             on_engine_thread: None,
             watcher: None,
-        };
-        Host::start(settings, Box::new(self.store())).unwrap()
+        }
     }
 
     fn client(&self, preset: Preset) -> Client {
@@ -461,6 +468,38 @@ fn a_member_whose_memory_fails_is_left_out() {
             (&b"before"[..], &b"after"[..])
         );
     }
+    client.leave();
+}
+
+/// I14: a file that has lost its end is no memory to vouch by, though its header is whole: it is refused, and left as it is.
+#[test]
+fn memory_that_has_lost_its_end_is_refused() {
+    let group = Group::create(1, true);
+    let host = group.serve(1);
+    let mut client = group.client(Preset::STRICT);
+    let last = client.layout().data_bytes() - 4;
+    client.lock(LockId::LOG, LONG).unwrap();
+    client.append(entry(last, b"kept")).unwrap();
+    client.unlock(LockId::LOG).unwrap();
+    client.leave();
+    drop(host);
+    let path = group.path().join("1");
+    let whole = std::fs::read(&path).unwrap();
+    for length in [whole.len() - 1, whole.len() / 2, 4096, HEADER_BYTES] {
+        std::fs::write(&path, &whole[..length]).unwrap();
+        let error = Host::start(group.settings(1), Box::new(group.store())).unwrap_err();
+        let HostError::Memory { source, .. } = error else {
+            panic!("{error}");
+        };
+        let said = format!("{length} bytes of the {}", whole.len());
+        assert!(source.to_string().contains(&said), "{source}");
+        assert_eq!(std::fs::read(&path).unwrap(), whole[..length]);
+    }
+    std::fs::write(&path, &whole).unwrap();
+    let _host = group.serve(1);
+    let mut client = group.client(Preset::STRICT);
+    let at = client.layout().data_at() + last;
+    assert_eq!(client.read_memory(0, at, 4).unwrap(), b"kept");
     client.leave();
 }
 
@@ -852,15 +891,8 @@ fn a_client_that_is_cut_off_leaves_others_alone() {
 fn a_member_ends_with_its_engine() {
     let group = Group::create(1, true);
     let settings = HostSettings {
-        member: MemberId(1),
-        listen: "127.0.0.1:0".parse().unwrap(),
-        advertise: None,
-        memory: Some(group.path().join("1")),
-        timing: timing(),
-        slow: SlowPolicy::default(),
-        spin: Duration::ZERO,
         on_engine_thread: Some(Box::new(|| panic!("as an engine with a bug would"))),
-        watcher: None,
+        ..group.settings(1)
     };
     let host = Host::start(settings, Box::new(group.store())).unwrap();
     wait_for("it ends", || host.ended().is_some());

@@ -35,7 +35,6 @@ mod stranger;
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::net::SocketAddr;
-use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
@@ -45,7 +44,7 @@ use std::time::Duration;
 use crate::config::Store;
 use crate::epoch::Epoch;
 use crate::group::{MemberFile, Watcher};
-use crate::log::{HEADER_SLOT_BYTES, HEADER_SLOTS, is_foreign};
+use crate::log::{HEADER_SLOT_BYTES, HEADER_SLOTS, Header, is_foreign};
 use crate::membership::{Boot, MemberId, SlowPolicy};
 
 pub(crate) use mux::store_sleep;
@@ -348,14 +347,18 @@ fn open_memory(settings: &HostSettings, size: u64) -> Result<Arc<MemberFile>, Ho
     memory.map_err(|(path, source)| HostError::Memory { path, source })
 }
 
-/// A memory without a header is written anew from another member's. A file that is something else is not.
+/// A memory without a header is written anew from another member's. A file that is something else is not. Nor is one that is shorter than its
+/// header says: what is missing would be read as zeros, and the member vouch for them (I14).
 fn refuse_foreign(path: &Path) -> io::Result<()> {
-    let kind = match fs::metadata(path) {
+    let found = match fs::metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        found => found?.file_type(),
+        found => found?,
     };
-    if !kind.is_file() && !kind.is_block_device() {
-        return Err(io::Error::other("it is neither a file nor a block device"));
+    // A device can not be given a length; nor is it sure what of a sector is there whose write was cut (docs/log.md).
+    if !found.is_file() {
+        let why =
+            "it is no regular file, as the memory of a member has to be; make one in a file system";
+        return Err(io::Error::other(why));
     }
     let mut first = Vec::new();
     let headers = HEADER_SLOTS * HEADER_SLOT_BYTES;
@@ -364,6 +367,16 @@ fn refuse_foreign(path: &Path) -> io::Result<()> {
     if is_foreign(&first) {
         let why = "it has something else in it than the memory of a member, and is left as it is; give another path, or remove it";
         return Err(io::Error::other(why));
+    }
+    let second = first.get(HEADER_SLOT_BYTES as usize..).unwrap_or_default();
+    let header = Header::newest([&first[..], second]);
+    if let Some(whole) = header.map(|header| header.layout.size())
+        && found.len() < whole
+    {
+        return Err(io::Error::other(format!(
+            "it has {} bytes of the {whole} of a member's memory, and is left as it is; restore it, or remove it: the member is then copied to as a new one",
+            found.len()
+        )));
     }
     Ok(())
 }
