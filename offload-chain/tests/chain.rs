@@ -4,12 +4,13 @@ use std::io;
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use offload_chain::client::{Client, ClientError, ClientSettings};
 use offload_chain::config::{Event, Expect, FileStore, Reply, Request, Revision, Store, Ticket};
-use offload_chain::group::{Durability, Topology};
+use offload_chain::group::{Durability, Topology, Watcher};
 use offload_chain::host::{Host, HostError, HostSettings, Timing};
 use offload_chain::lock::LockId;
 use offload_chain::log::{Entry, HEADER_BYTES, Header, Layout, Preset};
@@ -17,6 +18,7 @@ use offload_chain::membership::{
     Birth, CONFIG, Configuration, MEMBER, MemberId, Report, SLOT, SlowPolicy, decode, encode,
 };
 use offload_chain::read::{Object, Source};
+use softrdma::Served;
 use tempfile::TempDir;
 
 /// Nothing here is expected to take so long.
@@ -883,6 +885,79 @@ fn a_client_that_is_cut_off_leaves_others_alone() {
     let epochs = client.configuration().epoch.0 - before;
     assert!(epochs <= 8, "{epochs} epochs in 3 s, {record} records");
     client.leave();
+}
+
+/// A store that neither hears nor says anything while it is away.
+struct Away(FileStore, Arc<AtomicBool>);
+
+impl Store for Away {
+    fn submit(&mut self, request: Request) -> Ticket {
+        match self.1.load(Ordering::Acquire) {
+            true => Ticket(u64::MAX),
+            false => self.0.submit(request),
+        }
+    }
+
+    fn poll(&mut self) -> Option<Event> {
+        let event = self.0.poll()?;
+        (!self.1.load(Ordering::Acquire)).then_some(event)
+    }
+}
+
+/// Media that hold each flush up for as long as this is locked.
+#[derive(Debug)]
+struct Held(Arc<Mutex<()>>);
+
+impl Watcher for Held {
+    fn served(&self, _: Served, _: u64, _: Duration) {}
+
+    fn flushed(&self, _: Duration, _: bool) {
+        drop(self.0.lock().unwrap());
+    }
+}
+
+/// I18: while the store is away writes go on, also after one that took so long that the client told of it: in the epoch that it is in, as there
+/// can be no other.
+#[test]
+fn a_client_does_not_leave_what_it_can_not_come_back_to() {
+    let group = Group::create(2, true);
+    let (away, media) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(())));
+    let store = || Box::new(Away(group.store(), Arc::clone(&away)));
+    let _hosts = [1, 2].map(|member| {
+        let settings = HostSettings {
+            watcher: Some(Arc::new(Held(Arc::clone(&media)))),
+            ..group.settings(member)
+        };
+        Host::start(settings, store()).unwrap()
+    });
+    let settings = ClientSettings {
+        timing: Timing {
+            period: Duration::from_millis(25),
+            ..timing()
+        },
+        timeout: Duration::from_secs(20),
+        ..ClientSettings::default()
+    };
+    let silence = settings.timing.silence();
+    let mut client = Client::connect(store(), settings).unwrap();
+    client.lock(LockId::LOG, LONG).unwrap();
+    client.append(entry(0, b"before")).unwrap();
+    client.drain().unwrap();
+    away.store(true, Ordering::Release);
+    let epochs = client.epochs();
+    for record in 0..2u8 {
+        let held = media.lock().unwrap();
+        let own = client.submit(entry(0, &[record; 6])).unwrap();
+        let start = Instant::now();
+        while start.elapsed() < silence * 3 {
+            client.turn(Duration::from_millis(5)).unwrap();
+        }
+        assert!(client.acknowledged() < own);
+        drop(held);
+        client.wait_for(own).unwrap();
+    }
+    client.drain().unwrap();
+    assert_eq!(client.epochs(), epochs);
 }
 
 /// I18: a member whose engine is no more ends. As long as it said that it lives, each epoch would have it in its chain, and nobody could

@@ -42,19 +42,18 @@ impl Flights {
         self.kept.pop_front()
     }
 
-    /// Whether the oldest primitive under way is the same for so long.
+    /// Whether the oldest primitive under way is the same for so long; said again after as long.
     pub(super) fn is_stuck(&mut self, oldest: Option<Flight>, silence: Duration) -> bool {
         let Some(oldest) = oldest else {
             self.oldest = None;
             return false;
         };
-        match self.oldest {
-            Some((flight, since)) if flight == oldest => since.elapsed() > silence,
-            _ => {
-                self.oldest = Some((oldest, Instant::now()));
-                false
-            }
+        let known = self.oldest.filter(|(flight, _)| *flight == oldest);
+        if known.is_some_and(|(_, since)| since.elapsed() <= silence) {
+            return false;
         }
+        self.oldest = Some((oldest, Instant::now()));
+        known.is_some()
     }
 }
 
@@ -69,6 +68,7 @@ mod tests {
         assert!(!flights.is_stuck(Some(Flight(1)), Duration::ZERO));
         std::thread::sleep(Duration::from_millis(2));
         assert!(flights.is_stuck(Some(Flight(1)), Duration::from_millis(1)));
+        assert!(!flights.is_stuck(Some(Flight(1)), Duration::from_hours(1)));
         assert!(!flights.is_stuck(Some(Flight(2)), Duration::from_millis(1)));
         flights.done(Flight(2));
         assert!(!flights.is_stuck(None, Duration::ZERO));

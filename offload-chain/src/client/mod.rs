@@ -247,15 +247,19 @@ impl Client {
         }
         self.retry_locks();
         let silence = self.settings.timing.silence();
-        let lost = self.group.as_mut().is_some_and(|group| {
+        let mut stuck = None;
+        if let Some(group) = &mut self.group {
             let client = group.tcp.client();
             // With nothing under way no outcome tells.
             broken |= client.broken().is_some();
-            let oldest = client.oldest();
-            broken || group.flights.is_stuck(oldest, silence)
-        });
-        if lost {
+            let is_stuck = group.flights.is_stuck(client.oldest(), silence);
+            stuck = is_stuck.then_some(group.epoch);
+        }
+        if broken {
             self.lost_group();
+        } else if let Some(epoch) = stuck {
+            // It stays: what is under way may be answered yet, and while the store is away there is no other epoch to go to.
+            self.doubt(epoch);
         }
         self.push();
         Ok(())
