@@ -4,14 +4,17 @@ mod common;
 
 use std::fs;
 use std::path::Path;
+use std::pin::Pin;
 use std::process::Command;
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
+use std::task::{Context, Wake, Waker};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use common::client::{Wire, add, create, wait};
 use common::{FLASHNET, Image, can_serve, pattern, skip};
-use tools::client::{Channel, ChannelOptions, Client, ClientError, RemoteFile};
+use tools::client::{Channel, ChannelOptions, Client, ClientError, File, RemoteFile, WINDOW_MAX};
 use tools::control::{FLAG_WRITE, Op, Request};
 
 /// Bytes arrive where they belong, whatever the size; what cannot be done is said, and ends nothing.
@@ -263,6 +266,62 @@ fn a_task_that_ends_when_it_is_woken() {
     kept.write_at(b"behind it", 0).unwrap();
     wait(write).unwrap();
     assert!(client.stat("/file").is_ok());
+    assert!(target.stop().success());
+}
+
+type Asked = Pin<Box<dyn Future<Output = Result<Vec<u8>, ClientError>> + Send>>;
+
+/// Reads on the thread that moves the bytes, as a task does that goes on where it is woken.
+struct Ask(tools::client::aio::File, Mutex<Sender<Asked>>);
+
+impl Ask {
+    /// A waker that reads this file, and what it has asked.
+    fn reading(file: &File) -> (Waker, Receiver<Asked>) {
+        let (asks, asked) = channel();
+        let ask = Self(file.clone().into(), Mutex::new(asks));
+        (Arc::new(ask).into(), asked)
+    }
+}
+
+impl Wake for Ask {
+    fn wake(self: Arc<Self>) {
+        let asked = Box::pin(self.0.read_at(0, 4));
+        self.1.lock().unwrap().send(asked).unwrap();
+    }
+}
+
+/// What is asked for while a file waits to be closed behind a full window is done behind that, though nothing else happens any more
+/// (I18).
+#[test]
+fn a_request_that_comes_before_a_close() {
+    if !can_serve() {
+        return;
+    }
+    let image = Image::new("128MiB");
+    let target = image.serve(&[]);
+    let wire = Wire::to(target.address);
+    let client = Client::connect(wire.address).unwrap();
+    let kept = create(&client, "/kept", 4096);
+    let file = tools::client::aio::File::from(create(&client, "/file", 4096));
+    // Nothing is acknowledged until all has been asked for: more than is under way at once, and the end of the file.
+    wire.deafen();
+    let mut writes: Vec<_> = (0..3 * WINDOW_MAX)
+        .map(|n| Box::pin(file.write_at(&[n as u8; 8], 8 * n as u64)))
+        .collect();
+    drop(file);
+    let (waker, asked) = Ask::reading(&kept);
+    // The last is under way by then, or almost.
+    let polled = writes[2 * WINDOW_MAX - 8]
+        .as_mut()
+        .poll(&mut Context::from_waker(&waker));
+    assert!(polled.is_pending());
+    drop(waker);
+    wire.cut();
+    let asked = asked.recv().unwrap();
+    let since = Instant::now();
+    assert_eq!(wait(asked).unwrap(), [0; 4]);
+    // Who waits for nothing looks again after half a minute.
+    assert!(since.elapsed() < Duration::from_secs(20));
     assert!(target.stop().success());
 }
 

@@ -233,7 +233,8 @@ impl<'a> Worker<'a> {
     fn work(&mut self) -> Result<(), ClientError> {
         loop {
             self.way.inbox.waker().acknowledge();
-            if self.waiting.is_empty() {
+            let has_looked = self.waiting.is_empty();
+            if has_looked {
                 self.way.inbox.drain(&mut self.waiting);
             }
             while self.promised.len() < WINDOW_MAX
@@ -243,6 +244,10 @@ impl<'a> Worker<'a> {
             }
             if self.is_ending && self.promised.is_empty() {
                 return Ok(());
+            }
+            // Whoever has sent something meanwhile has been acknowledged, and wakes nobody again.
+            if !has_looked && self.waiting.is_empty() {
+                continue;
             }
             // What is left waits for an acknowledgement; what was sent since then is looked at.
             if self.promised.is_empty() && !self.channel.is_connected() {
