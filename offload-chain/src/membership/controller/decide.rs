@@ -223,7 +223,9 @@ impl Controller {
         let rank = |report: &&Report| {
             let end = report.log.map_or(0, |(_, end)| end);
             let continuous = config.active_chain.contains(&report.seat);
-            (config.reaches_end(report), end, continuous)
+            // Whom joiners have caught up from.
+            let head = config.active_chain.first() == Some(&report.seat);
+            (config.reaches_end(report), end, continuous, head)
         };
         let reports = config.chain.iter();
         let reports = reports.filter_map(|seat| view.reports.get(&seat.id));

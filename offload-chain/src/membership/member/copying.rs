@@ -65,10 +65,11 @@ impl Member {
         }
         let from = match self.caught_up {
             Some((from, _)) => from,
-            // Another one each time: this one may not be reachable.
+            // The head: with writes under way its log is the longest, and the next epoch starts from it. From another source all would have to be
+            // compared once more while nobody writes. Another one each time: this one may not be reachable.
             None => {
                 let turn = self.sources % config.chain.len().max(1);
-                let Some(seat) = config.chain.iter().rev().nth(turn) else {
+                let Some(seat) = config.chain.get(turn) else {
                     return;
                 };
                 *seat
