@@ -7,10 +7,12 @@ use std::time::Duration;
 
 use offload_chain::Epoch;
 use offload_chain::config::{Expect, Reply, Request, Store};
+use offload_chain::log::{Header, RecoverError, find_header};
 use offload_chain::membership::{
     Action, Birth, Boot, CONFIG, Configuration, Controller, ControllerSettings, MEMBER, Member,
     MemberId, MemberSettings, Phase, Report, Seat, SlowPolicy, decode, encode,
 };
+use offload_chain::memory::Memory;
 use support::mem::Mem;
 use support::near::Near;
 
@@ -148,5 +150,28 @@ fn source(ends: [u64; 3]) -> MemberId {
 fn who_joins_catches_up_from_the_source() {
     for ends in [[5, 5, 5], [9, 7, 7], [9, 8, 7]] {
         assert_eq!(source(ends), asks(&mut blank()), "{ends:?}");
+    }
+}
+
+/// I14: whatever memory of another group a member begins with, nothing of its headers is left when it asks: the one that recovery writes would
+/// be older than they are.
+#[test]
+fn who_joins_forgets_another_groups_header() {
+    for data_bytes in [0, BIRTH.data_bytes, 1 << 20] {
+        let other = Birth {
+            data_bytes,
+            salt: 8,
+            ..BIRTH
+        };
+        let header = Header {
+            term: Epoch(1000),
+            count: 1,
+            ..other.header().unwrap()
+        };
+        let mut memory = blank();
+        memory.write(header.at(), &header.emit()).unwrap();
+        asks(&mut memory);
+        let found = find_header(&memory);
+        assert_eq!(found, Err(RecoverError::NoHeader), "{data_bytes}");
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::work::{Kind, Then};
 use super::{Action, Member};
 use crate::config::Store;
-use crate::log::find_header;
+use crate::log::{RecoverError, find_header};
 use crate::membership::configuration::{Configuration, MemberId, Phase, Seat};
 use crate::membership::copy::{Ask, BATCH_CHUNKS, Message, Part, Round, answer};
 use crate::memory::Memory;
@@ -90,7 +90,9 @@ impl Member {
         let Ok(header) = config.birth.header() else {
             return;
         };
-        if part == Part::All && find_header(memory).is_ok() {
+        // One for another size of memory is none to vouch by, but may be newer than the one that recovery writes.
+        let found = find_header(memory);
+        if part == Part::All && matches!(found, Ok(_) | Err(RecoverError::Size { .. })) {
             // From here on it vouches for nothing, whatever happens, until it has recovered.
             self.report.log = None;
             self.stale = true;
