@@ -41,6 +41,9 @@ impl Controller {
                 return Some((why, Vec::new()));
             }
             late.retain(|id| self.is_stuck(now, *id, view));
+            if let Some(source) = self.silent_source(config, &late) {
+                late = vec![source];
+            }
             return (!late.is_empty()).then(|| {
                 (
                     format!("no answer from {late:?} in {:?}", config.phase),
@@ -102,6 +105,14 @@ impl Controller {
         };
         let late = config.chain.iter().filter(|seat| !there(seat));
         late.map(|seat| seat.id).collect()
+    }
+
+    /// The source, if it is the one who keeps these from getting on: all others copy from it, and none of several can. One of them can be the next.
+    fn silent_source(&self, config: &Configuration, stuck: &[MemberId]) -> Option<MemberId> {
+        let source = config.source.filter(|source| !stuck.contains(source))?;
+        let all = stuck.len() > 1 && stuck.len() + 1 == config.chain.len();
+        let another = stuck.iter().any(|id| config.vouching.contains(id));
+        (config.phase == Phase::Sync && all && another).then_some(source)
     }
 
     /// Whether a member has done nothing for too long in this phase: much to copy takes long.

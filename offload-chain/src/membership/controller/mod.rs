@@ -443,6 +443,40 @@ mod tests {
         }
     }
 
+    /// I16: who copies from a source that stands still gets nowhere. Left out is the source then, and not all the others, as long as it is not
+    /// one word against the other, and another can take its place.
+    #[test]
+    fn who_waits_for_the_source_is_not_left_out() {
+        for (members, synced, vouching, without) in [
+            (3, &[1][..], &[0, 1, 2][..], vec![1]),
+            (3, &[1], &[1, 2], vec![1]),
+            (3, &[1], &[1], vec![0, 2]),
+            (3, &[1, 2], &[0, 1, 2], vec![0]),
+            (3, &[], &[0, 1, 2], vec![0, 1, 2]),
+            (2, &[1], &[0, 1], vec![0]),
+        ] {
+            let (mut view, mut config) = group([0; 3]);
+            (config.epoch, config.phase) = (Epoch(2), Phase::Sync);
+            config.chain.truncate(members);
+            config.source = Some(MemberId(1));
+            config.vouching = vouching.iter().copied().map(MemberId).collect();
+            for report in view.reports.values_mut() {
+                report.sealed = Epoch(2);
+                if synced.contains(&report.seat.id.0) {
+                    report.synced = Epoch(2);
+                }
+            }
+            let mut controller = Controller::new(settings());
+            let begun = Duration::ZERO;
+            assert_eq!(controller.new_epoch_wanted(begun, &view, &config), None);
+            let late = begun + settings().patience;
+            let wanted = controller.new_epoch_wanted(late, &view, &config);
+            let without: Vec<MemberId> = without.into_iter().map(MemberId).collect();
+            let scene = (members, synced, vouching);
+            assert_eq!(wanted.unwrap().1, without, "{scene:?}");
+        }
+    }
+
     /// I14: when those of the chain who vouched cannot any more, once they have looked, another of the last active chain is taken that can,
     /// and waited for until it is there.
     #[test]
