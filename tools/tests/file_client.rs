@@ -325,6 +325,34 @@ fn a_request_that_comes_before_a_close() {
     assert!(target.stop().success());
 }
 
+/// A task that goes on where it is woken asks another client on the thread of the first one: neither ends of it (I18).
+#[test]
+fn a_task_that_asks_another_client() {
+    if !can_serve() {
+        return;
+    }
+    let image = Image::new("128MiB");
+    let target = image.serve(&[]);
+    let wire = Wire::to(target.address);
+    let (one, other) = (
+        Client::connect(wire.address).unwrap(),
+        Client::connect(target.address).unwrap(),
+    );
+    let file = create(&one, "/file", 4096);
+    let task = tools::client::aio::File::from(file.clone());
+    let (waker, asked) = Ask::reading(&create(&other, "/other", 4096));
+    wire.deafen();
+    let mut write = Box::pin(task.write_at(b"one", 0));
+    let polled = write.as_mut().poll(&mut Context::from_waker(&waker));
+    assert!(polled.is_pending());
+    drop(waker);
+    wire.cut();
+    assert_eq!(wait(asked.recv().unwrap()).unwrap(), [0; 4]);
+    wait(write).unwrap();
+    file.write_at(b"two", 0).unwrap();
+    assert!(target.stop().success());
+}
+
 /// How long a target may be away does not depend on when it was away before.
 #[test]
 fn patience_begins_anew_when_the_target_has_answered() {

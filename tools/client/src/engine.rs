@@ -18,7 +18,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
 use std::thread::{self, ThreadId};
 
-use flashnet_reactor::{Inbox, Ring};
+use flashnet_reactor::{Inbox, Ring, is_reactor};
 use softrdma::{Atomic, Buffer};
 
 use crate::channel::{Acknowledged, Channel, ChannelOptions, FileNo, WINDOW_MAX};
@@ -87,9 +87,10 @@ struct Way {
 
 impl Way {
     /// Asks for something; waits while too much is waiting already. The thread does not wait for itself: it asks when it ends what nobody
-    /// waits for any more, or wakes a task that drops a file with its last breath.
+    /// waits for any more, or wakes a task that drops a file with its last breath. Nor does that of another client, which may be
+    /// asked for something by this one's.
     fn ask(&self, command: Command) {
-        let asked = match thread::current().id() == self.thread {
+        let asked = match thread::current().id() == self.thread || is_reactor() {
             true => self.inbox.push(command),
             false => self.inbox.send(command),
         };

@@ -26,6 +26,12 @@ thread_local! {
     static IS_REACTOR: Cell<bool> = const { Cell::new(false) };
 }
 
+/// Whether this thread is a reactor, which may not wait for room: of whichever inbox.
+#[must_use]
+pub fn is_reactor() -> bool {
+    IS_REACTOR.get()
+}
+
 /// Wakes a reactor from any thread.
 #[derive(Clone, Debug)]
 pub struct Waker {

@@ -18,7 +18,7 @@ mod ring;
 mod slots;
 
 pub use buffers::RecvBuffers;
-pub use inbox::{INBOX_MAX, Inbox, PUSHED_MAX, Waker};
+pub use inbox::{INBOX_MAX, Inbox, PUSHED_MAX, Waker, is_reactor};
 pub use link::Notice;
 pub use net::Net;
 pub use ring::{Done, Ring, Tag};
