@@ -16,7 +16,7 @@ use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
-use std::thread::{self, ThreadId};
+use std::thread;
 
 use flashnet_reactor::{Inbox, Ring, is_reactor};
 use softrdma::{Atomic, Buffer};
@@ -80,7 +80,6 @@ impl Promised {
 #[derive(Clone, Debug)]
 struct Way {
     inbox: Arc<Inbox<Command>>,
-    thread: ThreadId,
     /// Why the thread has ended, or is about to.
     ended: Arc<OnceLock<String>>,
 }
@@ -90,7 +89,7 @@ impl Way {
     /// waits for any more, or wakes a task that drops a file with its last breath. Nor does that of another client, which may be
     /// asked for something by this one's.
     fn ask(&self, command: Command) {
-        let asked = match thread::current().id() == self.thread || is_reactor() {
+        let asked = match is_reactor() {
             true => self.inbox.push(command),
             false => self.inbox.send(command),
         };
@@ -150,7 +149,6 @@ impl Engine {
         let work = move || {
             let end = End(Way {
                 inbox: commands,
-                thread: thread::current().id(),
                 ended: why,
             });
             match Channel::connect(&addresses, options) {
@@ -164,15 +162,10 @@ impl Engine {
                 }
             }
         };
-        let worker = thread::Builder::new()
+        thread::Builder::new()
             .name("flashnet-client".into())
             .spawn(work)?;
-        let thread = worker.thread().id();
-        let way = Way {
-            inbox,
-            thread,
-            ended,
-        };
+        let way = Way { inbox, ended };
         Ok((Self { way }, connected))
     }
 
