@@ -50,7 +50,7 @@ pub(super) fn run(options: &cli::Serve, json: bool) -> Result<()> {
     let predecessor = match options.replace {
         true => {
             // It remembers what this target would fail on when the other has ended.
-            check_tenants(&settings.devices, &settings.tenant_epochs())?;
+            check_tenants(&settings.devices, &settings.tenants)?;
             Predecessor::find(&settings.devices)?
         }
         false => None,

@@ -25,6 +25,7 @@ use tracing::debug;
 
 use super::handover::{self, Purpose};
 use super::status::Status;
+use super::tenancy::{TenantSettings, epochs};
 use crate::credentials::registry::{Choice, Listed};
 use crate::credentials::{Registry, TenantName};
 
@@ -116,12 +117,13 @@ pub fn ask_status(devices: &[PathBuf]) -> Result<Option<Status>> {
 
 /// Fails if the target that serves these devices says that their volume would not have these tenants. If nobody serves them, or
 /// only one that is too old to know, that is found out later.
-pub fn check_tenants(devices: &[PathBuf], tenants: &[(TenantName, u64)]) -> Result<()> {
+pub fn check_tenants(devices: &[PathBuf], tenants: &[TenantSettings]) -> Result<()> {
     if tenants.is_empty() {
         return Ok(());
     }
-    let text = |(name, epoch): &(TenantName, u64)| (name.as_str().to_owned(), *epoch);
-    let question = State::WouldEnrol(tenants.iter().map(text).collect());
+    let tenants = epochs(tenants).into_iter();
+    let text = |(name, epoch): (TenantName, u64)| (name.as_str().to_owned(), epoch);
+    let question = State::WouldEnrol(tenants.map(text).collect());
     match answer_to::<Value>(devices, &Asked::State(question)) {
         Ok(Some(Err(why))) => Err(anyhow!(why)),
         Ok(_) => Ok(()),

@@ -17,7 +17,6 @@ use super::tenancy::{TenantEntry, TenantSettings};
 use super::tls_settings::{FileTls, TlsSettings};
 use crate::cli;
 use crate::cli::mount::{Listen, MountOptions};
-use crate::credentials::TenantName;
 use crate::credentials::record::TENANTS_MAX;
 use crate::devices::{self, are_blocks};
 
@@ -130,12 +129,6 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// The tenants by their names, with their epochs.
-    pub fn tenant_epochs(&self) -> Vec<(TenantName, u64)> {
-        let of = |tenant: &TenantSettings| (tenant.name.clone(), tenant.epoch);
-        self.tenants.iter().map(of).collect()
-    }
-
     /// Merges the options given with the file they name.
     pub fn new(options: &cli::Serve) -> Result<Self> {
         let given = options.options.iter().cloned();

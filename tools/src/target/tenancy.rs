@@ -95,8 +95,7 @@ impl Tenancy {
         strangers: Option<&Exports>,
         registry: &Registry<S>,
     ) -> Result<(Self, Door), EnrolError> {
-        let wanted: Vec<_> = tenants.iter().map(|t| (t.name.clone(), t.epoch)).collect();
-        let enrolled = registry.enrol(&wanted, unix_now())?;
+        let enrolled = registry.enrol(&epochs(tenants), unix_now())?;
         let mut members = HashMap::new();
         let mut at_door = Vec::new();
         for (tenant, record) in tenants.iter().zip(enrolled) {
@@ -133,6 +132,12 @@ impl Tenancy {
     pub(super) fn standings(&self) -> Vec<Standing> {
         self.0.values().map(|member| member.standing).collect()
     }
+}
+
+/// The names of tenants, with their epochs.
+pub(super) fn epochs(tenants: &[TenantSettings]) -> Vec<(TenantName, u64)> {
+    let of = |tenant: &TenantSettings| (tenant.name.clone(), tenant.epoch);
+    tenants.iter().map(of).collect()
 }
 
 fn member(domain: ProtectionDomain, epoch: u64, exports: &Exports) -> Arc<Member> {
