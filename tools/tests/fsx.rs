@@ -16,17 +16,23 @@ use common::{Image, can_mount, can_serve, chosen, skip, tool};
 
 /// Any number of bytes anywhere, but some: `posix_fallocate` of nothing is an error everywhere, which fsx does not know.
 const BYTES: &str = "min = 1";
-/// Operations of one run. Unmapped mappings pile up in the kernel until fsx ends, so several short runs are faster.
-const RUN: u64 = 20_000;
 /// Whole grains.
 const GRAINS: &str = "min = 4096\nalign = 4096";
+/// Operations of one run with mappings. Those that are unmapped pile up in the kernel until fsx ends, so several short runs are faster.
+const RUN_WITH_MAPPINGS: u64 = 20_000;
 
 /// Runs fsx with `operations`, unless the environment says otherwise.
 fn fsx(operations: u64, target_options: &[&str], weights: &str) {
-    fsx_of(BYTES, operations, target_options, weights);
+    fsx_of(
+        (BYTES, RUN_WITH_MAPPINGS),
+        operations,
+        target_options,
+        weights,
+    );
 }
 
-fn fsx_of(sizes: &str, operations: u64, target_options: &[&str], weights: &str) {
+/// With these sizes, and so many operations in a run at most.
+fn fsx_of((sizes, run_max): (&str, u64), operations: u64, target_options: &[&str], weights: &str) {
     if !can_serve() || !can_mount() {
         return;
     }
@@ -41,7 +47,7 @@ fn fsx_of(sizes: &str, operations: u64, target_options: &[&str], weights: &str) 
     let target = image.serve(&options);
     let mut left = chosen("FSX_OPERATIONS", operations);
     for seed in chosen("FSX_SEED", 20_261_121).. {
-        let run = left.min(RUN);
+        let run = left.min(run_max);
         let output = Command::new(&fsx)
             .args(["-N", &run.to_string()])
             .args(["-S", &seed.to_string()])
@@ -69,7 +75,8 @@ fn fsx_of(sizes: &str, operations: u64, target_options: &[&str], weights: &str) 
 /// Reading, writing and truncating.
 #[test]
 fn buffered() {
-    fsx(
+    fsx_of(
+        (BYTES, u64::MAX),
         100_000,
         &[],
         "mapread = 0.0\nmapwrite = 0.0\nclose_open = 0.1\nfsync = 0.1\nfdatasync = 0.1\nsendfile = 1.0\n",
@@ -110,7 +117,7 @@ fn fallocated() {
 #[test]
 fn cloned() {
     fsx_of(
-        GRAINS,
+        (GRAINS, RUN_WITH_MAPPINGS),
         5_000,
         &[],
         "mapread = 1.0\nmapwrite = 1.0\npunch_hole = 1.0\ncopy_file_range = 10.0\nfsync = 0.1\n",

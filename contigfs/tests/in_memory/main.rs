@@ -1,4 +1,5 @@
-//! The file system without the kernel: over a store or a volume in memory, most of it.
+//! The file system over a store or a volume in memory; without the kernel, but for mounts in `snapshot` that show what a mount makes of
+//! snapshots.
 //!
 //! One program for all of it: the file system and the engine are generic, so each test program would build them anew, and
 //! tests that use one processor run beside each other.

@@ -1,5 +1,5 @@
 //! Repairs: a volume is damaged through its store, put in order, and judged by the checker. Nothing else is lost, and
-//! repairing again changes nothing. Here names, links, and the records of directories and files; the programs `repair_*` have the
+//! repairing again changes nothing. Here names, links, and the records of directories and files; the modules `repair_*` have the
 //! rest.
 
 use crate::repaired::{

@@ -1,9 +1,9 @@
 //! Sizes of a test volume: as small as possible, so that collection, sealing and reuse of segments never stop.
 
+use std::sync::Arc;
+
 use ftl::planted::Bug;
 use ftl::{FormatOptions, GRAIN_BYTES, OpenOptions, Time};
-
-use std::sync::Arc;
 
 use super::oracle::Violation;
 use super::rig::Rig;
