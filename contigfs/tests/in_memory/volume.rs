@@ -280,7 +280,7 @@ fn metadata_survive_power_cuts_of_the_device() {
             let done = ends.iter().filter(|&&end| end <= number).count() - 1;
             let possible = &pictures[done..pictures.len().min(done + 2)];
             for image in point.images(CrashPlan::sampled(SIM_IMAGES), number) {
-                let volume = open(MemDevice::from_image(&image.bytes).unwrap());
+                let volume = open(MemDevice::from_image(&image.content.to_vec()).unwrap());
                 assert_clean(&volume);
                 let fs = Fs::mount_with(&volume, &tight()).unwrap();
                 let found = picture_of(&fs).unwrap();
@@ -325,7 +325,7 @@ fn a_long_relocation_survives_power_cuts_of_the_device() {
     let (mut states, mut on_its_way) = (0, 0);
     for (number, point) in volume.with_device(SimDevice::recorded) {
         for image in point.images(CrashPlan::sampled(SIM_IMAGES), number) {
-            let volume = open(MemDevice::from_image(&image.bytes).unwrap());
+            let volume = open(MemDevice::from_image(&image.content.to_vec()).unwrap());
             let report = check_with_data(&volume);
             assert!(report.is_clean(), "{number}: {:?}", report.problems);
             on_its_way += report.relocating;

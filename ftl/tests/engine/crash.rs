@@ -311,7 +311,7 @@ fn relaxed_batches_become_durable() {
         world.relaxed(batch, 2 * age).expect("no faults");
         let point = world.device.crash_point();
         for image in point.images(CrashPlan::sampled(20), u64::from(round)) {
-            let mut device = options.rig(image.bytes, 1).expect("an image");
+            let mut device = options.rig(image.content, 1).expect("an image");
             let (found, _) = recover(&mut device, &options, &universe).expect("a volume");
             world.oracle.judge(&found).expect("the batch is there");
         }
@@ -401,7 +401,7 @@ fn cut_format() {
     points.push((u64::MAX, device.crash_point()));
     for (no, point) in points {
         for image in point.images(CrashPlan::sampled(50), no) {
-            let mut device = SimDevice::from_image(image.bytes, no);
+            let mut device = SimDevice::from_image(image.content, no);
             match Ftl::open(&mut device, options.open()) {
                 Err(OpenError::NotFormatted) => {}
                 Err(error) => panic!("after operation {no}, {:?}: {error}", image.choice),

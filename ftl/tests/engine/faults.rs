@@ -47,7 +47,7 @@ fn calls(seed: u64) -> u64 {
 fn judge_crashes(world: &World) -> Result<(), Violation> {
     let options = options();
     for image in world.device.crash_point().images(CrashPlan::sampled(5), 1) {
-        let mut device = SimDevice::from_image(image.bytes, 1);
+        let mut device = SimDevice::from_image(image.content, 1);
         let (found, _) = recover(&mut device, &options, &options.universe())?;
         world.oracle.judge(&found)?;
     }
@@ -202,7 +202,7 @@ fn failing_recovery() {
         .crash_point()
         .images(CrashPlan::sampled(1), 1)
         .next();
-    let image = image.expect("one image").bytes;
+    let image = image.expect("one image").content;
     let mut device = SimDevice::from_image(image.clone(), 1);
     let (found, _) = recover(&mut device, &options, &options.universe()).expect("no faults");
     let (mut opened, mut refused) = (0, 0);
@@ -216,7 +216,7 @@ fn failing_recovery() {
         let hit = device.counts().faults > 0;
         device.clear_faults();
         for image in device.crash_point().images(CrashPlan::sampled(3), n) {
-            let mut device = SimDevice::from_image(image.bytes, n);
+            let mut device = SimDevice::from_image(image.content, n);
             let again = recover(&mut device, &options, &options.universe());
             let again = again.unwrap_or_else(|v| panic!("operation {n}: {}", v.0));
             assert!(

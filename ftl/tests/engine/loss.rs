@@ -75,12 +75,12 @@ fn judge_rest(world: &World, options: &Options, device: usize) -> Result<Vec<u64
     let mut most = Vec::new();
     for image in world.device.crash_point().images(CrashPlan::sampled(3), 1) {
         let name = format!("sim{device}");
-        match options.rig(image.bytes.clone(), 1) {
+        match options.rig(image.content.clone(), 1) {
             Err(Violation(said)) if said.contains(&name) && said.contains("has failed") => {}
             Err(violation) => return Err(violation),
             Ok(_) => return Err(Violation("a device out of date is believed".to_owned())),
         }
-        let mut rig = options.rig_without(device, image.bytes)?;
+        let mut rig = options.rig_without(device, image.content)?;
         let (ftl, report) = Ftl::open(&mut rig, options.open())
             .map_err(|error| Violation(format!("without the device: {error}")))?;
         if report.devices_lost != 1 || report.headers_lost != 0 {
@@ -232,10 +232,10 @@ fn cut_while_going_on() {
                 .crash_point()
                 .images(CrashPlan::sampled(3), moments)
             {
-                let rig = options.rig(image.bytes.clone(), moments);
+                let rig = options.rig(image.content.clone(), moments);
                 let (mut rig, is_back) = match rig {
                     Ok(rig) => (rig, true),
-                    Err(_) => (options.rig_without(device, image.bytes)?, false),
+                    Err(_) => (options.rig_without(device, image.content)?, false),
                 };
                 let opened = Ftl::open(&mut rig, options.open());
                 let (ftl, report) = opened.map_err(|e| Violation(format!("{is_back}: {e}")))?;

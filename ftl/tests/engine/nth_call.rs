@@ -54,7 +54,7 @@ fn run_with(fault: Fault) -> Result<World, Violation> {
     world.device.inject(fault);
     run(&mut world)?;
     for image in world.device.crash_point().images(CrashPlan::sampled(2), 1) {
-        let mut device = SimDevice::from_image(image.bytes, 1);
+        let mut device = SimDevice::from_image(image.content, 1);
         let (found, _) = recover(&mut device, &options, &options.universe())?;
         world.oracle.judge(&found)?;
     }

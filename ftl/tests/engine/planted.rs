@@ -287,7 +287,7 @@ fn wrong_bytes_after_rot(options: &Options) -> usize {
     world.run(150, &mut unobserved).expect("no faults yet");
     world.sync_all(&mut unobserved).expect("no faults yet");
     let mut rng = SimRng::new(9);
-    let grains = world.device.image().len() as u64 / 4096;
+    let grains = world.device.image().len_bytes() as u64 / 4096;
     for grain in 16..grains {
         let at = grain * 4096 + rng.below(4096);
         world.device.rot(at..at + 1, |bytes| bytes[0] ^= 0x10);

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use ftl::device::sim::{CrashPlan, SimDevice, SimRng};
+use ftl::device::sim::{CrashPlan, SimDevice, SimImage, SimRng};
 use ftl::planted::Bug;
 use ftl::snapshot::{Slot, SnapshotError, Snapshots};
 use ftl::{
@@ -411,7 +411,7 @@ impl Life {
                 continue;
             }
             for image in point.images(CrashPlan::sampled(images), self.rng.bits()) {
-                self.judge(image.bytes, &mid)
+                self.judge(image.content, &mid)
                     .map_err(|what| format!("cut at {no}: {what}\n  fates {:?}", image.choice))?;
             }
         }
@@ -419,7 +419,7 @@ impl Life {
             let point = self.volume.with_device(|device| device.crash_point());
             for image in point.images(CrashPlan::sampled(images), self.rng.bits()) {
                 let expected = self.expected.clone();
-                self.judge(image.bytes, &expected)
+                self.judge(image.content, &expected)
                     .map_err(|what| format!("cut behind: {what}\n  fates {:?}", image.choice))?;
             }
         }
@@ -427,9 +427,9 @@ impl Life {
     }
 
     /// Recovers an image; it must hold what is expected, and the judge must say the same of it.
-    fn judge(&mut self, bytes: Arc<Vec<u8>>, expected: &Expected) -> Verdict<()> {
+    fn judge(&mut self, image: SimImage, expected: &Expected) -> Verdict<()> {
         self.tally.images += 1;
-        let mut device = SimDevice::from_image(Arc::clone(&bytes), self.rng.bits());
+        let mut device = SimDevice::from_image(image.clone(), self.rng.bits());
         let judged = ftl::check(&mut device).map_err(|error| format!("judge: {error}"))?;
         if !judged.damaged.is_empty() || !judged.faults.is_empty() {
             return fail(format!(
@@ -453,10 +453,7 @@ impl Life {
             page.copy_out(0, &mut found);
             let same = match held {
                 Checked::Zero => found.iter().all(|&byte| byte == 0),
-                Checked::Data { pba, .. } => {
-                    let at = pba.0 as usize * GRAIN_BYTES;
-                    found[..] == bytes[at..at + GRAIN_BYTES]
-                }
+                Checked::Data { pba, .. } => found[..] == image.grain(pba.0 as usize)[..],
             };
             if !same {
                 return fail(format!("I5: the judge says something else of {lba}"));
@@ -538,9 +535,9 @@ impl Life {
         let image = point.images(CrashPlan::sampled(4), self.rng.bits()).last();
         let image = image.expect("at least one image");
         let expected = self.expected.clone();
-        self.judge(image.bytes.clone(), &expected)?;
+        self.judge(image.content.clone(), &expected)?;
         self.note();
-        let device = SimDevice::from_image(image.bytes, self.rng.bits());
+        let device = SimDevice::from_image(image.content, self.rng.bits());
         let (volume, snapshots) = open(device, &self.shape)?;
         for (&lba, versions) in &mut self.expected.live {
             let mut bytes = vec![0; GRAIN_BYTES];
@@ -560,7 +557,7 @@ impl Life {
         down.map_err(|error| format!("shutdown: {error}"))?;
         self.settle_all();
         self.note();
-        let image = self.volume.with_device(|device| device.image().to_vec());
+        let image = self.volume.with_device(|device| device.image().clone());
         let device = SimDevice::from_image(image, self.rng.bits());
         let (volume, snapshots) = open(device, &self.shape)?;
         self.volume = volume;

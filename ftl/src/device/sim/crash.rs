@@ -7,8 +7,8 @@
 
 use std::sync::Arc;
 
-use super::SECTOR_BYTES;
 use super::rng::SimRng;
+use super::{SECTOR_BYTES, SimImage};
 
 /// Bytes of a change that is not durable yet.
 #[derive(Clone, Debug)]
@@ -60,7 +60,7 @@ impl Volatile {
     }
 
     /// Puts the change into `image` as `fate` says, live sectors only.
-    pub(super) fn apply(&self, fate: Fate, image: &mut [u8]) {
+    pub(super) fn apply(&self, fate: Fate, image: &mut SimImage) {
         let mut rng = match fate {
             Fate::Mixed { seed } | Fate::Cut { seed, .. } => SimRng::new(seed),
             Fate::Lost | Fate::Kept => SimRng::new(0),
@@ -79,11 +79,10 @@ impl Volatile {
                 },
             };
             let start = self.offset as usize + n * SECTOR_BYTES;
-            let place = &mut image[start..start + SECTOR_BYTES];
             match result {
                 _ if !self.live[n] => {}
-                Sector::New => place.copy_from_slice(self.sector(n)),
-                Sector::Garbage if self.may_be_garbage() => rng.fill(place),
+                Sector::New => image.sector_mut(start).copy_from_slice(self.sector(n)),
+                Sector::Garbage if self.may_be_garbage() => rng.fill(image.sector_mut(start)),
                 Sector::Old | Sector::Garbage => {}
             }
         }
@@ -155,7 +154,7 @@ impl CrashPlan {
 /// The state of a device at one moment, as a power cut finds it.
 #[derive(Clone, Debug)]
 pub struct CrashPoint {
-    pub(super) durable: Arc<Vec<u8>>,
+    pub(super) durable: SimImage,
     pub(super) changes: Vec<Volatile>,
 }
 
@@ -169,9 +168,9 @@ impl CrashPoint {
     ///
     /// # Panics
     /// If the choice belongs to a point with another number of changes.
-    pub fn image(&self, choice: &CrashChoice) -> Vec<u8> {
+    pub fn image(&self, choice: &CrashChoice) -> SimImage {
         assert_eq!(choice.0.len(), self.changes.len(), "choice of this point");
-        let mut image = self.durable.as_ref().clone();
+        let mut image = self.durable.clone();
         for (change, fate) in self.changes.iter().zip(&choice.0) {
             change.apply(*fate, &mut image);
         }
@@ -285,8 +284,8 @@ fn select(mut choices: Vec<CrashChoice>, limit: usize, rng: &mut SimRng) -> Vec<
 pub struct CrashImage {
     /// How it came to be.
     pub choice: CrashChoice,
-    /// The content of the device; a [`SimDevice`](super::SimDevice) of it takes it as it is.
-    pub bytes: Arc<Vec<u8>>,
+    /// The content of the device.
+    pub content: SimImage,
 }
 
 /// Iterator of [`CrashPoint::images`].
@@ -301,8 +300,8 @@ impl Iterator for CrashImages<'_> {
 
     fn next(&mut self) -> Option<CrashImage> {
         let choice = self.choices.pop()?;
-        let bytes = self.point.image(&choice).into();
-        Some(CrashImage { choice, bytes })
+        let content = self.point.image(&choice);
+        Some(CrashImage { choice, content })
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {

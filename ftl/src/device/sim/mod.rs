@@ -16,10 +16,12 @@
 
 mod crash;
 mod fault;
+mod image;
 mod rng;
 
 pub use crash::{CrashChoice, CrashImage, CrashImages, CrashPlan, CrashPoint, Fate};
 pub use fault::{Effect, Fault, OpKind};
+pub use image::SimImage;
 pub use rng::SimRng;
 
 use std::ops::Range;
@@ -62,9 +64,9 @@ impl SimCounts {
 #[derive(Debug)]
 pub struct SimDevice {
     /// What is there after any power cut.
-    durable: Arc<Vec<u8>>,
-    /// What reads see. Both images are shared until they change: a device that a crash image is read from costs no copy.
-    current: Arc<Vec<u8>>,
+    durable: SimImage,
+    /// What reads see.
+    current: SimImage,
     /// Changes that `current` or an operation in flight has beyond `durable`, oldest first.
     changes: Vec<Volatile>,
     pending: Vec<Pending>,
@@ -104,18 +106,17 @@ impl SimDevice {
     /// # Panics
     /// If the length is no multiple of a grain.
     pub fn new(len_bytes: usize, seed: u64) -> Self {
-        Self::from_image(vec![0; len_bytes], seed)
+        Self::from_image(SimImage::zeros(len_bytes), seed)
     }
 
     /// A device with durable content.
     ///
     /// # Panics
     /// If the length is no multiple of a grain.
-    pub fn from_image(image: impl Into<Arc<Vec<u8>>>, seed: u64) -> Self {
+    pub fn from_image(image: impl Into<SimImage>, seed: u64) -> Self {
         let image = image.into();
-        assert!(image.len().is_multiple_of(crate::GRAIN_BYTES));
         Self {
-            current: Arc::clone(&image),
+            current: image.clone(),
             durable: image,
             changes: Vec::new(),
             pending: Vec::new(),
@@ -150,13 +151,16 @@ impl SimDevice {
 
     /// Changes stored bytes for good, behind everybody's back.
     pub fn rot(&mut self, range: Range<u64>, change: impl Fn(&mut [u8])) {
-        let range = range.start as usize..range.end as usize;
-        change(&mut Arc::make_mut(&mut self.current)[range.clone()]);
-        change(&mut Arc::make_mut(&mut self.durable)[range]);
+        let mut bytes = vec![0; (range.end - range.start) as usize];
+        for image in [&mut self.current, &mut self.durable] {
+            image.read(range.start as usize, &mut bytes);
+            change(&mut bytes);
+            image.write(range.start as usize, &bytes);
+        }
     }
 
     /// What reads see: the content if the power stays on.
-    pub fn image(&self) -> &[u8] {
+    pub const fn image(&self) -> &SimImage {
         &self.current
     }
 
@@ -173,7 +177,7 @@ impl SimDevice {
     /// What a power cut finds now.
     pub fn crash_point(&self) -> CrashPoint {
         CrashPoint {
-            durable: Arc::clone(&self.durable),
+            durable: self.durable.clone(),
             changes: self.changes.clone(),
         }
     }
@@ -241,9 +245,7 @@ impl SimDevice {
         };
         let offset = match effect {
             Some(Effect::Lose) => return,
-            Some(Effect::Misdirect(elsewhere)) => {
-                elsewhere.min(self.current.len() as u64 - len as u64)
-            }
+            Some(Effect::Misdirect(elsewhere)) => elsewhere.min(self.len_bytes() - len as u64),
             _ => offset,
         };
         let bytes = match (bytes, effect) {
@@ -306,7 +308,7 @@ impl SimDevice {
                 let bytes = unsafe { buf.bytes_mut() };
                 let from = match op.effect {
                     Some(Effect::Misdirect(elsewhere)) => {
-                        elsewhere.min((self.current.len() - bytes.len()) as u64)
+                        elsewhere.min(self.len_bytes() - bytes.len() as u64)
                     }
                     Some(Effect::Lose) => return,
                     _ => *offset,
@@ -319,8 +321,7 @@ impl SimDevice {
             MediaOp::Write { .. } | MediaOp::Discard { .. } => {
                 if let Some(change) = self.changes.iter_mut().find(|change| change.no == op.no) {
                     change.stage = Stage::Completed;
-                    let current = Arc::make_mut(&mut self.current);
-                    change.apply(Fate::Kept, current);
+                    change.apply(Fate::Kept, &mut self.current);
                 }
                 if matches!(op.action.op, MediaOp::Write { durable: true, .. }) {
                     self.harden(&[op.no]);
@@ -348,8 +349,7 @@ impl SimDevice {
                 let seed = self.rng.bits();
                 if let Some(change) = self.changes.iter_mut().find(|change| change.no == op.no) {
                     change.stage = Stage::Failed;
-                    let current = Arc::make_mut(&mut self.current);
-                    change.apply(Fate::Mixed { seed }, current);
+                    change.apply(Fate::Mixed { seed }, &mut self.current);
                 }
             }
             MediaOp::Flush => {
@@ -365,7 +365,6 @@ impl SimDevice {
 
     /// Makes completed changes durable; older changes of the same sectors no longer matter.
     fn harden(&mut self, covers: &[u64]) {
-        let durable = Arc::make_mut(&mut self.durable);
         let mut n = 0;
         while n < self.changes.len() {
             let change = &self.changes[n];
@@ -374,7 +373,7 @@ impl SimDevice {
                 continue;
             }
             let change = self.changes.remove(n);
-            change.apply(Fate::Kept, durable);
+            change.apply(Fate::Kept, &mut self.durable);
             for older in &mut self.changes[..n] {
                 supersede(older, &change);
             }
@@ -400,7 +399,7 @@ impl SimDevice {
 
 impl Device for SimDevice {
     fn len_bytes(&self) -> u64 {
-        self.current.len() as u64
+        self.current.len_bytes() as u64
     }
 
     fn submit(&mut self, mut action: Action) {
@@ -479,7 +478,7 @@ impl Device for SimDevice {
 
 /// Reads what is stored; a sector that is just being written may show the new bytes.
 fn read_racing(
-    current: &[u8],
+    current: &SimImage,
     changes: &[Volatile],
     from: u64,
     bytes: &mut [u8],
@@ -491,17 +490,16 @@ fn read_racing(
             && change.offset < end
             && from < change.offset + (change.sectors() * SECTOR_BYTES) as u64
     };
-    let range = from as usize..end as usize;
     if !changes.iter().any(|change| racing(&change)) {
-        bytes.copy_from_slice(&current[range]);
+        current.read(from as usize, bytes);
         return;
     }
-    let mut mixed = current.to_vec();
+    let mut mixed = current.clone();
     for change in changes.iter().filter(racing) {
         let seed = rng.bits();
         change.apply(Fate::Mixed { seed }, &mut mixed);
     }
-    bytes.copy_from_slice(&mixed[range]);
+    mixed.read(from as usize, bytes);
 }
 
 /// Marks the sectors of `older` that `newer` has replaced for good.

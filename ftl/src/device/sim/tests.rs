@@ -17,12 +17,12 @@ fn write(device: &mut SimDevice, grain: u64, byte: u8) {
 }
 
 /// First byte of each grain, if the whole grain is that byte.
-fn grains(image: &[u8]) -> Vec<Option<u8>> {
+fn grains(image: &SimImage) -> Vec<Option<u8>> {
     let whole = |grain: &[u8]| {
         let first = grain[0];
         grain.iter().all(|byte| *byte == first).then_some(first)
     };
-    image.chunks(4096).map(whole).collect()
+    image.grains().map(|grain| whole(grain)).collect()
 }
 
 /// Every subset of up to ten completed writes, each exactly once; nothing else without tears.
@@ -37,7 +37,7 @@ fn all_subsets() {
         ..CrashPlan::FULL
     };
     let images: Vec<_> = device.crash_point().images(plan, 7).collect();
-    let contents: HashSet<_> = images.iter().map(|image| grains(&image.bytes)).collect();
+    let contents: HashSet<_> = images.iter().map(|image| grains(&image.content)).collect();
     assert_eq!(images.len(), 8);
     assert_eq!(contents.len(), 8);
     for content in contents {
@@ -71,7 +71,7 @@ fn many_changes() {
     for (n, image) in images[2..13].iter().enumerate() {
         let mut want = vec![Some(0); 12];
         want[..=n].fill(Some(1));
-        assert_eq!(grains(&image.bytes), want);
+        assert_eq!(grains(&image.content), want);
     }
     assert_eq!((kept(&images[13]), kept(&images[14])), (11, 1));
 }
@@ -93,10 +93,10 @@ fn flush_covers_completed() {
     assert!(
         images
             .iter()
-            .all(|image| grains(&image.bytes)[0] == Some(1))
+            .all(|image| grains(&image.content)[0] == Some(1))
     );
     for grain in [1, 2] {
-        let seen: HashSet<_> = images.iter().map(|i| grains(&i.bytes)[grain]).collect();
+        let seen: HashSet<_> = images.iter().map(|i| grains(&i.content)[grain]).collect();
         assert!(seen.contains(&Some(0)), "grain {grain} can be lost");
         assert!(seen.contains(&Some(grain as u8 + 1)), "or kept");
         assert!(seen.contains(&None), "or torn");
@@ -129,7 +129,7 @@ fn tears() {
     for (point, old, new) in [(&completed, 0, 7), (&in_flight, 7, 8)] {
         for image in point.images(plan, 3) {
             let mut mixture = Vec::new();
-            for sector in image.bytes.chunks(512) {
+            for sector in image.content.to_vec().chunks(512) {
                 let is = |byte: u8| sector.iter().all(|b| *b == byte);
                 mixture.push(is(new));
                 if !is(old) && !is(new) {
@@ -154,7 +154,7 @@ fn overwrites() {
     let point = device.crash_point();
     let seen: HashSet<_> = point
         .images(CrashPlan::FULL, 3)
-        .map(|image| grains(&image.bytes)[0])
+        .map(|image| grains(&image.content)[0])
         .collect();
     assert_eq!(seen, [Some(0), Some(1), Some(2), None].into());
 }
@@ -170,7 +170,7 @@ fn discards() {
     let point = device.crash_point();
     let seen: HashSet<_> = point
         .images(CrashPlan::FULL, 3)
-        .map(|image| grains(&image.bytes)[0])
+        .map(|image| grains(&image.content)[0])
         .collect();
     assert!(seen.contains(&Some(0)) && seen.contains(&Some(1)));
     assert_eq!(run(&mut device, MediaOp::Flush), Ok(()));
@@ -199,7 +199,7 @@ fn failed_flush() {
         [Some(0), Some(2)]
     );
     for image in device.crash_point().images(CrashPlan::FULL, 1) {
-        assert_eq!(grains(&image.bytes)[1], Some(2));
+        assert_eq!(grains(&image.content)[1], Some(2));
     }
 }
 
@@ -248,13 +248,13 @@ fn lies() {
 
     device.inject(lie(Effect::FlipBit(0)));
     write(&mut device, 1, 4);
-    assert_eq!(device.image()[4096..4099], [5, 4, 4]);
+    assert_eq!(device.image().grain(1)[..3], [5, 4, 4]);
 
     device.rot(2 * G..2 * G + 1, |bytes| bytes[0] = 0xFF);
     assert_eq!(run(&mut device, MediaOp::Flush), Ok(()));
-    assert_eq!(device.image()[2 * 4096], 0xFF);
+    assert_eq!(device.image().grain(2)[0], 0xFF);
     let settled = device.crash_point().image(&CrashChoice(Vec::new()));
-    assert_eq!(settled, device.image());
+    assert_eq!(&settled, device.image());
 }
 
 /// Operations complete in orders that depend on the seed, each once, and the same seed repeats everything.

@@ -1,12 +1,11 @@
 //! Power cuts: every image that a moment can leave behind, recovered with the real engine and judged.
 
 use std::collections::{BTreeMap, HashSet};
-use std::sync::Arc;
 
 use ftl::check::{self, Checked};
-use ftl::device::sim::{CrashImage, CrashPlan, OpKind, SimRng};
+use ftl::device::sim::{CrashImage, CrashPlan, OpKind, SimImage, SimRng};
 use ftl::format::{Header, RecordKind, Superblock};
-use ftl::{Device, Ftl, GRAIN_BYTES, Lba, RecoveryReport};
+use ftl::{Device, Ftl, Lba, RecoveryReport};
 
 use super::options::Options;
 use super::oracle::{Content, Oracle, Violation};
@@ -220,7 +219,7 @@ impl Examiner {
     fn examine(&mut self, image: &CrashImage, oracle: &Oracle) -> Result<(), Violation> {
         if !self
             .seen
-            .insert((crc32fast::hash(&image.bytes), self.acknowledged))
+            .insert((fingerprint(&image.content), self.acknowledged))
         {
             self.tally.repeated += 1;
             return Ok(());
@@ -228,7 +227,7 @@ impl Examiner {
         self.tally.states += 1;
         let nest = self.rng.one_in(self.effort.nested_one_in);
         let seed = self.rng.bits();
-        let mut device = self.options.rig(image.bytes.clone(), seed)?;
+        let mut device = self.options.rig(image.content.clone(), seed)?;
         if nest {
             device.record();
             ftl::crash_point::take();
@@ -236,10 +235,10 @@ impl Examiner {
         let (found, report) = recover(&mut device, &self.options, &self.universe)
             .and_then(|(found, report)| {
                 oracle.judge(&found)?;
-                judge_by_scan(&self.options, &image.bytes, &found)?;
+                judge_by_scan(&self.options, &image.content, &found)?;
                 Ok((found, report))
             })
-            .inspect_err(|_| keep_for_diagnosis(&image.bytes))?;
+            .inspect_err(|_| keep_for_diagnosis(&image.content))?;
         self.tally.cut += u64::from(report.headers_cut > 0);
         self.tally.torn += u64::from(report.headers_damaged > 0);
         self.tally.from_checkpoint += u64::from(report.checkpoint.is_some());
@@ -264,7 +263,7 @@ impl Examiner {
             rebuild: true,
             ..self.options.clone()
         };
-        let mut device = self.options.rig(image.bytes.clone(), self.rng.bits())?;
+        let mut device = self.options.rig(image.content.clone(), self.rng.bits())?;
         let again = recover(&mut device, &options, &self.universe)
             .and_then(|(again, _)| compare(found, &again));
         again.map_err(|Violation(what)| Violation(format!("I5: by scanning: {what}")))
@@ -291,7 +290,7 @@ impl Examiner {
             for image in point.images(CrashPlan::sampled(images), self.rng.bits()) {
                 self.tally.states += 1;
                 self.tally.nested[depth] += 1;
-                let mut device = self.options.rig(image.bytes, self.rng.bits())?;
+                let mut device = self.options.rig(image.content, self.rng.bits())?;
                 let deeper = depth + 1 < DEPTH && self.rng.one_in(DEEPER_ONE_IN);
                 if deeper {
                     device.record();
@@ -336,10 +335,10 @@ pub(crate) fn recover(
 /// exactly what the engine found (I5).
 fn judge_by_scan(
     options: &Options,
-    image: &Arc<Vec<u8>>,
+    image: &SimImage,
     found: &BTreeMap<u64, Content>,
 ) -> Result<(), Violation> {
-    let mut device = options.rig(Arc::clone(image), 0)?;
+    let mut device = options.rig(image.clone(), 0)?;
     let report = check::check(&mut device);
     let report = report.map_err(|error| Violation(format!("I5: judge: {error}")))?;
     if !report.damaged.is_empty() || !report.faults.is_empty() {
@@ -352,8 +351,7 @@ fn judge_by_scan(
         let same = match (content, report.map.get(&Lba(*lba))) {
             (Content::Unmapped, None) | (Content::Zero, Some(Checked::Zero)) => true,
             (Content::Data(data), Some(Checked::Data { pba, .. })) => {
-                let at = pba.0 as usize * GRAIN_BYTES;
-                image[at..at + GRAIN_BYTES] == data[..]
+                image.grain(pba.0 as usize)[..] == data[..]
             }
             _ => false,
         };
@@ -372,6 +370,12 @@ fn judge_by_scan(
         )));
     }
     Ok(())
+}
+
+fn fingerprint(image: &SimImage) -> u32 {
+    let mut hasher = crc32fast::Hasher::new();
+    image.grains().for_each(|grain| hasher.update(grain));
+    hasher.finalize()
 }
 
 fn compare(
@@ -440,7 +444,7 @@ fn lives_of(
         };
         let image = image.expect("at least one image");
         note_engine(&mut examiner.tally, &world);
-        let mut device = options.rig(image.bytes.clone(), rng.bits())?;
+        let mut device = options.rig(image.content.clone(), rng.bits())?;
         let (found, _) = recover(&mut device, options, &examiner.universe)?;
         world.oracle.judge(&found).map_err(|Violation(what)| {
             Violation(format!(
@@ -449,7 +453,7 @@ fn lives_of(
             ))
         })?;
         // The next life starts from the very image, so that its recovery is part of the history.
-        let device = options.rig(image.bytes, rng.bits())?;
+        let device = options.rig(image.content, rng.bits())?;
         world = World::open(device, Oracle::new(&found), options, rng.fork())?;
     }
     Ok(())
@@ -519,10 +523,10 @@ fn resizes_of(
         };
         let image = image.expect("at least one image");
         note_engine(&mut examiner.tally, &world);
-        let mut device = options.rig(image.bytes.clone(), rng.bits())?;
+        let mut device = options.rig(image.content.clone(), rng.bits())?;
         let (found, _) = recover(&mut device, options, &examiner.universe)?;
         world.oracle.judge(&found)?;
-        let device = options.rig(image.bytes, rng.bits())?;
+        let device = options.rig(image.content, rng.bits())?;
         world = World::open(device, Oracle::new(&found), options, rng.fork())?;
         let again = world.ftl.info().geometry;
         if again != geometry {
@@ -554,18 +558,18 @@ fn note_engine(tally: &mut Tally, world: &World) {
 }
 
 /// With `FLASHNET_DUMP` set, writes down what a failing image holds.
-fn keep_for_diagnosis(image: &[u8]) {
+fn keep_for_diagnosis(image: &SimImage) {
     if let Ok(path) = std::env::var("FLASHNET_DUMP") {
         std::fs::write(&path, describe(image)).unwrap_or_else(|error| panic!("{path}: {error}"));
     }
 }
 
 /// Everything that looks like a header of an image, for diagnosis.
-pub(crate) fn describe(image: &[u8]) -> String {
+pub(crate) fn describe(image: &SimImage) -> String {
     use std::fmt::Write;
     let mut text = String::new();
-    for (n, grain) in image.chunks_exact(GRAIN_BYTES).enumerate() {
-        let bytes: &[u8; GRAIN_BYTES] = grain.try_into().expect("a grain");
+    let grains: Vec<_> = image.grains().collect();
+    for (n, &bytes) in grains.iter().enumerate() {
         if let Ok(found) = Superblock::parse(bytes) {
             let _ = writeln!(text, "{n}: {found:?}");
         }
@@ -589,9 +593,8 @@ pub(crate) fn describe(image: &[u8]) -> String {
             let mut fits = String::new();
             if let RecordKind::Data { crc } = record.kind {
                 data += 1;
-                let at = data * GRAIN_BYTES;
-                fits = match image.get(at..at + GRAIN_BYTES) {
-                    Some(bytes) if crc32fast::hash(bytes) == crc => " fits".to_string(),
+                fits = match grains.get(data) {
+                    Some(bytes) if crc32fast::hash(*bytes) == crc => " fits".to_string(),
                     _ => " DOES NOT FIT".to_string(),
                 };
             }
@@ -645,12 +648,12 @@ pub(crate) fn run_scarce_lives(
         let point = cut.unwrap_or_else(|| world.device.crash_point());
         let image = point.images(CrashPlan::sampled(4), rng.bits());
         let image = image.last().expect("at least one image");
-        let mut device = options.rig(image.bytes.clone(), rng.bits())?;
+        let mut device = options.rig(image.content.clone(), rng.bits())?;
         let (found, _) = recover(&mut device, options, &options.universe())?;
         world.oracle.judge(&found).map_err(|Violation(what)| {
             Violation(format!("{what}\n  life {life}, fates {:?}", image.choice))
         })?;
-        let device = options.rig(image.bytes, rng.bits())?;
+        let device = options.rig(image.content, rng.bits())?;
         world = World::open(device, Oracle::new(&found), options, rng.fork())?;
         *scarcest = (*scarcest).min(world.ftl.stats().segments_free);
         if life % 4 == 3 {

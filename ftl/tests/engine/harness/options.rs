@@ -1,7 +1,6 @@
 //! Sizes of a test volume: as small as possible, so that collection, sealing and reuse of segments never stop.
 
-use std::sync::Arc;
-
+use ftl::device::sim::SimImage;
 use ftl::planted::Bug;
 use ftl::{FormatOptions, GRAIN_BYTES, OpenOptions, Time};
 
@@ -118,7 +117,7 @@ impl Options {
     }
 
     /// An image taken of these devices, ready to be opened.
-    pub(crate) fn rig(&self, image: impl Into<Arc<Vec<u8>>>, seed: u64) -> Result<Rig, Violation> {
+    pub(crate) fn rig(&self, image: impl Into<SimImage>, seed: u64) -> Result<Rig, Violation> {
         Rig::assemble(image.into(), &self.sizes(), seed, &[])
     }
 
@@ -154,7 +153,7 @@ impl Options {
     pub(crate) fn rig_without(
         &self,
         lost: usize,
-        image: impl Into<Arc<Vec<u8>>>,
+        image: impl Into<SimImage>,
     ) -> Result<Rig, Violation> {
         Rig::assemble(image.into(), &self.sizes(), 1, &[lost])
     }

@@ -3,7 +3,7 @@
 //! The image of an array is the images of its devices one behind the other, so places in it are those of the volume.
 
 use ftl::device::sim::{
-    CrashChoice, CrashImage, CrashPlan, CrashPoint, Fault, SimCounts, SimDevice, SimRng,
+    CrashChoice, CrashImage, CrashPlan, CrashPoint, Fault, SimCounts, SimDevice, SimImage, SimRng,
 };
 use ftl::{Action, ActionId, ArrayDevice, Device, GRAIN_BYTES, MediaError, Members};
 use std::ops::Range;
@@ -48,7 +48,7 @@ impl Rig {
 
     /// The devices that an image was taken of, assembled; `missing` are left out.
     pub(crate) fn assemble(
-        image: Arc<Vec<u8>>,
+        image: SimImage,
         sizes: &[u64],
         seed: u64,
         missing: &[usize],
@@ -59,11 +59,11 @@ impl Rig {
             )))));
         }
         let mut rng = SimRng::new(seed);
-        let mut rest = &image[..];
+        let mut at = 0;
         let device = |size: &u64| {
-            let (device, behind) = rest.split_at(*size as usize * GRAIN_BYTES);
-            rest = behind;
-            SimDevice::from_image(device.to_vec(), rng.bits())
+            let part = image.part(at..at + *size as usize);
+            at += *size as usize;
+            SimDevice::from_image(part, rng.bits())
         };
         let mut devices: Vec<_> = name(sizes.iter().map(device))
             .into_iter()
@@ -129,9 +129,12 @@ impl Rig {
     }
 
     /// What reads see.
-    pub(crate) fn image(&self) -> Vec<u8> {
-        let images = self.devices().into_iter().map(SimDevice::image);
-        images.flatten().copied().collect()
+    pub(crate) fn image(&self) -> SimImage {
+        SimImage::concat(
+            self.devices()
+                .into_iter()
+                .map(|device| device.image().clone()),
+        )
     }
 
     /// Operations of all devices.
@@ -274,14 +277,8 @@ impl Iterator for RigImages<'_> {
         let nth = self.range.next()?;
         let chosen = self.choose(nth);
         let images = self.point.0.iter().zip(&chosen);
-        let mut images: Vec<_> = images.map(|(point, choice)| point.image(choice)).collect();
-        let bytes = match images.len() {
-            1 => images.remove(0),
-            // Byte by byte this would take more time than all that is done with the images.
-            _ => images.concat(),
-        };
         Some(CrashImage {
-            bytes: bytes.into(),
+            content: SimImage::concat(images.map(|(point, choice)| point.image(choice))),
             choice: CrashChoice(chosen.iter().flat_map(|c| c.0.clone()).collect()),
         })
     }

@@ -8,7 +8,7 @@ mod workload;
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
-use ftl::device::sim::{OpKind, SimCounts, SimRng};
+use ftl::device::sim::{OpKind, SimCounts, SimImage, SimRng};
 use ftl::{
     Action, ActionId, AtomicBatch, Device, DurableError, Event, Ftl, GRAIN_BYTES, Get, GetError,
     GrainState, Intent, Lba, LbaRange, MediaError, MediaOp, PageRef, Port, ResizeError, Time,
@@ -148,10 +148,9 @@ impl World {
             .map(drop)
             .map_err(|error| Violation(format!("format: {error}")))?;
         if options.spare > 0 {
-            let mut image = device.image();
-            let bytes = (0..options.spare * GRAIN_BYTES as u64).map(|at| at as u8 | 1);
-            image.extend(bytes);
-            device = options.rig(image, rng.bits())?;
+            let spare = (0..options.spare * GRAIN_BYTES as u64).map(|at| at as u8 | 1);
+            let spare = SimImage::from(spare.collect::<Vec<_>>());
+            device = options.rig(SimImage::concat([device.image(), spare]), rng.bits())?;
         }
         let content = options
             .universe()
@@ -562,7 +561,7 @@ pub(crate) fn read_out(
             .map_err(|error| Violation(format!("LBA {lba} after recovery: {error}")))?;
         *content = match ftl.state(Lba(*lba)) {
             GrainState::Data => Content::Data(bytes.into()),
-            state if bytes.iter().any(|byte| *byte != 0) => {
+            state if bytes[..] != [0; GRAIN_BYTES] => {
                 return violation(format!("LBA {lba} is {state:?} and does not read as zeros"));
             }
             GrainState::Zero => Content::Zero,
