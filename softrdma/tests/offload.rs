@@ -681,4 +681,23 @@ fn programs_that_are_refused() {
     assert_eq!(with(beyond), ProgramError::Message);
     let carrier = |program: &mut Program| program.queues[0].carrier = Carrier::Links;
     assert_eq!(with(carrier), ProgramError::Carrier);
+    // A queue that stands still, and grants that find no request: of nothing but WAITs, and of nothing.
+    for (counted, releases) in [(2, 2), (1, 0), (1, 1), (1, 3), (1, u32::MAX)] {
+        let mut program = valid();
+        program.queues[0].requests[0] = Template::Wait {
+            on: Count::Receive(0),
+            per_operation: counted,
+            queue: 0,
+            releases,
+        };
+        assert_eq!(program.validate(), Err(ProgramError::Wait), "{releases}");
+    }
+    let waits = |program: &mut Program| program.queues[1].requests.truncate(1);
+    assert_eq!(with(waits), ProgramError::Wait);
+    let nobody = |program: &mut Program| {
+        let wait = program.queues[1].requests.swap_remove(0);
+        program.queues[0].requests.push(wait);
+        program.queues[1].requests.clear();
+    };
+    assert_eq!(with(nobody), ProgramError::Wait);
 }

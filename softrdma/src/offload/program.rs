@@ -131,6 +131,9 @@ pub enum ProgramError {
     /// A request that its queue can not carry out.
     #[error("a request does not fit the carrier of its queue")]
     Carrier,
+    /// WAITs that do not grant each request once, or one that waits for more than an operation has.
+    #[error("a WAIT grants or counts other requests than an operation has")]
+    Wait,
 }
 
 impl Program {
@@ -148,6 +151,7 @@ impl Program {
         self.queues
             .iter()
             .try_for_each(|queue| self.validate_queue(queue))?;
+        self.validate_waits()?;
         self.receives
             .iter()
             .try_for_each(|receive| self.validate_receive(receive))
@@ -185,6 +189,40 @@ impl Program {
             }
         }
         Ok(())
+    }
+
+    /// Does every request get its grant, and every WAIT what it counts? Otherwise a queue stands still, and a grant that finds no
+    /// request looks for one for ever.
+    fn validate_waits(&self) -> Result<(), ProgramError> {
+        let posts = |queue: &QueueSpec| {
+            let posts = |request: &&Template| matches!(request, Template::Post(_));
+            queue.requests.iter().filter(posts).count() as u64
+        };
+        let posts: Vec<u64> = self.queues.iter().map(posts).collect();
+        let mut granted = vec![0_u64; posts.len()];
+        for request in self.queues.iter().flat_map(|queue| &queue.requests) {
+            let Template::Wait {
+                on,
+                per_operation,
+                queue,
+                releases,
+            } = *request
+            else {
+                continue;
+            };
+            let counted = match on {
+                Count::Receive(_) => 1,
+                Count::Queue(number) => posts[number],
+            };
+            if per_operation > counted {
+                return Err(ProgramError::Wait);
+            }
+            granted[queue] += u64::from(releases);
+        }
+        match granted == posts {
+            true => Ok(()),
+            false => Err(ProgramError::Wait),
+        }
     }
 
     fn validate_receive(&self, receive: &ReceiveSpec) -> Result<(), ProgramError> {
