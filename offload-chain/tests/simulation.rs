@@ -193,6 +193,15 @@ fn nobody_is_left_out_when_all_stand_still() {
     }
 }
 
+/// A member that only lost its own neighbour is not left out for that.
+#[test]
+fn nobody_is_left_out_for_another_who_died() {
+    for seed in 0..40 {
+        let result = World::cascade(seed).run_cascade();
+        result.unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
+    }
+}
+
 /// M12: bugs of the model's engine, of what stands between media and their users, of clients, and of the product.
 const BUGS: [Planted; 18] = [
     Planted::Engine(EngineBug::AnyEpoch),

@@ -266,8 +266,9 @@ impl Worker {
             over = Some(None);
         }
         if let Some(suspect) = over {
-            self.end(server);
+            // First: when this member's links end the next one loses its neighbour, and should not be heard before this one.
             self.tell(EngineNews::Broken(epoch, suspect));
+            self.end(server);
         }
         true
     }

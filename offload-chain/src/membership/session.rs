@@ -153,7 +153,8 @@ impl Session {
         let doubt = Request::Put {
             key: format!("{DOUBT}{epoch}"),
             value: encode(&Doubt { suspect: None }),
-            expect: Expect::Anything,
+            // Who has said so before may have said because of whom, too.
+            expect: Expect::Revision(Revision::ABSENT),
             lease: None,
         };
         self.ask(now, store, doubt, Asked::Doubt(epoch));
@@ -253,7 +254,7 @@ impl Session {
                     (false, _) => self.end(SessionEvent::Fenced),
                 }
             }
-            (Asked::Doubt(epoch), Reply::Done(_)) => {
+            (Asked::Doubt(epoch), Reply::Done(_) | Reply::Conflict(_)) => {
                 self.doubted = self.doubted.filter(|doubted| *doubted != epoch);
             }
             (Asked::Slot, Reply::Done(revision)) => {

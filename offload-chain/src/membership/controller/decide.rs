@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use super::super::configuration::{Configuration, End, MemberId, Phase, Report, Seat};
-use super::{Controller, Note, SUSPECTED, View};
+use super::{Controller, Note, SUSPECTED, Suspicion, View};
 use crate::epoch::Epoch;
 use crate::planted::Bug;
 
@@ -56,20 +56,11 @@ impl Controller {
             // A client does not know who holds its operations up.
             let suspect =
                 (doubt.suspect).or_else(|| self.settings.slow.slowest(&view.lags(config)));
-            if let Some(suspect) = suspect {
-                let memory = self.settings.period * SUSPECTED;
-                let fresh = (0, Epoch(0), now);
-                let (times, last, at) = self.suspects.entry(suspect).or_insert(fresh);
-                if now > *at + memory {
-                    *times = 0;
-                }
-                // The same doubt is seen again when somebody else was faster, or the put was lost.
-                if *last != config.epoch {
-                    (*times, *last, *at) = (*times + 1, config.epoch, now);
-                }
-                if *times >= 2 && config.chain.len() > 1 {
-                    without.push(suspect);
-                }
+            if let Some(suspect) = suspect
+                && self.times_doubted(now, config, suspect) >= 2
+                && config.chain.len() > 1
+            {
+                without.push(suspect);
             }
             return Some((format!("somebody's group is broken: {doubt:?}"), without));
         }
@@ -88,6 +79,28 @@ impl Controller {
         let slow = self.slow.look(&self.settings.slow, now, &lags)?;
         self.notes.push(Note::Slow(slow.member, slow.lag_ms));
         (slow.remove).then(|| (format!("member {} is slow", slow.member), vec![slow.member]))
+    }
+
+    /// How many epochs were in doubt because of a member lately, with this one.
+    fn times_doubted(&mut self, now: Duration, config: &Configuration, of: MemberId) -> u32 {
+        let known = self.suspects.entry(of).or_default();
+        // The same doubt is seen again when somebody else was faster, or the put was lost.
+        if known.epoch != config.epoch {
+            // When a member dies links end one after the other, and each member names the one in front of it, which only lost its own. Who was lost
+            // since is asked for first: it did not answer when that epoch's chain was asked to seal.
+            let lost = |seat: &Seat| !config.chain.contains(seat);
+            let explained = known.chain.iter().any(lost);
+            if explained || now > known.at + self.settings.period * SUSPECTED {
+                known.times = 0;
+            }
+            *known = Suspicion {
+                times: known.times + 1,
+                epoch: config.epoch,
+                chain: config.chain.clone(),
+                at: now,
+            };
+        }
+        known.times
     }
 
     /// Who keeps this phase from being over.

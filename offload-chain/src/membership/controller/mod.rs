@@ -15,7 +15,7 @@ use crate::epoch::Epoch;
 use crate::lock::Slot;
 use crate::planted::Bug;
 
-use super::configuration::{CONFIG, Configuration, DOUBT, MemberId, Phase, SLOT, encode};
+use super::configuration::{CONFIG, Configuration, DOUBT, MemberId, Phase, SLOT, Seat, encode};
 use super::slow::{SlowPolicy, SlowWatch};
 use super::store_patience;
 
@@ -76,14 +76,25 @@ pub struct Controller {
     grace: Option<(u32, Duration)>,
     /// Since when this phase of this epoch is known.
     phase_since: (Epoch, Phase, Duration),
-    /// Whose epochs were in doubt because of them: how many, the last one, and when that was.
-    suspects: BTreeMap<MemberId, (u32, Epoch, Duration)>,
+    /// Whose epochs were in doubt because of them.
+    suspects: BTreeMap<MemberId, Suspicion>,
     /// How much members had done when that last changed, and when that was.
     progress: BTreeMap<MemberId, (u64, Duration)>,
     slow: SlowWatch,
     notes: Vec<Note>,
     /// See [`yield_to`](Self::yield_to).
     yields: u32,
+}
+
+/// Why a member may be left out the next time.
+#[derive(Clone, Debug, Default)]
+struct Suspicion {
+    /// So many epochs were in doubt because of it.
+    times: u32,
+    /// The last of them, who was in it, and when that was.
+    epoch: Epoch,
+    chain: Vec<Seat>,
+    at: Duration,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -294,7 +305,7 @@ impl Controller {
 
 #[cfg(test)]
 mod tests {
-    use super::super::configuration::{Birth, Configuration, Report, Seat};
+    use super::super::configuration::{Birth, Configuration, Report};
     use super::*;
     use crate::group::Topology;
     use crate::membership::configuration::{Boot, Doubt};
@@ -440,6 +451,40 @@ mod tests {
                 hit.as_slice(),
                 "{lags:?}"
             );
+        }
+    }
+
+    /// I15: a doubt is no reason to leave a member out if somebody else was lost with that epoch, whose links ended first.
+    #[test]
+    fn a_doubt_that_a_loss_explains_hits_nobody() {
+        let now = Duration::from_secs(1);
+        for (lost, hit) in [
+            (None, Some(MemberId(1))),
+            (Some(2), None),
+            (Some(1), None),
+            (Some(0), None),
+        ] {
+            let (mut view, mut config) = group([0; 3]);
+            let mut controller = Controller::new(settings());
+            let mut doubted = |epoch, config: &mut Configuration| {
+                config.epoch = epoch;
+                let suspect = Some(MemberId(1));
+                view.doubts.insert(epoch, Doubt { suspect });
+                for seat in &config.chain {
+                    view.reports.get_mut(&seat.id).unwrap().seat = *seat;
+                }
+                let wanted = controller.new_epoch_wanted(now, &view, config);
+                wanted.expect("there is a doubt").1
+            };
+            assert_eq!(doubted(Epoch(1), &mut config), []);
+            // It is back, in another life.
+            if let Some(lost) = lost {
+                config.chain[lost].boot = Boot(8);
+            }
+            let without = doubted(Epoch(4), &mut config);
+            assert_eq!(without, hit.as_slice(), "lost: {lost:?}");
+            // Now nobody was.
+            assert_eq!(doubted(Epoch(5), &mut config), [MemberId(1)]);
         }
     }
 

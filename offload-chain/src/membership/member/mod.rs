@@ -13,7 +13,7 @@ mod work;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::time::Duration;
 
-use crate::config::{Event, Expect, LeaseId, Reply, Request, Store, Ticket};
+use crate::config::{Event, Expect, LeaseId, Reply, Request, Revision, Store, Ticket};
 use crate::epoch::Epoch;
 use crate::memory::Memory;
 use crate::planted::Bug;
@@ -82,8 +82,9 @@ pub struct Member {
     closing: Option<Epoch>,
     engine_closed: bool,
     work: Option<UnderWay>,
-    /// The group of this epoch is broken, who did not answer, and the store has not said that it knows.
-    doubted: Option<(Epoch, Doubt)>,
+    /// The group of this epoch is broken, who did not answer, and the store has not said that it knows; and the revision of what somebody else
+    /// has said of that, who knew of nobody.
+    doubted: Option<(Epoch, Doubt, Revision)>,
     open: Epoch,
     lease: Option<LeaseId>,
     asked: HashMap<Ticket, (Asked, Duration)>,
@@ -241,13 +242,18 @@ impl Member {
         if epoch < self.seals() {
             return;
         }
-        self.doubted = Some((epoch, Doubt { suspect }));
+        self.doubted = Some((epoch, Doubt { suspect }, Revision::ABSENT));
         self.put_doubt(store);
+    }
+
+    /// The store knows that the group of this epoch is broken.
+    fn heard_doubt(&mut self, epoch: Epoch) {
+        self.doubted = self.doubted.take().filter(|(of, ..)| *of != epoch);
     }
 
     /// Tells of the broken group, again if need be.
     fn put_doubt(&mut self, store: &mut impl Store) {
-        let Some((epoch, ref doubt)) = self.doubted else {
+        let Some((epoch, ref doubt, revision)) = self.doubted else {
             return;
         };
         if self.waits_for(|asked| *asked == Asked::Doubt(epoch)) {
@@ -256,7 +262,8 @@ impl Member {
         let doubt = Request::Put {
             key: format!("{DOUBT}{epoch}"),
             value: encode(doubt),
-            expect: Expect::Anything,
+            // The first name stays: links end one after the other, and who comes later may name one that only lost its own neighbour.
+            expect: Expect::Revision(revision),
             lease: None,
         };
         self.ask(store, doubt, Asked::Doubt(epoch));
@@ -369,8 +376,20 @@ impl Member {
                 }
             }
             (Asked::Watch, Some(Reply::Watching)) => self.watching = true,
-            (Asked::Doubt(epoch), Some(Reply::Done(_))) => {
-                self.doubted = self.doubted.take().filter(|(of, _)| *of != epoch);
+            (Asked::Doubt(epoch), Some(Reply::Done(_) | Reply::Conflict(None))) => {
+                self.heard_doubt(epoch);
+            }
+            (Asked::Doubt(epoch), Some(Reply::Conflict(Some(item)))) => {
+                let names = decode::<Doubt>(&item).is_ok_and(|doubt| doubt.suspect.is_some());
+                match &mut self.doubted {
+                    // Put again with the next heartbeat.
+                    Some((of, doubt, revision))
+                        if *of == epoch && doubt.suspect.is_some() && !names =>
+                    {
+                        *revision = item.revision;
+                    }
+                    _ => self.heard_doubt(epoch),
+                }
             }
             (Asked::Config { at }, Some(Reply::Items(items, _))) => {
                 let config = items.iter().find(|item| item.key == CONFIG);

@@ -7,6 +7,7 @@
 //! store get lost, or their answers. Clocks run up to 1 % fast or slow. The store itself keeps its promises.
 
 mod agents;
+mod cascade;
 mod clients;
 mod crowd;
 mod engine;
