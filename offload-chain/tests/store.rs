@@ -553,7 +553,7 @@ fn damaged_leases_are_over() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("store");
     let leases = directory.path().join("store.leases");
-    let (now, _) = clock();
+    let (now, pass) = clock();
     let mut store = open(&path, "boot", &now).unwrap();
     let mut ask = |request| {
         store.submit(request);
@@ -600,6 +600,10 @@ fn damaged_leases_are_over() {
     assert_eq!(keys(), ["free", "to-free"]);
     std::fs::remove_file(&leases).unwrap();
     assert_eq!(keys(), ["free", "to-free"]);
+    // S3: nor does a lease come back as another's, whose holder goes on.
+    pass(Duration::from_millis(1));
+    assert!(matches!(ask(Request::Grant { ttl }), Reply::Granted(_)));
+    assert_eq!(ask(Request::KeepAlive { lease }), Reply::NoLease);
 }
 
 /// S1: of two processes' worth of users on one file, one wins each revision.

@@ -8,7 +8,7 @@
 //! media. While another change is made durable it waits for the lock, which under load may take longer than a lease lasts; so all leases
 //! last longer by that time. They are counted in the clock of the machine since it booted, suspended or
 //! not, which all processes share and nobody can set. The file says which boot it was; in another one, or if it is damaged, all
-//! leases are over. A key that a crash leaves in both files is what was put last, and so is that put.
+//! leases are over; their numbers are not given again. A key that a crash leaves in both files is what was put last, and so is that put.
 //!
 //! The group's token is in the file. What replaces a file has its permissions; a new store is its owner's only.
 //!
@@ -176,7 +176,8 @@ impl FileStore {
         let fleeting = match self.read::<Leases>(&self.leases()) {
             Ok(Some(leases)) if leases.boot == self.boot => leases.ledger,
             Err(error @ FileStoreError::Io { .. }) => return Err(error),
-            _ => Ledger::new(),
+            // Somebody may go on keeping a lease alive that was lost, and nobody else's may have its number: there were fewer than nanoseconds.
+            _ => Ledger::granting_after((self.clock)().as_nanos() as i64),
         };
         let mut ledger = Ledger::joined(durable.clone(), fleeting);
         let expired = ledger.expire((self.clock)());

@@ -36,6 +36,15 @@ impl Ledger {
         Self::default()
     }
 
+    /// An empty one, in which no lease has a number up to this one.
+    #[must_use]
+    pub(super) fn granting_after(number: i64) -> Self {
+        Self {
+            leases_granted: number,
+            ..Self::default()
+        }
+    }
+
     /// Number of the last change.
     #[must_use]
     pub fn revision(&self) -> Revision {
