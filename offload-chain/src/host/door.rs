@@ -16,7 +16,7 @@ use mio::net::{TcpListener, TcpStream};
 use mio::{Events, Interest, Poll, Token, Waker};
 
 use super::agent::Inbox;
-use super::engine::Caller;
+use super::engine::{Caller, Ends, EngineNews};
 use super::lines::Lines;
 use super::message::read;
 use super::stranger::{Known, Stranger};
@@ -93,12 +93,16 @@ impl Door {
             members,
         };
         let ends = Arc::clone(&end);
+        let panics = Ends(keeper.agent.clone(), "door");
         let thread = std::thread::Builder::new()
             .name("chain-door".into())
             .spawn(move || {
+                let _panics = panics;
                 while !ends.load(Ordering::Acquire) {
                     if let Err(error) = keeper.turn() {
-                        tracing::error!(%error, "nobody can call this member any more");
+                        let why = format!("nobody can call it any more: {error}");
+                        // It fails when the agent has ended, too.
+                        let _ = keeper.agent.send(Inbox::Engine(EngineNews::Failed(why)));
                         return;
                     }
                 }

@@ -126,7 +126,7 @@ impl Engine {
             news,
             calls: VecDeque::new(),
         };
-        let ends = Ends(worker.news.clone());
+        let ends = Ends(worker.news.clone(), "engine");
         let thread = std::thread::Builder::new()
             .name("chain-engine".into())
             .spawn(move || {
@@ -175,13 +175,13 @@ impl Drop for Engine {
     }
 }
 
-/// Tells the agent when a panic ends the thread: as long as the member said that it lives, it would be in the chain of each epoch.
-struct Ends(Sender<Inbox>);
+/// Tells the agent when a panic ends a thread: as long as the member said that it lives, it would be in the chain of each epoch.
+pub(super) struct Ends(pub(super) Sender<Inbox>, pub(super) &'static str);
 
 impl Drop for Ends {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            let why = "the thread of its engine has ended, by a panic".to_owned();
+            let why = format!("the thread of its {} has ended, by a panic", self.1);
             // It fails when the agent has ended, too.
             let _ = self.0.send(Inbox::Engine(EngineNews::Failed(why)));
         }
