@@ -539,7 +539,7 @@ fn volatile() {
 }
 
 /// I13, I14: records of a log that is not carried out are there once and in order until they are given up, over deaths of members;
-/// what a client that died has left is nobody's to give up.
+/// what a bench that died has left the next one of the same size gives up, and another one only if that is insisted on.
 #[test]
 fn log_only() {
     let mut group = Group::local();
@@ -556,10 +556,13 @@ fn log_only() {
     // It may have given up everything just before it dies: then it leaves nothing, and the next one is let in.
     let refused = (0..8).find_map(|_| {
         group.load(&[]).kill();
-        let next = group.run(&["bench", "--seconds", "0.1"]);
+        let next = group.run(&["bench", "--size", "1KiB", "--seconds", "0.1"]);
         let said = String::from_utf8_lossy(&next.stderr).into_owned();
         (!next.status.success()).then_some(said)
     });
     let refused = refused.expect("one of eight leaves records");
     assert!(refused.contains("nobody has given up"), "{refused}");
+    group.good(&["bench", "--size", "512B", "--seconds", "0.1"]);
+    group.load(&[]).kill();
+    group.good(&["bench", "--size", "1KiB", "--seconds", "0.1", "--overwrite"]);
 }

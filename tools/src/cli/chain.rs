@@ -182,7 +182,8 @@ pub struct ChainBench {
     /// Acknowledged means visible on all members, and not durable.
     #[arg(long)]
     pub visible: bool,
-    /// Write over the group's data, whatever they are. Without it they have to be zeros, or records of a bench of the same size.
+    /// Write over the group's data, whatever they are; of a log that is not carried out, give up all its records. Without it data have to be
+    /// zeros, and what is there of either, records of a bench of the same size.
     #[arg(long)]
     pub overwrite: bool,
     /// Times without an acknowledgement that are longer than this are listed.

@@ -50,13 +50,18 @@ struct Stay {
 }
 
 impl Stay {
-    /// Of a log without records, which would be somebody's. Each takes `bytes` of the ring.
-    fn new(client: &mut Client, bytes: u64) -> Result<Self> {
-        let found = client.records()?.len();
-        if found > 0 {
+    /// Of a log without records, which would be somebody's: but those of a bench that did not get to its end, or if that is insisted on. Each takes
+    /// `bytes` of the ring.
+    fn new(client: &mut Client, pattern: &Pattern, overwrite: bool, bytes: u64) -> Result<Self> {
+        let found = client.records()?;
+        if !overwrite && !found.iter().all(|(_, entries)| pattern.is_record(entries)) {
             bail!(
-                "the log holds {found} records that nobody has given up, and the bench would: take another group"
+                "the log holds {} records that nobody has given up, not all of a bench with records of this size, and this one would give them up: take another group, or insist (--overwrite)",
+                found.len()
             );
+        }
+        if let Some((last, _)) = found.last() {
+            client.truncate(last + 1)?;
         }
         let most = client.layout().ring_bytes() / 2 / bytes;
         Ok(Self {
@@ -126,6 +131,14 @@ impl Pattern {
     fn bytes(&self, record: Submitted) -> Vec<u8> {
         let number = record.to_le_bytes();
         number.iter().copied().cycle().take(self.size).collect()
+    }
+
+    /// Whether this is a record of a bench of this size.
+    fn is_record(&self, entries: &[Entry]) -> bool {
+        let [entry] = entries else { return false };
+        let number = entry.bytes.first_chunk().copied();
+        let number = number.map(Submitted::from_le_bytes);
+        number.is_some_and(|number| number < RECORDS_MAX && *entry == self.entry(number))
     }
 
     /// Whether these bytes are of nobody at this place: zeros, or a record of another bench of this size.
@@ -234,7 +247,7 @@ pub(super) fn run(options: &ChainBench, json: bool) -> Result<()> {
     let mut progress = Progress::new(options, json);
     let mut stay = match is_carried_out {
         true => None,
-        false => Some(Stay::new(&mut client, bytes)?),
+        false => Some(Stay::new(&mut client, &pattern, options.overwrite, bytes)?),
     };
     let seen = load(
         &mut client,
@@ -370,23 +383,32 @@ fn load(
 fn compare(client: &mut Client, pattern: &Pattern) -> Result<u64> {
     let records = client.acknowledged();
     let data_at = client.layout().data_at();
-    let mut compared = 0;
-    for member in 0..client.configuration().chain.len() {
-        for place in 0..pattern.places {
-            let Some(record) = pattern.last(place, records) else {
-                continue;
-            };
-            let at = data_at + place * pattern.size as u64;
-            let found = client.read_memory(member, at, pattern.size)?;
-            if found != pattern.bytes(record) {
-                bail!(
-                    "record {record} was acknowledged, and member {member} of the chain has something else at byte {at} of its memory"
-                );
+    'epochs: loop {
+        let epoch = client.configuration().epoch;
+        let mut compared = 0;
+        for member in 0..client.configuration().chain.len() {
+            for place in 0..pattern.places {
+                let Some(record) = pattern.last(place, records) else {
+                    continue;
+                };
+                let at = data_at + place * pattern.size as u64;
+                let found = match client.read_memory(member, at, pattern.size) {
+                    // Members have other places now, or none.
+                    Err(_) if client.configuration().epoch != epoch => continue 'epochs,
+                    found => found?,
+                };
+                if found != pattern.bytes(record) {
+                    bail!(
+                        "record {record} was acknowledged, and member {member} of the chain has something else at byte {at} of its memory"
+                    );
+                }
+                compared += 1;
             }
-            compared += 1;
+        }
+        if client.configuration().epoch == epoch {
+            return Ok(compared);
         }
     }
-    Ok(compared)
 }
 
 fn tell(options: &ChainBench, seen: &Seen, compared: u64, json: bool) {

@@ -40,7 +40,11 @@ pub(super) fn run(options: &ChainVerify, json: bool) -> Result<()> {
     client.lock(LockId::LOG, options.timeout)?;
     let (epoch, differences, members) = loop {
         let epoch = client.configuration().epoch;
-        let differences = compare(&mut client)?;
+        let differences = match compare(&mut client) {
+            // Who was left out meanwhile has no place to be read at.
+            Err(_) if client.configuration().epoch != epoch => continue,
+            differences => differences?,
+        };
         let members = client.configuration().chain.len();
         // A change of epochs in between may have changed who is compared.
         if client.configuration().epoch == epoch {
