@@ -16,8 +16,8 @@ use std::fs::{File, OpenOptions, TryLockError};
 use std::io;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 use softrdma::PAGE_BYTES;
@@ -38,7 +38,8 @@ pub struct MemberFile {
     generation: AtomicU64,
     /// Generation of the last change of each chunk; 0: none in this life.
     stamps: Vec<AtomicU64>,
-    failed: AtomicBool,
+    /// What the system said when something failed first.
+    failed: OnceLock<String>,
     flushing: Mutex<()>,
 }
 
@@ -88,7 +89,7 @@ impl MemberFile {
             size,
             generation: AtomicU64::new(1),
             stamps: (0..chunks).map(|_| AtomicU64::new(0)).collect(),
-            failed: AtomicBool::new(false),
+            failed: OnceLock::new(),
             flushing: Mutex::new(()),
         }))
     }
@@ -102,20 +103,26 @@ impl MemberFile {
     /// Whether nobody knows what is on media.
     #[must_use]
     pub fn has_failed(&self) -> bool {
-        self.failed.load(Ordering::Acquire)
+        self.failed.get().is_some()
+    }
+
+    /// What the system said of that.
+    #[must_use]
+    pub fn why_failed(&self) -> Option<&str> {
+        self.failed.get().map(String::as_str)
     }
 
     pub(super) fn read_at(&self, offset: u64, to: &mut [u8]) -> io::Result<()> {
         self.check()?;
         let read = self.file.read_exact_at(to, offset);
-        self.note(read.is_err());
+        self.note(&read);
         read
     }
 
     pub(super) fn write_at(&self, offset: u64, from: &[u8]) -> io::Result<()> {
         self.check()?;
         let written = self.file.write_all_at(from, offset);
-        self.note(written.is_err());
+        self.note(&written);
         if !from.is_empty() {
             let next = self.generation.load(Ordering::Relaxed) + 1;
             let last = (offset + from.len() as u64 - 1) / CHUNK_BYTES;
@@ -134,13 +141,14 @@ impl MemberFile {
         let _alone = (self.flushing.lock()).unwrap_or_else(PoisonError::into_inner);
         self.check()?;
         let flushed = self.file.sync_data();
-        self.note(flushed.is_err());
+        self.note(&flushed);
         flushed
     }
 
-    fn note(&self, failed: bool) {
-        if failed {
-            self.failed.store(true, Ordering::Release);
+    fn note(&self, result: &io::Result<()>) {
+        if let Err(error) = result {
+            self.failed
+                .get_or_init(|| format!("{}: {error}", self.path.display()));
         }
     }
 
@@ -302,7 +310,7 @@ mod tests {
         let file = MemberFile::open(&directory.path().join("memory"), 4096).unwrap();
         let mut memory = FileMemory(Arc::clone(&file));
         memory.write(0, b"once").unwrap();
-        file.note(true);
+        file.note(&Err(io::Error::other("gone")));
         assert!(matches!(memory.flush(), Err(MemoryError::Device(_))));
         assert!(matches!(
             memory.read(0, &mut [0; 4]),
@@ -325,5 +333,8 @@ mod tests {
             ));
         }
         assert!(memory.0.has_failed());
+        let why = memory.0.why_failed().unwrap();
+        let path = memory.0.path.display().to_string();
+        assert!(why.starts_with(&path), "{why}");
     }
 }

@@ -437,11 +437,11 @@ impl Agent {
             self.heard.values_mut().for_each(|at| *at = now);
         }
         self.next_beat = now + self.place.timing.period;
-        if self.memory.0.has_failed() {
+        if let Some(why) = self.memory.0.why_failed() {
             // Whoever looks after the process starts it again, and it is repaired.
-            let failed =
-                "a read, write or flush of its memory failed, and nobody knows what is on media";
-            self.ended = Some(failed.to_owned());
+            self.ended = Some(format!(
+                "a read, write or flush of its memory failed, and nobody knows what is on media: {why}"
+            ));
             return;
         }
         if now >= self.directory_due {
