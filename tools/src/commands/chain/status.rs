@@ -148,7 +148,7 @@ fn tell(config: &Configuration, view: &View) {
                 _ => format!("{} (gone)", slot.number()),
             })
             .collect();
-        println!("clients: {}", clients.join(", "));
+        println!("clients, by their slots: {}", clients.join(", "));
     }
     for bad in &view.bad {
         println!("in the store: {bad}");
