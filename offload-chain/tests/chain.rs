@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use hosted::{Group, LONG, entry, timing, wait_for};
+use hosted::{Group, LONG, birth, entry, timing, wait_for};
 use offload_chain::client::{Client, ClientError, ClientSettings};
 use offload_chain::config::{Event, FileStore, Reply, Request, Store, Ticket};
 use offload_chain::group::{Durability, Topology, Watcher};
@@ -63,6 +63,42 @@ fn a_client_outlives_members() {
     let (bytes, _) = client.read(object, None).unwrap();
     assert_eq!(bytes, (record / 8 * 8).to_le_bytes());
     client.leave();
+}
+
+/// I12, I14: a member whose group was deleted ends when another group is made in its place: it would go on with the other's epochs.
+#[test]
+fn a_member_of_a_deleted_group_ends() {
+    let group = Group::create(2, true);
+    let mut hosts: Vec<Host> = (1..=2).map(|member| group.serve(member)).collect();
+    wait_for("the group is active", || {
+        hosts.iter().all(|host| host.state().position.is_some())
+    });
+    for beside in ["store", "store.leases"] {
+        std::fs::remove_file(group.path().join(beside)).unwrap();
+    }
+    group.make(
+        2,
+        Birth {
+            salt: 78,
+            ..birth()
+        },
+    );
+    for host in &hosts {
+        wait_for("it ends", || host.ended().is_some());
+        let why = host.ended().unwrap();
+        assert!(why.contains("deleted"), "{why}");
+    }
+    hosts.clear();
+    // Started again they make up the new group.
+    let hosts: Vec<Host> = (1..=2).map(|member| group.serve(member)).collect();
+    let mut client = group.client(Preset::STRICT);
+    client.lock(LockId::LOG, LONG).unwrap();
+    client.append(entry(0, b"new")).unwrap();
+    client.unlock(LockId::LOG).unwrap();
+    client.leave();
+    wait_for("both are in its chain", || {
+        hosts.iter().all(|host| host.state().position.is_some())
+    });
 }
 
 /// I16, I18: records that the log has no room for wait, so many and no more; who gives up others makes room for them.

@@ -199,6 +199,10 @@ impl Agent {
             while let Some((owner, event)) = self.store.poll() {
                 self.told(owner, event);
             }
+            if self.member.is_orphaned() {
+                let why = "its group was deleted, and the store has another one; started again it serves in that, and is copied to as a new member";
+                self.ended = Some(why.to_owned());
+            }
             let now = since_boot();
             let via = &mut self.store.via(Owner::Member);
             self.member.tick(now, via, &mut self.memory);

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use offload_chain::client::{Client, ClientSettings};
-use offload_chain::config::{Event, Expect, FileStore, Request, Revision, Store};
+use offload_chain::config::{Event, Expect, FileStore, Reply, Request, Revision, Store};
 use offload_chain::group::Topology;
 use offload_chain::host::{Host, HostSettings, Timing};
 use offload_chain::log::{Entry, Preset};
@@ -25,14 +25,8 @@ impl Group {
         Self::born(
             members,
             Birth {
-                locks: 4,
-                ring_bytes: 16 << 10,
-                data_bytes: 64 << 10,
-                salt: 77,
-                token: [5; 16],
-                topology: Topology::Chain,
                 executes,
-                durable: true,
+                ..birth()
             },
         )
     }
@@ -41,7 +35,13 @@ impl Group {
         let group = Self {
             dir: tempfile::tempdir().unwrap(),
         };
-        let mut store = group.store();
+        group.make(members, birth);
+        group
+    }
+
+    /// Makes the group in the store.
+    pub fn make(&self, members: u32, birth: Birth) {
+        let mut store = self.store();
         store.submit(Request::Put {
             key: CONFIG.to_owned(),
             value: encode(&Configuration::new(
@@ -51,8 +51,8 @@ impl Group {
             expect: Expect::Revision(Revision::ABSENT),
             lease: None,
         });
-        assert!(matches!(store.poll(), Some(Event::Answer(_, Ok(_)))));
-        group
+        let made = store.poll();
+        assert!(matches!(made, Some(Event::Answer(_, Ok(Reply::Done(_))))));
     }
 
     pub fn path(&self) -> &Path {
@@ -101,6 +101,19 @@ impl Group {
             ..ClientSettings::default()
         };
         Client::connect(Box::new(self.store()), settings).unwrap()
+    }
+}
+
+pub fn birth() -> Birth {
+    Birth {
+        locks: 4,
+        ring_bytes: 16 << 10,
+        data_bytes: 64 << 10,
+        salt: 77,
+        token: [5; 16],
+        topology: Topology::Chain,
+        executes: true,
+        durable: true,
     }
 }
 

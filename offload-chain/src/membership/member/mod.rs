@@ -76,6 +76,8 @@ pub struct Member {
     report: Report,
     /// What the configuration was when last seen.
     configuration: Option<Configuration>,
+    /// The store has another group.
+    orphaned: bool,
     /// It could not recover for this epoch.
     failed: Epoch,
     /// It is to seal for this epoch: the engine is asked to stop, and what is under way has to end.
@@ -155,6 +157,7 @@ impl Member {
             settings,
             report,
             configuration: None,
+            orphaned: false,
             failed: Epoch(0),
             closing: None,
             engine_closed: false,
@@ -217,6 +220,13 @@ impl Member {
     #[must_use]
     pub fn configuration(&self) -> Option<&Configuration> {
         self.configuration.as_ref()
+    }
+
+    /// Whether its group was deleted, and the store has another one now. It does not belong to that: what it has is not that group's, and epochs
+    /// of both have the same numbers.
+    #[must_use]
+    pub fn is_orphaned(&self) -> bool {
+        self.orphaned
     }
 
     /// The epoch that its engine has open; 0, if none.
@@ -416,6 +426,10 @@ impl Member {
         config: Configuration,
     ) {
         let known = self.configuration.as_ref();
+        if known.is_some_and(|known| known.birth != config.birth) {
+            self.orphaned = true;
+            return;
+        }
         if known.is_some_and(|known| (config.epoch, config.phase) < (known.epoch, known.phase)) {
             // An answer that was overtaken.
             return;
@@ -571,6 +585,9 @@ impl Member {
         let (Some(lease), true, false) = (self.lease, self.stale, self.reporting) else {
             return;
         };
+        if self.orphaned {
+            return;
+        }
         self.stale = false;
         self.progress_told = self.report.progress;
         self.reporting = true;
