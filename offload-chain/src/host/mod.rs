@@ -39,13 +39,13 @@ use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use crate::config::Store;
+use crate::config::{Store, list};
 use crate::epoch::Epoch;
 use crate::group::{MemberFile, Watcher};
 use crate::log::{HEADER_SLOT_BYTES, HEADER_SLOTS, Header, is_foreign};
-use crate::membership::{Boot, MemberId, SlowPolicy};
+use crate::membership::{Boot, MEMBER, MemberId, Report, SlowPolicy, decode};
 
 pub(crate) use mux::store_sleep;
 pub(crate) use shape::{link_config, shape_of};
@@ -54,6 +54,10 @@ use agent::{Agent, Inbox};
 use door::Door;
 use engine::Engine;
 use lines::Lines;
+
+/// For so long it is looked whether another process is the same member: longer than the lease of one that has died, in etcd, too.
+const TWIN_WAIT: Duration = Duration::from_secs(5);
+const TWIN_LOOK: Duration = Duration::from_millis(200);
 
 /// How often the time-critical parts of a group look, and how long they wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -231,6 +235,7 @@ impl Host {
             port.ok_or_else(|| HostError::Advertised(at.clone()))?;
         }
         let file = open_memory(&settings, size)?;
+        refuse_twin(&mut *store, settings.member, config.birth.token)?;
         let (inbox, received) = channel();
         let boot = Boot(rand::random());
         let engine = Engine::start(
@@ -331,6 +336,29 @@ impl Host {
 impl Drop for Host {
     fn drop(&mut self) {
         self.stop();
+    }
+}
+
+/// Of two processes that say that they are the same member, with a memory each, one takes the other's place, and that one takes it again: each time is
+/// a new epoch, for as long as both run. Who has died may have a report still, but does not answer; and if somebody else has its address by now, the
+/// report ends with its lease.
+fn refuse_twin(store: &mut dyn Store, member: MemberId, token: [u8; 16]) -> Result<(), HostError> {
+    let since = Instant::now();
+    loop {
+        let items = list(store, MEMBER).map_err(|error| HostError::Store(error.to_string()))?;
+        let mut reports = items.iter().filter_map(|item| decode::<Report>(item).ok());
+        let twin = reports.find(|report| {
+            report.seat.id == member && peers::answers((token, member), &report.address)
+        });
+        match twin {
+            None => return Ok(()),
+            Some(_) if since.elapsed() < TWIN_WAIT => std::thread::sleep(TWIN_LOOK),
+            Some(Report { address, .. }) => {
+                return Err(HostError::Store(format!(
+                    "member {member} is served by another process, which answers at {address}: end that one first, or serve as another member"
+                )));
+            }
+        }
     }
 }
 

@@ -84,6 +84,11 @@ fn talk(own: ([u8; 16], MemberId), address: &str, queue: &Receiver<Said>) {
     }
 }
 
+/// Whether somebody of the group answers there.
+pub(super) fn answers(own: ([u8; 16], MemberId), address: &str) -> bool {
+    connect(own, address).is_ok()
+}
+
 fn connect((token, own): ([u8; 16], MemberId), address: &str) -> io::Result<TcpStream> {
     let mut last = io::Error::other("the name has no address");
     for address in address.to_socket_addrs()? {
