@@ -65,7 +65,8 @@ fn a_client_outlives_members() {
     client.leave();
 }
 
-/// I12, I14: a member whose group was deleted ends when another group is made in its place: it would go on with the other's epochs.
+/// I12, I14: members and clients of a group that was deleted end when another group is made in its place: members would go on with the other's
+/// epochs, and clients wait for these to come up to theirs.
 #[test]
 fn a_member_of_a_deleted_group_ends() {
     let group = Group::create(2, true);
@@ -73,6 +74,7 @@ fn a_member_of_a_deleted_group_ends() {
     wait_for("the group is active", || {
         hosts.iter().all(|host| host.state().position.is_some())
     });
+    let mut old = group.client(Preset::STRICT);
     for beside in ["store", "store.leases"] {
         std::fs::remove_file(group.path().join(beside)).unwrap();
     }
@@ -89,6 +91,12 @@ fn a_member_of_a_deleted_group_ends() {
         assert!(why.contains("deleted"), "{why}");
     }
     hosts.clear();
+    let mut told = Ok(());
+    wait_for("the client is told", || {
+        told = old.turn(Duration::from_millis(5));
+        told.is_err()
+    });
+    assert!(matches!(told, Err(ClientError::Fenced)), "{told:?}");
     // Started again they make up the new group.
     let hosts: Vec<Host> = (1..=2).map(|member| group.serve(member)).collect();
     let mut client = group.client(Preset::STRICT);

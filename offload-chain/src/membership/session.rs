@@ -295,6 +295,10 @@ impl Session {
 
     fn configured(&mut self, now: Duration, store: &mut impl Store, config: Configuration) {
         let known = self.configuration.as_ref();
+        // Its group was deleted, and this is another: the slot's key went with it.
+        if known.is_some_and(|known| known.birth != config.birth) {
+            return self.end(SessionEvent::Fenced);
+        }
         if known.is_some_and(|known| (config.epoch, config.phase) < (known.epoch, known.phase)) {
             return;
         }
