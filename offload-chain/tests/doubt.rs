@@ -106,7 +106,7 @@ fn a_member_tells_until_it_is_heard() {
     assert_eq!(store.loses, (DOUBT, 1), "it is not told again");
 }
 
-/// The first who names a member is closest to what happened: it is not overwritten by others, nor by who knows of nobody; who knows of nobody is.
+/// The first who names a member stays: it is not overwritten by others, nor by who knows of nobody; who knows of nobody is.
 #[test]
 fn the_first_name_stays() {
     for somebody_knows_nobody in [false, true] {

@@ -272,7 +272,7 @@ impl Member {
         let doubt = Request::Put {
             key: format!("{DOUBT}{epoch}"),
             value: encode(doubt),
-            // The first name stays: links end one after the other, and who comes later may name one that only lost its own neighbour.
+            // The first name stays: links end one after the other, and who comes later is no closer to where that began.
             expect: Expect::Revision(revision),
             lease: None,
         };
