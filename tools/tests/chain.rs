@@ -140,6 +140,15 @@ fn status_is_for_people() {
     for word in words {
         assert!(after.contains(word), "{word}: {after}");
     }
+    // Nobody comes back with the memory of a volatile group.
+    for id in 1..=3 {
+        group.kill(id);
+    }
+    group.wait("the end of all", |status| {
+        (1..=3).all(|id| status.state(id) == "gone")
+    });
+    let lost = told(&group);
+    assert!(lost.contains("has to be made again"), "{lost}");
 }
 
 /// I13-I15: each member in turn is killed under load, and comes back; one is told to end.

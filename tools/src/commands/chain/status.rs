@@ -137,8 +137,15 @@ fn tell(config: &Configuration, view: &View) {
     println!("{table}");
     let waits_for = waits_for(config, view);
     if !waits_for.is_empty() {
+        let lost = match config.birth.durable {
+            true => "",
+            // With it that ends.
+            false => {
+                "; if their processes have ended it is lost, and the group has to be made again"
+            }
+        };
         println!(
-            "waits for one of members {waits_for:?}: nobody else has all that was acknowledged"
+            "waits for one of members {waits_for:?}: nobody else has all that was acknowledged{lost}"
         );
     }
     if !view.slots.is_empty() {
