@@ -55,7 +55,7 @@ impl<S: BlockStore> Fs<S> {
             let data = ranges.map(|range| self.store.mapped_count(range.lbas()));
             let grains = data.sum::<u64>() + self.xattr_grains_mapped(inode.ino);
             let mut now = inode.state();
-            if now.size == state.size && now.record == state.record {
+            if now.recounts == state.recounts && now.record == state.record {
                 now.grains = Some(grains);
             }
             grains

@@ -62,6 +62,8 @@ pub(crate) struct State {
     freed: bool,
     /// Mapped grains, if counted since the last change.
     pub(crate) grains: Option<u64>,
+    /// How often that was to be counted anew: a count that was begun before is not kept.
+    pub(super) recounts: u64,
     /// Whether and how often the file has been relocated.
     pub(crate) journey: Journey,
 }
@@ -120,6 +122,7 @@ impl Inode {
                 dead: false,
                 freed: false,
                 grains: None,
+                recounts: 0,
                 journey: Journey::Settled(0),
             }),
         }
@@ -197,6 +200,12 @@ impl State {
             return Err(StoreError::Failed.into());
         }
         Ok((self.record.range.ok_or(FsError::Invalid)?, self.size))
+    }
+
+    /// What is mapped has changed.
+    pub(super) fn count_anew(&mut self) {
+        self.grains = None;
+        self.recounts += 1;
     }
 
     /// The attributes; `grains` is filled in by the caller.

@@ -216,7 +216,7 @@ impl<S: BlockStore> Fs<S> {
             if grows {
                 state.size = end;
             }
-            state.grains = None;
+            state.count_anew();
         }
         if grows {
             self.has_grown(to);

@@ -312,7 +312,7 @@ impl<S: BlockStore> Fs<S> {
             state.record.mtime = now;
             state.record.ctime = now;
             state.times_dirty = true;
-            state.grains = None;
+            state.count_anew();
             clean
         };
         self.count_dirty(became_dirty);

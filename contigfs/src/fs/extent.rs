@@ -81,6 +81,6 @@ impl<S: BlockStore> Fs<S> {
         state.record.mtime = now;
         state.record.ctime = now;
         state.times_dirty = true;
-        state.grains = None;
+        state.count_anew();
     }
 }

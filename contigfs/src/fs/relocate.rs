@@ -144,7 +144,7 @@ impl<S: BlockStore> Fs<S> {
                 // Before `change` is free: who writes the record next goes by this size.
                 let mut state = inode.state();
                 state.size = new_size;
-                state.grains = None;
+                state.count_anew();
                 break;
             }
         }

@@ -159,7 +159,7 @@ impl<S: BlockStore> Fs<S> {
         let shared = laid.map_err(refusal).and_then(|()| {
             let brought = self.reserve_holes(more);
             // Counted anew: times do not tell of it, since nobody has written.
-            inode.state().grains = None;
+            inode.state().count_anew();
             let brought = brought.and_then(|()| Ok(self.store.bring_back(more)?));
             brought.inspect_err(|_| self.store.unshare(more))
         });

@@ -88,7 +88,7 @@ impl<S: BlockStore> Fs<S> {
         {
             let mut state = inode.state();
             state.size = size;
-            state.grains = None;
+            state.count_anew();
             if size < old {
                 state.tail = if more.is_some() {
                     Tail::Unknown
@@ -113,6 +113,8 @@ impl<S: BlockStore> Fs<S> {
                     tracing::warn!(%error, ino = %inode.ino, "what was cut off is not freed yet");
                 }
             }
+            // Who has asked for attributes meanwhile has counted part of it.
+            inode.state().count_anew();
         }
         Ok(())
     }

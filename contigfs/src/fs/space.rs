@@ -85,7 +85,7 @@ impl<S: BlockStore> Fs<S> {
             .ok_or(FsError::FileTooLarge)?;
         let _content = inode.change_content();
         inode.live_file()?;
-        inode.state().grains = None;
+        inode.state().count_anew();
         let is_shared = self.is_shared(&inode);
         match mode {
             // What is mapped does not change its place.
@@ -172,7 +172,7 @@ impl<S: BlockStore> Fs<S> {
             inode.state().size = end;
             self.has_grown(inode);
         }
-        inode.state().grains = None;
+        inode.state().count_anew();
         Ok(())
     }
 
@@ -221,7 +221,7 @@ impl<S: BlockStore> Fs<S> {
             if grows {
                 state.size = end;
             }
-            state.grains = None;
+            state.count_anew();
         }
         if grows {
             self.has_grown(inode);
@@ -263,7 +263,7 @@ impl<S: BlockStore> Fs<S> {
         if let Some(whole) = parts.whole(range).filter(|_| more) {
             self.trim_now(whole)?;
         }
-        inode.state().grains = None;
+        inode.state().count_anew();
         Ok(())
     }
 }

@@ -260,7 +260,7 @@ impl<S: BlockStore> Fs<S> {
         state.times_dirty = !written || !read;
         if inode.kind == crate::inode::FileKind::Directory {
             state.size = state.record.size;
-            state.grains = None;
+            state.count_anew();
         }
         match edit.fate {
             Fate::Keep => return,

@@ -212,7 +212,7 @@ impl<S: BlockStore> Fs<S> {
         let now = self.now();
         txn.edit(inode, |record| record.ctime = now);
         self.commit(txn)?;
-        inode.state().grains = None;
+        inode.state().count_anew();
         Ok(())
     }
 

@@ -12,6 +12,7 @@ mod fs_damage;
 mod harness;
 mod long_files;
 mod model;
+mod moments;
 mod observer;
 mod planted;
 mod quota;

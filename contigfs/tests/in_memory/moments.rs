@@ -1,0 +1,137 @@
+//! What happens just between two calls of the store: another operation, or a refusal.
+
+use std::sync::{Arc, Mutex};
+
+use contigfs::{
+    BlockStore, ByteAddr, FormatOptions, Fs, InodeNo, MemStore, NewNode, SetAttr, StoreError,
+    WriteOptions,
+};
+use ftl::{AtomicBatch, GRAIN_BYTES, Lba, LbaRange, Space};
+use support::name;
+
+const ROOT: InodeNo = InodeNo::ROOT;
+const GRAIN: u64 = GRAIN_BYTES as u64;
+
+/// A call that changes something.
+#[derive(Clone, Copy)]
+pub(crate) enum Call<'a> {
+    Write,
+    Commit(&'a AtomicBatch),
+    Sync,
+}
+
+/// Is asked before each such call, and may answer it instead of the store. Not asked of what it does itself.
+type Hook = Box<dyn FnMut(&MemStore, Call<'_>) -> Option<Result<(), StoreError>> + Send>;
+
+/// A store that somebody listens in on.
+pub(crate) struct Tapped {
+    pub(crate) inner: MemStore,
+    hook: Mutex<Option<Hook>>,
+}
+
+impl Tapped {
+    pub(crate) fn new(grains: u64) -> Self {
+        Self {
+            inner: MemStore::new(grains),
+            hook: Mutex::default(),
+        }
+    }
+
+    fn formatted(grains: u64) -> (Arc<Self>, Arc<Fs<Arc<Self>>>) {
+        let store = Arc::new(Self::new(grains));
+        Fs::format(&store, &FormatOptions::default()).unwrap();
+        let fs = Arc::new(Fs::mount(Arc::clone(&store)).unwrap());
+        (store, fs)
+    }
+
+    pub(crate) fn tap(
+        &self,
+        hook: impl FnMut(&MemStore, Call<'_>) -> Option<Result<(), StoreError>> + Send + 'static,
+    ) {
+        *self.hook.lock().unwrap() = Some(Box::new(hook));
+    }
+
+    pub(crate) fn untap(&self) {
+        *self.hook.lock().unwrap() = None;
+    }
+
+    fn asked(&self, call: Call<'_>) -> Option<Result<(), StoreError>> {
+        let mut hook = self.hook.lock().unwrap().take()?;
+        let answer = hook(&self.inner, call);
+        *self.hook.lock().unwrap() = Some(hook);
+        answer
+    }
+}
+
+impl BlockStore for Tapped {
+    fn read(&self, at: ByteAddr, buf: &mut [u8]) -> Result<(), StoreError> {
+        self.inner.read(at, buf)
+    }
+
+    fn write(&self, at: ByteAddr, data: &[u8]) -> Result<(), StoreError> {
+        let answer = self.asked(Call::Write);
+        answer.unwrap_or_else(|| self.inner.write(at, data))
+    }
+
+    fn commit(&self, batch: AtomicBatch) -> Result<(), StoreError> {
+        let answer = self.asked(Call::Commit(&batch));
+        answer.unwrap_or_else(|| self.inner.commit(batch))
+    }
+
+    fn sync(&self, range: LbaRange) -> Result<(), StoreError> {
+        let answer = self.asked(Call::Sync);
+        answer.unwrap_or_else(|| self.inner.sync(range))
+    }
+
+    fn next_mapped(&self, range: LbaRange) -> Option<Lba> {
+        self.inner.next_mapped(range)
+    }
+
+    fn space(&self) -> Space {
+        self.inner.space()
+    }
+}
+
+fn file(fs: &Fs<Arc<Tapped>>, bytes: &[u8]) -> InodeNo {
+    let ino = fs.create(ROOT, name("f"), &NewNode::file()).unwrap().ino;
+    let written = fs.write(ino, 0, bytes, WriteOptions::default());
+    assert_eq!(written, Ok(bytes.len()));
+    ino
+}
+
+fn resize(fs: &Fs<Arc<Tapped>>, ino: InodeNo, size: u64) {
+    let set = SetAttr {
+        size: Some(size),
+        ..SetAttr::default()
+    };
+    fs.set_attr(ino, &set).unwrap();
+}
+
+/// Who asks for attributes while what was cut off is being freed, piece by piece, has counted part of it; who asks
+/// afterwards gets the number of what is left.
+#[test]
+fn counted_while_it_is_freed() {
+    let (store, fs) = Tapped::formatted(1000);
+    let ino = file(&fs, &[1; 8 * GRAIN_BYTES]);
+    let other = Arc::clone(&fs);
+    let asked = Arc::new(Mutex::new(Vec::new()));
+    let answers = Arc::clone(&asked);
+    store.tap(move |_, call| match call {
+        // As a volume that has to keep all of it for a snapshot.
+        Call::Commit(batch) if !batch.trims.is_empty() && !batch.patches.is_empty() => {
+            Some(Err(StoreError::NoSpace))
+        }
+        Call::Commit(batch) if !batch.trims.is_empty() => {
+            answers
+                .lock()
+                .unwrap()
+                .push(other.attr(ino).unwrap().grains);
+            None
+        }
+        _ => None,
+    });
+    resize(&fs, ino, GRAIN);
+    store.untap();
+    assert_eq!(*asked.lock().unwrap(), [8]);
+    assert_eq!(fs.attr(ino).unwrap().grains, 1);
+}
