@@ -42,6 +42,8 @@ pub(crate) struct State {
     pub(crate) record: InodeRecord,
     /// Size that readers see.
     pub(crate) size: u64,
+    /// How often it was cut off.
+    pub(super) cuts: u64,
     /// The times of `record` are not on media yet.
     pub(crate) times_dirty: bool,
     /// What is known of the bytes behind the end.
@@ -78,6 +80,13 @@ pub(crate) enum Journey {
     Relocating(u64),
 }
 
+/// How much of a file is durable: so many bytes, unless it has been cut off since.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Synced {
+    size: u64,
+    cuts: u64,
+}
+
 /// A moment at which nobody changed where the bytes of a file are, and how many.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Moment {
@@ -112,6 +121,7 @@ impl Inode {
             state: Mutex::new(State {
                 record,
                 size: record.size,
+                cuts: 0,
                 times_dirty: false,
                 tail,
                 opens: 0,
@@ -188,6 +198,24 @@ impl State {
     /// Whether a crash would lose something of the record.
     pub(crate) fn dirty(&self) -> bool {
         !self.dead && (self.times_dirty || self.size != self.record.size)
+    }
+
+    /// What a sync that begins now makes durable.
+    pub(super) fn synced(&self) -> Synced {
+        Synced {
+            size: self.size,
+            cuts: self.cuts,
+        }
+    }
+
+    /// The size that the media may have when so much is durable, and at least that which they have.
+    pub(super) fn size_to_record(&self, synced: Synced) -> u64 {
+        // Who cut it off has written the size that it had then. What came behind that since was not synced.
+        let size = match synced.cuts == self.cuts {
+            true => synced.size,
+            false => 0,
+        };
+        size.max(self.record.size).min(self.size)
     }
 
     /// Where a file, directory or link lies and how long it is for readers. Meaningful while `content` is held.

@@ -6,7 +6,7 @@ use std::thread::Builder;
 
 use ftl::{GRAIN_BYTES, LbaRange};
 
-use super::cache::{Journey, State};
+use super::cache::{Journey, State, Synced};
 use super::range::FILE_BYTES_MAX;
 use super::{Fs, Inode, Tail, Txn, exclusive, lock, shared};
 use crate::error::FsError;
@@ -405,8 +405,8 @@ impl<S: BlockStore> Fs<S> {
         if self.sync_together(inode, scope)? {
             return Ok(());
         }
-        let size = self.sync_at_its_place(inode, content_of)?;
-        self.write_record(inode, size, scope)
+        let synced = self.sync_at_its_place(inode, content_of)?;
+        self.write_record(inode, synced, scope)
     }
 
     /// Makes a file durable whose record has to be written, too: a few data go along with the record, in one device write.
@@ -433,13 +433,13 @@ impl<S: BlockStore> Fs<S> {
         }
     }
 
-    /// Makes what `grains` chooses by range and size durable, wherever the file is relocated to meanwhile; answers the
-    /// size. `content` need not be held.
+    /// Makes what `grains` chooses by range and size durable, wherever the file is relocated to meanwhile. `content` need
+    /// not be held.
     pub(super) fn sync_at_its_place(
         &self,
         inode: &Inode,
         grains: impl Fn(Range, u64) -> LbaRange,
-    ) -> Result<u64, FsError> {
+    ) -> Result<Synced, FsError> {
         loop {
             let before = *inode.state();
             if let Journey::Settled(_) = before.journey {
@@ -448,7 +448,7 @@ impl<S: BlockStore> Fs<S> {
                     self.store.sync(grains(range, size))?;
                 }
                 if inode.state().journey == before.journey {
-                    return Ok(size);
+                    return Ok(before.synced());
                 }
             }
             // Whoever relocates it holds this.
@@ -461,7 +461,7 @@ impl<S: BlockStore> Fs<S> {
             return Ok(());
         }
         let first = offset / GRAIN;
-        let size = self.sync_at_its_place(inode, |range, size| {
+        let synced = self.sync_at_its_place(inode, |range, size| {
             let grown = size != inode.state().record.size;
             if grown {
                 content_of(range, size)
@@ -472,14 +472,14 @@ impl<S: BlockStore> Fs<S> {
                 )
             }
         })?;
-        self.write_record(inode, size, SyncScope::Data)
+        self.write_record(inode, synced, SyncScope::Data)
     }
 
-    /// Writes the record if the media have an older one; `synced` bytes of the data are durable.
+    /// Writes the record if the media have an older one.
     fn write_record(
         &self,
         inode: &Arc<Inode>,
-        synced: u64,
+        synced: Synced,
         scope: SyncScope,
     ) -> Result<(), FsError> {
         let _change = lock(&inode.change);
@@ -488,9 +488,7 @@ impl<S: BlockStore> Fs<S> {
             return Ok(());
         }
         let mut txn = Txn::default();
-        txn.edit(inode, |record| {
-            record.size = synced.min(state.size).max(record.size.min(state.size))
-        });
+        txn.edit(inode, |record| record.size = state.size_to_record(synced));
         self.commit_durably(txn)
     }
 
@@ -502,16 +500,16 @@ impl<S: BlockStore> Fs<S> {
         self.dirty.store(0, Ordering::Relaxed);
         let mut result = self.find_all_stores();
         let dirty = self.cache.dirty();
-        let sizes: Vec<u64> = dirty.iter().map(|inode| inode.state().size).collect();
+        let synced: Vec<Synced> = dirty.iter().map(|i| i.state().synced()).collect();
         match self.store.sync(LbaRange::ALL) {
             // Of what was lost a sync may do no more than tell, which it does once. All else can be made durable.
             Err(lost @ (StoreError::Damaged { .. } | StoreError::Unreadable { .. })) => {
                 result = result.and(Err(lost.into()));
                 self.store.sync(LbaRange::ALL)?;
             }
-            synced => synced?,
+            done => done?,
         }
-        let mut dirty: Vec<_> = dirty.into_iter().zip(sizes).collect();
+        let mut dirty: Vec<_> = dirty.into_iter().zip(synced).collect();
         dirty.sort_by_key(|(inode, _)| inode.ino);
         for group in dirty.chunks(RECORDS_PER_BATCH) {
             if self.write_records(group).is_ok() {
@@ -525,16 +523,14 @@ impl<S: BlockStore> Fs<S> {
         result
     }
 
-    /// Writes the records of inodes, of which so many bytes are durable, in one batch.
-    fn write_records(&self, group: &[(Arc<Inode>, u64)]) -> Result<(), FsError> {
+    /// Writes the records of inodes, of which so much is durable, in one batch.
+    fn write_records(&self, group: &[(Arc<Inode>, Synced)]) -> Result<(), FsError> {
         let _changes = super::create::lock_changes(group.iter().map(|(inode, _)| inode));
         let mut txn = Txn::default();
         for (inode, synced) in group {
             let state = *inode.state();
             if state.dirty() {
-                txn.edit(inode, |record| {
-                    record.size = (*synced).min(state.size).max(record.size.min(state.size))
-                });
+                txn.edit(inode, |record| record.size = state.size_to_record(*synced));
             }
         }
         self.commit_durably(txn)

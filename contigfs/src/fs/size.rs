@@ -90,6 +90,7 @@ impl<S: BlockStore> Fs<S> {
             state.size = size;
             state.count_anew();
             if size < old {
+                state.cuts += 1;
                 state.tail = if more.is_some() {
                     Tail::Unknown
                 } else {

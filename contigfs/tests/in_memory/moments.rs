@@ -4,10 +4,10 @@ use std::sync::{Arc, Mutex};
 
 use contigfs::{
     BlockStore, ByteAddr, FormatOptions, Fs, InodeNo, MemStore, NewNode, SetAttr, StoreError,
-    WriteOptions,
+    SyncScope, WriteOptions,
 };
 use ftl::{AtomicBatch, GRAIN_BYTES, Lba, LbaRange, Space};
-use support::name;
+use support::{assert_clean, content, name};
 
 const ROOT: InodeNo = InodeNo::ROOT;
 const GRAIN: u64 = GRAIN_BYTES as u64;
@@ -17,7 +17,7 @@ const GRAIN: u64 = GRAIN_BYTES as u64;
 pub(crate) enum Call<'a> {
     Write,
     Commit(&'a AtomicBatch),
-    Sync,
+    Sync(LbaRange),
 }
 
 /// Is asked before each such call, and may answer it instead of the store. Not asked of what it does itself.
@@ -79,7 +79,7 @@ impl BlockStore for Tapped {
     }
 
     fn sync(&self, range: LbaRange) -> Result<(), StoreError> {
-        let answer = self.asked(Call::Sync);
+        let answer = self.asked(Call::Sync(range));
         answer.unwrap_or_else(|| self.inner.sync(range))
     }
 
@@ -105,6 +105,51 @@ fn resize(fs: &Fs<Arc<Tapped>>, ino: InodeNo, size: u64) {
         ..SetAttr::default()
     };
     fs.set_attr(ino, &set).unwrap();
+}
+
+/// While a file is being synced it is cut off and written anew. What was written then is not durable, so its size is not
+/// either: no hole shows where there never was one.
+#[test]
+fn cut_off_and_written_while_it_is_synced() {
+    type Sync = fn(&Fs<Arc<Tapped>>, InodeNo);
+    let syncs: [(&str, Sync); 3] = [
+        ("fsync", |fs, ino| fs.fsync(ino, SyncScope::All).unwrap()),
+        ("O_DSYNC", |fs, ino| {
+            let durable = WriteOptions {
+                durable: true,
+                ..WriteOptions::default()
+            };
+            fs.write(ino, 0, &[1; 10], durable).unwrap();
+        }),
+        ("sync", |fs, _| fs.sync_all().unwrap()),
+    ];
+    for (what, sync) in syncs {
+        let (store, fs) = Tapped::formatted(1000);
+        let size = 8 * GRAIN;
+        let ino = file(&fs, &vec![1; size as usize]);
+        let other = Arc::clone(&fs);
+        let mut is_first = true;
+        store.tap(move |inner, call| match call {
+            Call::Sync(range) if std::mem::take(&mut is_first) => {
+                let synced = inner.sync(range);
+                resize(&other, ino, 0);
+                let anew = vec![2; size as usize];
+                other.write(ino, 0, &anew, WriteOptions::default()).unwrap();
+                Some(synced)
+            }
+            _ => None,
+        });
+        sync(&fs, ino);
+        store.untap();
+        let bytes = content(&fs, ino).unwrap();
+        assert!(bytes == vec![2; size as usize], "{what}");
+        // Nothing survives that need not.
+        let cut = Arc::new(store.inner.after_power_cut(|_| 0));
+        let fs = Fs::mount(Arc::clone(&cut)).unwrap();
+        let left = content(&fs, ino).unwrap();
+        assert!(left.iter().all(|&byte| byte == 2), "{what}: a hole");
+        assert_clean(&cut);
+    }
 }
 
 /// Who asks for attributes while what was cut off is being freed, piece by piece, has counted part of it; who asks
