@@ -271,7 +271,13 @@ impl<S: BlockStore> Fs<S> {
         {
             let mut state = inode.state();
             match written {
-                Ok(n) => state.size = state.size.max(offset + n as u64),
+                Ok(n) => {
+                    state.size = state.size.max(offset + n as u64);
+                    // More may have been written than this says, see `write_grains`.
+                    if n < data.len() {
+                        state.tail = Tail::Unknown;
+                    }
+                }
                 Err(_) => state.tail = Tail::Unknown,
             }
         }
@@ -280,7 +286,8 @@ impl<S: BlockStore> Fs<S> {
         written.map(Attempt::Wrote)
     }
 
-    /// Writes; when the volume or the project fills up, as many grains as fit.
+    /// Writes; when the volume or the project fills up, as many grains as fit. What was written before that showed may be more: a
+    /// snapshot that comes between makes what was written take space once more.
     fn write_grains(&self, range: Range, offset: u64, data: &[u8]) -> Result<usize, FsError> {
         match self.store.write(ByteAddr::new(range.start, offset), data) {
             Ok(()) => return Ok(data.len()),

@@ -15,7 +15,7 @@ const GRAIN: u64 = GRAIN_BYTES as u64;
 /// A call that changes something.
 #[derive(Clone, Copy)]
 pub(crate) enum Call<'a> {
-    Write,
+    Write(ByteAddr, &'a [u8]),
     Commit(&'a AtomicBatch),
     Sync(LbaRange),
 }
@@ -69,7 +69,7 @@ impl BlockStore for Tapped {
     }
 
     fn write(&self, at: ByteAddr, data: &[u8]) -> Result<(), StoreError> {
-        let answer = self.asked(Call::Write);
+        let answer = self.asked(Call::Write(at, data));
         answer.unwrap_or_else(|| self.inner.write(at, data))
     }
 
@@ -179,4 +179,35 @@ fn counted_while_it_is_freed() {
     store.untap();
     assert_eq!(*asked.lock().unwrap(), [8]);
     assert_eq!(fs.attr(ino).unwrap().grains, 1);
+}
+
+/// A write that finds no space gets further the first time than the second. What it left behind the end that it tells of does not
+/// show when the file becomes longer.
+#[test]
+fn less_than_was_written() {
+    let (store, fs) = Tapped::formatted(1000);
+    let ino = file(&fs, &[1; GRAIN_BYTES]);
+    let mut calls = 0;
+    store.tap(move |inner, call| {
+        let Call::Write(at, data) = call else {
+            return None;
+        };
+        calls += 1;
+        match calls {
+            1 => {
+                inner.write(at, &data[..3 * GRAIN_BYTES]).unwrap();
+                Some(Err(StoreError::NoSpace))
+            }
+            2 => None,
+            _ => Some(Err(StoreError::NoSpace)),
+        }
+    });
+    let longer = [2; 4 * GRAIN_BYTES];
+    let written = fs.write(ino, GRAIN, &longer, WriteOptions::default());
+    assert_eq!(written, Ok(GRAIN_BYTES));
+    store.untap();
+    assert_eq!(fs.attr(ino).unwrap().size, 2 * GRAIN);
+    resize(&fs, ino, 5 * GRAIN);
+    let bytes = content(&fs, ino).unwrap();
+    assert!(bytes[2 * GRAIN_BYTES..].iter().all(|&byte| byte == 0));
 }
