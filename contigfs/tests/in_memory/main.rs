@@ -16,6 +16,7 @@ mod moments;
 mod observer;
 mod planted;
 mod quota;
+mod refused;
 mod relaxed;
 mod relocate;
 mod repair;
