@@ -56,7 +56,7 @@ pub(crate) enum Op {
     SaveFlush,
     /// Writes the root of a checkpoint.
     SaveRoot,
-    /// Makes roots unreadable; nothing waits for it.
+    /// Says in the superblock that no root counts; nothing waits for it.
     Disown,
     /// Discards a free segment.
     Discard { segment: crate::addr::SegmentId },

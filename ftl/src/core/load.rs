@@ -8,7 +8,7 @@ use crate::addr::{GRAIN_BYTES, LbaRange, Pba};
 use crate::checkpoint::{Books, PageWanted};
 use crate::device::{MediaError, MediaOp};
 use crate::error::{DurableError, GetError};
-use crate::format::{MapEntry, ROOT_SLOTS, root_slot};
+use crate::format::MapEntry;
 use crate::ids::{Port, Token};
 use crate::map::Location;
 use crate::page::{LOAD_GRAINS, Waiter};
@@ -276,18 +276,12 @@ impl Core {
         if self.failed.is_some() {
             return;
         }
-        for slot in 0..ROOT_SLOTS {
-            let buf = cx.sh.pool.lend(cx.sh.pool.zero_page(), 1);
-            let offset = root_slot(slot).0 * GRAIN_BYTES as u64;
-            self.act(
-                cx,
-                Op::Disown,
-                MediaOp::Write {
-                    offset,
-                    buf,
-                    durable: false,
-                },
-            );
+        // In one write, of which a power cut leaves all or nothing. If some roots stayed, these might be older than the last two: the
+        // log does not have everything behind them (C3).
+        self.superblock.roots_from = self.last_root_number() + 1;
+        // There is one buffer for superblocks. Without this the next opening finds out like this one.
+        if !self.is_switching() && !self.is_recording_loss() && !self.raise.is_writing() {
+            self.write_superblock_for(cx, Op::Disown);
         }
         self.fail(cx, MediaError::Io);
     }

@@ -156,6 +156,10 @@ impl Core {
 
     /// Writes the next generation over the older copy.
     pub(super) fn write_superblock(&mut self, cx: Cx<'_>) {
+        self.write_superblock_for(cx, Op::Superblock);
+    }
+
+    pub(super) fn write_superblock_for(&mut self, cx: Cx<'_>, purpose: Op) {
         self.superblock.generation += 1;
         let slot = cx.sh.pool.superblock();
         cx.sh
@@ -166,7 +170,7 @@ impl Core {
         let offset = self.superblock.generation % 2 * GRAIN_BYTES as u64;
         self.act(
             cx,
-            Op::Superblock,
+            purpose,
             MediaOp::Write {
                 offset,
                 buf,

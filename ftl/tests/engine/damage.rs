@@ -9,6 +9,7 @@
 use crate::common::{Rng, at, grain};
 use crate::harness::memory;
 use crate::harness::shard::Shard;
+use ftl::device::sim::{CrashPlan, SimDevice};
 use ftl::{
     Action, ActionId, Device, FormatOptions, Ftl, GRAIN_BYTES, Lba, LbaRange, MediaError, MediaOp,
     MemDevice, OpenOptions, Volume,
@@ -299,12 +300,12 @@ fn pages_of_a_cold_map() {
     assert!(failed >= 3, "{failed} volumes failed");
 }
 
-/// A page that the last two checkpoints need is damaged, and one before them does not need it: that one does not count any more,
-/// because the tombstones that it would need have expired. What was trimmed since stays so (I3, I7).
-#[test]
-fn a_checkpoint_before_the_last_two() {
-    const TRIMMED: u64 = 100;
-    memory::keep();
+/// What was trimmed long ago.
+const TRIMMED: u64 = 100;
+
+/// A volume of which these grains were trimmed before the last two checkpoints, and of that no tombstone is left; and what its
+/// map is.
+fn trimmed_long_ago() -> (Subject, u32) {
     let mut device = MemDevice::new(DEVICE_BYTES).expect("memory");
     let format = FormatOptions {
         segment_bytes: Some((SEGMENT_GRAINS * GRAIN_BYTES) as u64),
@@ -351,6 +352,16 @@ fn a_checkpoint_before_the_last_two() {
         image: volume.into_device().image().to_vec(),
         written: Written::new(),
     };
+    (subject, intact)
+}
+
+/// A page that the last two checkpoints need is damaged, and one before them does not need it: that one does not count any more,
+/// because the tombstones that it would need have expired. What was trimmed since stays so (I3, I7).
+#[test]
+fn a_checkpoint_before_the_last_two() {
+    memory::keep();
+    let (subject, intact) = trimmed_long_ago();
+    let trimmed = LbaRange::new(Lba(0), TRIMMED);
     let (mut by_checkpoint, mut scanned) = (0, 0);
     for no in metadata(&subject.image) {
         if no < AREA && !(2..6).contains(&no) {
@@ -367,4 +378,42 @@ fn a_checkpoint_before_the_last_two() {
     }
     println!("{by_checkpoint} opened by a checkpoint, {scanned} by a full scan");
     assert!(by_checkpoint > 0 && scanned > 0);
+}
+
+/// The volume finds such a page when it is in use, and gives up its checkpoints; the power is cut meanwhile. Whatever is left of
+/// them, none before the last two counts (I3, I6).
+#[test]
+fn cut_while_checkpoints_are_given_up() {
+    memory::keep();
+    let (subject, intact) = trimmed_long_ago();
+    let trimmed = LbaRange::new(Lba(0), TRIMMED);
+    let options = |map_pages_eager| OpenOptions {
+        pool_frames: 16,
+        checkpoint_headers: 0,
+        map_pages_eager,
+        ..OpenOptions::default()
+    };
+    let (mut failed, mut images) = (0, 0);
+    let pages = metadata(&subject.image);
+    for no in pages.into_iter().filter(|&no| no >= AREA) {
+        let mut image = subject.image.clone();
+        image[no * GRAIN_BYTES + 40] ^= 0x11;
+        let (volume, _) = Volume::open(SimDevice::from_image(image, 1), options(0)).expect("opens");
+        if volume.load(LbaRange::ALL).is_ok() {
+            continue;
+        }
+        failed += 1;
+        let device = volume.into_device();
+        for image in device.crash_point().images(CrashPlan::FULL, no as u64) {
+            images += 1;
+            let what = format!("grain {no}, {:?}", image.choice);
+            let device = SimDevice::from_image(image.content, 1);
+            let (volume, report) = Volume::open(device, options(64)).expect("opens");
+            let back = volume.next_mapped(trimmed);
+            assert_eq!(back, None, "{what}, {report:?}");
+            assert_eq!(volume.ftl().map_digest(), intact, "{what}, {report:?}");
+        }
+    }
+    println!("{failed} volumes failed, {images} images");
+    assert!(failed >= 3 && images >= 10);
 }
