@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::fs::File;
 use std::os::fd::AsRawFd;
 
-use super::transfer::{Next, Progress, REQUEST_BYTES_MAX};
+use super::transfer::{Next, Progress, REQUEST_BYTES_MAX, flushed};
 use crate::device::{Action, ActionId, MediaError, MediaOp};
 
 /// Carries every operation out when it is submitted.
@@ -59,14 +59,14 @@ fn attempt(file: &File, op: &MediaOp, progress: Progress) -> Next {
             let put = unsafe { libc::pwrite64(fd, ptr.cast(), len, at) };
             // SAFETY: `fd` is open.
             if put >= 0 && *durable && unsafe { libc::fdatasync(fd) } < 0 {
-                return progress.after_command(answer(-1));
+                return Next::Finish(flushed(answer(-1)));
             }
             progress.after(answer(put), buf.len())
         }
         MediaOp::Flush => {
             // SAFETY: `fd` is open.
-            let flushed = unsafe { libc::fdatasync(fd) };
-            progress.after_command(answer(flushed as isize))
+            let done = unsafe { libc::fdatasync(fd) };
+            Next::Finish(flushed(answer(done as isize)))
         }
         MediaOp::Discard { offset, len } => {
             super::discard::discard(file, *offset, *len);

@@ -11,7 +11,7 @@ use std::os::fd::AsRawFd;
 use io_uring::{IoUring, opcode, squeue, types};
 
 use super::discard;
-use super::transfer::{Next, Progress, REQUEST_BYTES_MAX};
+use super::transfer::{Next, Progress, REQUEST_BYTES_MAX, flushed};
 use crate::device::{Action, ActionId, MediaError, MediaOp};
 
 /// Operations handed to the kernel at the same time; more wait in `backlog`.
@@ -195,8 +195,11 @@ fn request(file: &File, op: &MediaOp, progress: Progress) -> squeue::Entry {
 
 fn judge(file: &File, op: &MediaOp, progress: Progress, result: i32) -> Next {
     match op {
+        MediaOp::Write {
+            buf, durable: true, ..
+        } => progress.after_durable(result, buf.len()),
         MediaOp::Read { buf, .. } | MediaOp::Write { buf, .. } => progress.after(result, buf.len()),
-        MediaOp::Flush => progress.after_command(result),
+        MediaOp::Flush => Next::Finish(flushed(result)),
         MediaOp::Discard { offset, len } => {
             // Some block devices discard but cannot punch.
             if result == -libc::EOPNOTSUPP {

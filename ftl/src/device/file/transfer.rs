@@ -45,12 +45,11 @@ impl Progress {
         Next::Resume(Self { done, again: 0 })
     }
 
-    /// Judges the answer to an operation that transfers nothing (flush, discard).
-    pub(super) fn after_command(self, result: i32) -> Next {
-        if result < 0 {
-            self.after_error(-result)
-        } else {
-            Next::Finish(Ok(()))
+    /// As [`after`](Self::after), of a write that is to be durable, which ends like a flush.
+    pub(super) fn after_durable(self, result: i32, len: usize) -> Next {
+        match result {
+            0.. => self.after(result, len),
+            refused => Next::Finish(flushed(refused)),
         }
     }
 
@@ -62,6 +61,15 @@ impl Progress {
             });
         }
         Next::Finish(Err(MediaError::from_errno(errno)))
+    }
+}
+
+/// Judges the answer to a flush. Whatever error it is, nobody asks again: that earlier writes did not reach the device is told once, with
+/// the error that the file system or its server had, and the next flush succeeds (I8).
+pub(super) fn flushed(result: i32) -> Result<(), MediaError> {
+    match result {
+        0.. => Ok(()),
+        refused => Err(MediaError::from_errno(-refused)),
     }
 }
 
@@ -90,6 +98,19 @@ mod tests {
         );
     }
 
+    /// A flush that fails has failed, and so has a write that was to be durable by itself (I8).
+    #[test]
+    fn flushes_are_not_asked_again() {
+        for errno in [libc::EINTR, libc::EAGAIN, libc::EIO] {
+            assert_eq!(flushed(-errno), Err(MediaError::Io));
+            let write = at(4096).after_durable(-errno, 8192);
+            assert_eq!(write, Next::Finish(Err(MediaError::Io)));
+        }
+        assert_eq!(flushed(0), Ok(()));
+        assert_eq!(at(0).after_durable(4096, 8192), Next::Resume(at(4096)));
+        assert_eq!(at(0).after_durable(8192, 8192), Next::Finish(Ok(())));
+    }
+
     /// "Again" is obeyed, but not for ever; other errors are final.
     #[test]
     fn errors() {
@@ -97,10 +118,7 @@ mod tests {
             at(0).after(-libc::EIO, 4096),
             Next::Finish(Err(MediaError::Io))
         );
-        assert_eq!(
-            at(0).after_command(-libc::ENOSPC),
-            Next::Finish(Err(MediaError::NoSpace))
-        );
+        assert_eq!(flushed(-libc::ENOSPC), Err(MediaError::NoSpace));
         let mut progress = at(4096);
         for _ in 0..AGAIN_MAX {
             let Next::Resume(next) = progress.after(-libc::EINTR, 8192) else {
