@@ -1,7 +1,8 @@
 //! Regular files and block devices.
 //!
 //! The file is opened for direct I/O, so that success of a write means the device took it and the page cache holds
-//! no second copy; where the file system refuses that, buffered I/O and `fdatasync` mean the same. Operations go over
+//! no second copy; where the file system refuses that, buffered I/O and `fdatasync` mean the same, and what is in the page cache when the
+//! file is opened is forgotten. Operations go over
 //! an io_uring of the device's own, or, where the system has none, one system call at a time. A reactor with a ring
 //! of its own takes the file with [`FileDevice::into_parts`] and keeps the rules of [`crate::device`] itself.
 //!
@@ -155,6 +156,9 @@ impl FileDevice {
             });
         }
         let direct = switch_to_direct(&file);
+        if !direct {
+            forget_cached(&file);
+        }
         let driver = Ring::new().map_or_else(
             |_| Driver::Blocking(Blocking::default()),
             |ring| Driver::Ring(Box::new(ring)),
@@ -355,9 +359,22 @@ fn write_zeros(file: &File, len_bytes: u64) -> io::Result<()> {
         }
     }
     file.sync_data()?;
+    let_go(file);
+    Ok(())
+}
+
+/// What is read from now on comes from the device. Where writing back has failed, the page cache goes on showing what the device does
+/// not have, also to who opens the file next; recovery must not stand on that (I8).
+fn forget_cached(file: &File) {
+    // What has not been written back yet is not let go of. If that fails here, it is, or it is tried again by the first flush.
+    let _ = file.sync_data();
+    let_go(file);
+}
+
+/// Pages of the cache that are on the device, or should be, leave it.
+fn let_go(file: &File) {
     // SAFETY: advice about an open file; no memory is involved.
     unsafe { libc::posix_fadvise(file.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) };
-    Ok(())
 }
 
 /// Makes the name of a new image survive a power cut.

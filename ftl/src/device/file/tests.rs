@@ -214,3 +214,32 @@ fn memory_file_system() {
     assert_eq!(run(&mut device, buf.read_op(4096)), Ok(()));
     assert!(buf.bytes().iter().all(|byte| *byte == 3));
 }
+
+/// Whoever opens a file that can not be read past the page cache finds nothing there of those who had it before.
+#[test]
+fn the_cache_is_forgotten() {
+    let is_cached = |file: &File| {
+        let mut byte = [0_u8];
+        let part = libc::iovec {
+            iov_base: byte.as_mut_ptr().cast(),
+            iov_len: 1,
+        };
+        // SAFETY: the part is `byte`, which lives until the call has returned.
+        let got =
+            unsafe { libc::preadv2(file.as_raw_fd(), &raw const part, 1, 0, libc::RWF_NOWAIT) };
+        got == 1
+    };
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(image(&dir), [7; 8192]).unwrap();
+    let file = File::open(image(&dir)).unwrap();
+    assert!(is_cached(&file));
+    forget_cached(&file);
+    // What lies in memory only stays there.
+    let mut kind = std::mem::MaybeUninit::<libc::statfs>::uninit();
+    // SAFETY: `fstatfs` writes to `kind`, which is as large as that takes.
+    let told = unsafe { libc::fstatfs(file.as_raw_fd(), kind.as_mut_ptr()) };
+    assert_eq!(told, 0);
+    // SAFETY: it has succeeded.
+    let kind = unsafe { kind.assume_init() }.f_type;
+    assert!(!is_cached(&file) || kind == libc::TMPFS_MAGIC);
+}
