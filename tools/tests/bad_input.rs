@@ -351,6 +351,14 @@ fn a_replacement_that_can_not_start() {
     let config = config.to_str().unwrap();
     let message = serve_fails(&volume, &["--replace", "--config", config]);
     assert_says(&message, &["65 tenants"]);
+    let few = Command::new("sh")
+        .args(["-c", "ulimit -n 12; exec \"$0\" \"$@\"", FLASHNET])
+        .args(["serve", volume.to_str().unwrap(), "--replace"])
+        .args(LISTEN)
+        .output()
+        .unwrap();
+    assert_eq!(few.status.code(), Some(1));
+    assert_says(&String::from_utf8_lossy(&few.stderr), &["ulimit -n"]);
     session.call(Request::new(Op::Stat, "/")).unwrap();
     // And others still can, also those that listen on its port in another way.
     let second = image.serve(&["--replace"]);

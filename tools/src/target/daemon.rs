@@ -58,6 +58,12 @@ const CONTROL_THREADS: usize = 4;
 /// mapped pages, the one that ends privileges, the one that answers operators, the one that answers monitoring systems, those that
 /// read ahead.
 const OTHER_THREADS: usize = 6 + readahead::THREADS;
+/// Descriptors that a target takes beside those it has been prepared with, its devices, its reactors and the threads of its mount.
+const DESCRIPTORS: usize = 16;
+/// For each device: it is opened once more where it can be made larger.
+const DESCRIPTORS_PER_DEVICE: usize = 2;
+/// For each reactor: its ring, and what wakes it.
+const DESCRIPTORS_PER_REACTOR: usize = 2;
 /// Connections at once.
 const CONNECTIONS_MAX: usize = 16_384;
 /// What names the address for metrics.
@@ -73,6 +79,8 @@ pub struct Prepared {
     sockets: Sockets,
     /// Where monitoring systems ask; none also if somebody had the port, and it may be whom this target replaces.
     metrics: Option<Socket>,
+    /// In the place of those that it opens: out of descriptors it would fail when whom it replaces has ended.
+    descriptors: Vec<File>,
 }
 
 /// A running target.
@@ -144,12 +152,23 @@ impl Target {
             Some(at) if !is_fresh => listen_unless_taken(at, METRICS_OPTION)?,
             at => listen_on(at, None, METRICS_OPTION)?,
         };
-        Ok(Prepared { sockets, metrics })
+        let descriptors = descriptors::set_aside(descriptors_of(settings))
+            .context("a target needs more descriptors than it may have (`ulimit -n`)")?;
+        Ok(Prepared {
+            sockets,
+            metrics,
+            descriptors,
+        })
     }
 
     /// The same as [`start`](Self::start), with the sockets that have been [prepared](Self::prepare).
     pub fn start_on(settings: &Settings, prepared: Prepared) -> Result<Self> {
-        let Prepared { sockets, metrics } = prepared;
+        let Prepared {
+            sockets,
+            metrics,
+            descriptors,
+        } = prepared;
+        drop(descriptors);
         let tls_listen = settings.tls.as_ref().map(|tls| tls.listen);
         let sockets = Sockets {
             plain: listen_on(settings.listen, sockets.plain, "--listen")?,
@@ -550,6 +569,15 @@ impl Target {
         }
         first_error.map_or(Ok(()), Err)
     }
+}
+
+/// Descriptors that a target opens when it starts, at most.
+fn descriptors_of(settings: &Settings) -> usize {
+    let threads = (settings.mount.as_ref()).map_or(0, |_| settings.fuse.threads_max());
+    DESCRIPTORS
+        + settings.devices.len() * DESCRIPTORS_PER_DEVICE
+        + settings.reactors * DESCRIPTORS_PER_REACTOR
+        + threads
 }
 
 fn cannot_be_ready(path: &Path) -> String {

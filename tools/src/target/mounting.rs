@@ -11,6 +11,7 @@ use tracing::{info, warn};
 
 /// Whether a target can mount on `dir`, as far as that is seen while another one has it.
 pub(super) fn check(dir: &Path) -> Result<()> {
+    contigfs::fuse::available()?;
     if let Some(other) = seen_on(dir).filter(|seen| !seen.is_contigfs()) {
         bail!(
             "cannot mount on {}: something else is mounted there ({}); unmount that first",
