@@ -452,6 +452,9 @@ fn bad_configuration() {
     assert_says(&serve(), &["target.toml"]);
     fs::write(&config, "spin = \"a while\"").unwrap();
     assert_says(&serve(), &["target.toml"]);
+    // Longer than any, as /dev/zero is.
+    fs::write(&config, "#".repeat(20 << 20)).unwrap();
+    assert_says(&serve(), &["target.toml", "too large"]);
     fs::write(&config, "").unwrap();
     assert_says(&serve(), &["no device"]);
 }

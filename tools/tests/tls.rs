@@ -760,6 +760,13 @@ fn set_up_with_care() {
     assert!(said.contains("certificate"), "{said}");
     let said = start(&[&pair[..], &["--tls-listen", "0.0.0.0:0"]].concat());
     assert!(said.contains("--tls-client-ca"), "{said}");
+    // Longer than any, as /dev/zero is.
+    let long = place.image.beside("long.pem");
+    let content = fs::read_to_string(certificate).unwrap() + &"\n".repeat(20 << 20);
+    fs::write(&long, content).unwrap();
+    let long = long.to_str().unwrap();
+    let said = start(&["--tls-cert", long, "--tls-key", key, "--mount", "/nothing"]);
+    assert!(said.contains(long) && said.contains("too large"), "{said}");
     fs::set_permissions(key, fs::Permissions::from_mode(0o644)).unwrap();
     let said = start(&pair);
     assert!(said.contains("chmod"), "{said}");

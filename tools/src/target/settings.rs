@@ -1,12 +1,14 @@
 //! Settings of a target: the TOML file and the command line, merged and checked.
 
-use contigfs::MetadataSync;
+use std::fs::File;
+use std::io::{self, Read};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use bytesize::ByteSize;
+use contigfs::MetadataSync;
 use contigfs::fuse::SharePages;
 use ftl::GcPolicy;
 use serde::{Deserialize, Deserializer};
@@ -22,6 +24,9 @@ use crate::devices::{self, are_blocks};
 
 /// How long a registration lives that nobody uses.
 const CREDENTIAL_LIFETIME: Duration = Duration::from_secs(24 * 3600);
+
+/// Longest configuration file, in bytes: with as many tenants as there may be it is far shorter. What is read may have no end.
+const FILE_BYTES_MAX: u64 = 16 << 20;
 
 pub use crate::control::PORT;
 
@@ -362,7 +367,13 @@ fn memory_bytes() -> u64 {
 }
 
 fn read(path: &Path) -> Result<FileSettings> {
-    let text = std::fs::read_to_string(path)
-        .with_context(|| format!("cannot read the configuration file {}", path.display()))?;
+    let mut text = String::new();
+    let read = File::open(path)
+        .and_then(|file| file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text))
+        .and_then(|bytes| match bytes as u64 > FILE_BYTES_MAX {
+            true => Err(io::ErrorKind::FileTooLarge.into()),
+            false => Ok(()),
+        });
+    read.with_context(|| format!("cannot read the configuration file {}", path.display()))?;
     toml::from_str(&text).with_context(|| format!("configuration file {}", path.display()))
 }

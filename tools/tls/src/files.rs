@@ -1,7 +1,7 @@
 //! Certificates and keys in PEM files.
 
-use std::fs;
-use std::io;
+use std::fs::{self, File};
+use std::io::{self, Read};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -10,6 +10,9 @@ use rustls::RootCertStore;
 use rustls::pki_types::pem::{self, PemObject};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use thiserror::Error;
+
+/// Longest file, in bytes: all CAs of a system together take less than a megabyte. What is read may have no end.
+const FILE_BYTES_MAX: u64 = 16 << 20;
 
 /// Why certificates or keys cannot be used.
 #[derive(Debug, Error)]
@@ -83,11 +86,25 @@ fn malformed(path: &Path, what: &'static str, cause: pem::Error) -> TlsFileError
     }
 }
 
+/// What is in a file.
+fn read(path: &Path) -> Result<Vec<u8>, TlsFileError> {
+    let mut content = Vec::new();
+    File::open(path)
+        .and_then(|file| file.take(FILE_BYTES_MAX + 1).read_to_end(&mut content))
+        .and_then(|bytes| match bytes as u64 > FILE_BYTES_MAX {
+            true => Err(io::ErrorKind::FileTooLarge.into()),
+            false => Ok(content),
+        })
+        .map_err(|cause| TlsFileError::Read {
+            path: path.to_path_buf(),
+            cause,
+        })
+}
+
 /// The certificates in a file, the one of this end first; at least one.
 pub(crate) fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsFileError> {
     let wrong = |cause| malformed(path, "certificate", cause);
-    let found: Vec<_> = CertificateDer::pem_file_iter(path)
-        .map_err(wrong)?
+    let found: Vec<_> = CertificateDer::pem_slice_iter(&read(path)?)
         .collect::<Result<_, _>>()
         .map_err(wrong)?;
     match found.is_empty() {
@@ -107,7 +124,8 @@ pub(crate) fn key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsFileError> {
         let path = path.to_path_buf();
         return Err(TlsFileError::Exposed { path, mode });
     }
-    PrivateKeyDer::from_pem_file(path).map_err(|cause| malformed(path, "private key", cause))
+    PrivateKeyDer::from_pem_slice(&read(path)?)
+        .map_err(|cause| malformed(path, "private key", cause))
 }
 
 /// The CAs in a file.
