@@ -161,6 +161,7 @@ fn a_format_that_fails_leaves_no_images() {
     let mkfs = |more: &[&str]| bad(&[&["mkfs"], more].concat());
     assert_says(&mkfs(&["--size=64MiB", &new, &far]), &["far.img"]);
     assert_says(&mkfs(&["--size=4KiB", &new]), &["new.img", "too small"]);
+    assert_says(&mkfs(&["--size=1", &new]), &["new.img", "1 bytes"]);
     let odd = ["--size=64MiB", "--segment-size=1000", &new];
     assert_says(&mkfs(&odd), &["new.img", "segment size"]);
     assert_says(&mkfs(&[&old]), &["old.img", "too small"]);

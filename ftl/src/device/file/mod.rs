@@ -98,7 +98,14 @@ impl FileDevice {
         allocation: Allocation,
     ) -> Result<Self, DeviceOpenError> {
         let path = path.as_ref();
+        let asked_bytes = len_bytes;
         let len_bytes = len_bytes - len_bytes % GRAIN_BYTES as u64;
+        if len_bytes == 0 {
+            return Err(DeviceOpenError::TooSmall {
+                path: path.to_path_buf(),
+                bytes: asked_bytes,
+            });
+        }
         let file = open_file(path, Access::Create, false)?;
         let made = lock(path, &file, libc::LOCK_EX)
             .and_then(|()| allocate(path, &file, len_bytes, allocation))
