@@ -68,6 +68,9 @@ fn as_people_know_them() {
     for _ in 0..2 {
         good(&["mkdir", "-p", &target.url("/c/d/e")]);
     }
+    good(&["mkdir", "-p", &target.url("/")]);
+    let said = bad(&["mkdir", &target.url("/")]);
+    assert!(said.contains("root"), "{said}");
     put("/a/one");
     let said = bad(&["mkdir", "-p", &target.url("/a/one")]);
     assert!(said.contains("/a/one"), "{said}");

@@ -27,13 +27,9 @@ impl<'a> Asked<'a> {
         }
     }
 
-    /// A path that has a name, and a session with its target.
+    /// A path, and a session with its target.
     fn target(&mut self, text: &str) -> Result<(RemotePath, &mut Session)> {
         let (remote, how) = way(text, self.identity, self.tls)?;
-        ensure!(
-            remote.file_name().is_some(),
-            "{remote} is the root of the volume, which stays"
-        );
         let place = (remote.host.clone(), remote.port);
         let session = match self.session.take() {
             Some((same, session)) if same == place => session,
@@ -80,6 +76,12 @@ impl<'a> Asked<'a> {
     }
 }
 
+/// The name that a path ends with, which the root of a volume has none of.
+fn name_of(remote: &RemotePath) -> Result<&str> {
+    let name = remote.file_name();
+    name.with_context(|| format!("{remote} is the root of the volume, which stays"))
+}
+
 fn is_lost(error: &ClientError) -> bool {
     !matches!(error, ClientError::Refused { .. })
 }
@@ -89,6 +91,7 @@ pub(super) fn rm(options: &Rm, json: bool) -> Result<()> {
     let mut removed = 0u64;
     let asked = Asked::new(&options.identity, &options.tls);
     let done = asked.each(&options.targets, |session, remote| {
+        name_of(remote)?;
         let path = remote.path.trim_end_matches('/');
         match remove(session, path, options, &mut removed) {
             Err(error) if options.force && errno(&error) == Some(libc::ENOENT) => Ok(()),
@@ -140,8 +143,13 @@ pub(super) fn mkdir(options: &Mkdir, json: bool) -> Result<()> {
     let done = asked.each(&options.targets, |session, remote| {
         let path = remote.path.trim_end_matches('/');
         match options.parents {
+            // There is always a root.
+            true if path.is_empty() => {}
             true => make_all(session, path)?,
-            false => make(session, path, FLAG_EXCLUSIVE)?,
+            false => {
+                name_of(remote)?;
+                make(session, path, FLAG_EXCLUSIVE)?;
+            }
         }
         made.push(remote.to_string());
         Ok(())
@@ -178,12 +186,12 @@ pub(super) fn mv(options: &Mv, json: bool) -> Result<()> {
     let mut asked = Asked::new(&options.identity, &options.tls);
     let mut to = RemotePath::with_port(&options.to, options.tls.port())?;
     let (from, session) = asked.target(&options.from)?;
+    let name = name_of(&from)?;
     ensure!(
         (&from.host, from.port) == (&to.host, to.port),
         "{from} and {to} are on different targets (get and put copy from one to another)"
     );
     if to.path.ends_with('/') || is_directory(session, &to.path)? {
-        let name = from.file_name().context("it has a name")?;
         to.path = format!("{}/{name}", to.path.trim_end_matches('/'));
     }
     let request = Request {
