@@ -302,20 +302,31 @@ fn put_of_a_file_that_changes_meanwhile() {
     let wire = Wire::to(target.address);
     let source = image.beside("source");
     let content = pattern(16 << 20, 9);
-    for (end, says) in [
-        (content.len() as u64, "was changed while it was copied"),
-        (
-            content.len() as u64 + 1,
-            "had 16777216 bytes, which were copied, and has 16777217 now",
-        ),
-    ] {
+    let changed = "was changed while it was copied";
+    let longer = "had 16777216 bytes, which were copied, and has 16777217 now";
+    let write = |at: u64| {
+        let file = File::options().write(true).open(&source).unwrap();
+        file.write_all_at(&[7], at).unwrap();
+    };
+    let replace = || {
+        let other = image.beside("other");
+        fs::write(&other, &content).unwrap();
+        fs::rename(&other, &source).unwrap();
+    };
+    let last = content.len() as u64 - 1;
+    let changes: [(&dyn Fn(), _); 3] = [
+        (&|| write(last), changed),
+        (&|| write(last + 1), longer),
+        (&replace, changed),
+    ];
+    for (change, says) in changes {
         fs::write(&source, &content).unwrap();
         wire.choke(OPENED + ACKNOWLEDGED);
         let mut put = Command::new(FLASHNET)
             .args(["put", source.to_str().unwrap()])
             .arg(format!("{}/file", wire.address))
             .stderr(Stdio::piped())
-            .stdout(Stdio::null())
+            .stdout(Stdio::piped())
             .spawn()
             .unwrap();
         // It has begun, and is far from its end.
@@ -324,13 +335,14 @@ fn put_of_a_file_that_changes_meanwhile() {
         stderr.read_line(&mut said).unwrap();
         wire.refuse(usize::MAX);
         wire.cut();
-        let file = File::options().write(true).open(&source).unwrap();
-        file.write_all_at(&[7], end - 1).unwrap();
+        change();
         wire.choke(usize::MAX);
         wire.refuse(0);
         stderr.read_to_string(&mut said).unwrap();
-        assert_eq!(put.wait().unwrap().code(), Some(1), "{said}");
+        let ended = put.wait_with_output().unwrap();
+        assert_eq!(ended.status.code(), Some(1), "{said}");
         assert!(said.contains(says), "{said}");
+        assert!(ended.stdout.is_empty(), "{ended:?}");
     }
     assert!(target.stop().success());
 }

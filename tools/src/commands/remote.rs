@@ -2,7 +2,7 @@
 
 use std::fs::{File, Metadata};
 use std::io::{self, Write};
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
@@ -231,6 +231,7 @@ pub(super) fn put(options: &cli::Put, json: bool) -> Result<()> {
     let elapsed = start.elapsed();
     progress.finish_and_clear();
     transfer.close();
+    unchanged(from, &meta, &input.metadata()?)?;
     report(
         json,
         &remote.to_string(),
@@ -238,17 +239,19 @@ pub(super) fn put(options: &cli::Put, json: bool) -> Result<()> {
         elapsed,
         checksum.finalize(),
     );
-    unchanged(from, &meta, &input.metadata()?)
+    Ok(())
 }
 
-/// What is copied while somebody writes to it is of several moments, and what was added is not there.
+/// What is copied while somebody writes to it is of several moments, and what was added is not there. The time of change tells also
+/// of who has set back that of the content, and of who has put another file in the place of this one.
 fn unchanged(from: &Path, before: &Metadata, after: &Metadata) -> Result<()> {
     let from = from.display();
     let (length, now) = (before.len(), after.len());
     if now != length {
         bail!("{from} had {length} bytes, which were copied, and has {now} now: put it again");
     }
-    if before.modified()? != after.modified()? {
+    let times = |of: &Metadata| (of.modified().ok(), of.ctime(), of.ctime_nsec());
+    if times(before) != times(after) {
         bail!("{from} was changed while it was copied: put it again");
     }
     Ok(())
