@@ -34,6 +34,8 @@ pub const FLAG_EXCLUSIVE: u16 = 8;
 pub const FLAG_GROW: u16 = 16;
 /// Request flag: the region outlives the connection and the process of the target.
 pub const FLAG_PERSISTENT: u16 = 32;
+/// Request flag of [`Op::Close`]: reply when the file is durable, with the times that it gets from being closed.
+pub const FLAG_DURABLE: u16 = 64;
 
 /// What a request asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

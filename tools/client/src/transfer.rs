@@ -14,6 +14,8 @@
 //!   inode with the same size and time of change.
 //! - What was written and acknowledged is not written again while the target lives. What was acknowledged in an earlier life and not
 //!   durable by then is, because that life may have taken it along.
+//! - A file that has been written has its last times when that is done, and they are durable: who reads it from then on goes on with
+//!   it over the end of any target.
 //! - Before a connection that writes is let in, the target ends the one before, and with it what of that lies in sockets: they are
 //!   of one session (`tools/docs/credentials.md`).
 
@@ -25,7 +27,7 @@ use rand::rngs::SmallRng;
 
 use crate::backoff::Backoff;
 use crate::channel::ChannelOptions;
-use crate::control::{FLAG_WRITE, Op, Reply, Request};
+use crate::control::{FLAG_DURABLE, FLAG_WRITE, Op, Reply, Request};
 use crate::credentials::SessionBlock;
 use crate::error::ClientError;
 use crate::session::{RemoteFile, Session};
@@ -158,7 +160,7 @@ impl Transfer {
         }
     }
 
-    /// Writes `length` bytes to the region; `fill` provides any part of them. On return they are durable. `lost` hears as
+    /// Writes `length` bytes to the region; `fill` provides any part of them. On return they are durable, and the region has ended. `lost` hears as
     /// of [`read`](Self::read), and of how many bytes had been acknowledged.
     pub fn write(
         &mut self,
@@ -177,6 +179,10 @@ impl Transfer {
         loop {
             let sync_at = length.min(self.durable + SYNC_BYTES);
             let step = match sync_at - self.done {
+                0 if self.durable == length => match self.commit() {
+                    Ok(()) => return Ok(()),
+                    failed => failed,
+                },
                 0 => self.sync(),
                 rest => self.write_run(run.min(rest), &mut fill),
             };
@@ -186,9 +192,6 @@ impl Transfer {
                 continue;
             }
             self.has_progressed();
-            if self.durable == length {
-                return Ok(());
-            }
             run = (run * 2).min(RUN_LONGEST);
         }
     }
@@ -211,6 +214,16 @@ impl Transfer {
         self.session.call(request)?;
         self.durable = self.done;
         Ok(())
+    }
+
+    /// Ends the region, so that nothing is written any more. Of a target that does not know how, the times of the file are durable later.
+    fn commit(&mut self) -> Result<(), ClientError> {
+        let request = Request {
+            handle: self.file.handle,
+            flags: FLAG_DURABLE,
+            ..Request::new(Op::Close, "")
+        };
+        self.session.call(request).map(drop)
     }
 
     /// Ends in order.

@@ -20,8 +20,8 @@ use tracing::debug;
 use names::path;
 
 use crate::control::{
-    FLAG_CREATE, FLAG_EXCLUSIVE, FLAG_GROW, FLAG_PERSISTENT, FLAG_TRUNCATE, FLAG_WRITE, Op, Reply,
-    Request,
+    FLAG_CREATE, FLAG_DURABLE, FLAG_EXCLUSIVE, FLAG_GROW, FLAG_PERSISTENT, FLAG_TRUNCATE,
+    FLAG_WRITE, Op, Reply, Request,
 };
 use crate::credentials::registry::IssueError;
 use crate::credentials::{Grant, Registry, file_rights, unix_now};
@@ -512,13 +512,26 @@ impl Service {
             .regions
             .remove(owner, request.handle)
             .ok_or_else(|| no_handle(request.handle))?;
-        self.release(&[region]);
+        self.detach(&[region]);
+        let durable = match region.inode {
+            Some(inode) if request.flags & FLAG_DURABLE != 0 => {
+                self.fs.fsync(inode, SyncScope::All)
+            }
+            _ => Ok(()),
+        };
+        self.let_go(&[region]);
+        durable?;
         Ok(Reply::default())
     }
 
-    /// Lets go of the files of regions that have ended.
+    /// Ends what regions that are not open any more have of their files.
     fn release(&self, regions: &[OpenRegion]) {
         self.detach(regions);
+        self.let_go(regions);
+    }
+
+    /// Lets go of the files of regions.
+    fn let_go(&self, regions: &[OpenRegion]) {
         for inode in regions.iter().filter_map(|region| region.inode) {
             if let Err(error) = self.fs.close(inode) {
                 debug!(%error, ?inode, "close");
