@@ -246,6 +246,12 @@ mod tests {
         let kind = "content-type: application/openmetrics-text; version=1.0.0; charset=utf-8\r\n";
         assert!(answer.contains(kind), "{answer}");
         assert!(answer.ends_with("\n# EOF\n"), "{answer}");
+        let refused = asked.replace("q=0.5", "q=0.0");
+        let answer = ask(at, &refused);
+        assert!(
+            answer.contains("content-type: text/plain; version=0.0.4"),
+            "{answer}"
+        );
     }
 
     /// An answer may be longer than a request.

@@ -108,10 +108,19 @@ impl<T: Told> Pages<T> {
 fn wanted(request: &Request<Incoming>) -> Format {
     let accepted = request.headers().get_all(ACCEPT).into_iter();
     let mut accepted = accepted.filter_map(|value| value.to_str().ok());
-    match accepted.any(|kinds| kinds.contains("application/openmetrics-text")) {
+    match accepted.any(|kinds| kinds.split(',').any(is_open_metrics)) {
         true => Format::OpenMetrics,
         false => Format::Prometheus,
     }
+}
+
+/// Whether this entry of an `Accept` field takes OpenMetrics: with a weight of 0 it refuses them (RFC 9110 §12.4.2).
+fn is_open_metrics(entry: &str) -> bool {
+    let mut parts = entry.split(';').map(str::trim);
+    let kind = parts.next().unwrap_or_default();
+    let mut weights = parts.filter_map(|part| part.strip_prefix("q=").or(part.strip_prefix("Q=")));
+    kind.eq_ignore_ascii_case("application/openmetrics-text")
+        && !weights.any(|weight| weight.parse() == Ok(0.0))
 }
 
 fn page(status: StatusCode, kind: &'static str, body: impl Into<Bytes>) -> Answer {
