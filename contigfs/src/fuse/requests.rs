@@ -53,11 +53,18 @@ impl Requests {
             opcode::READ => bytes,
             _ => asked.brought,
         };
-        meter.note(asked.at.elapsed(), (error == 0).then_some(moved));
+        // That there is none is what was asked for: the kernel asks for names before it makes them, and for attributes of which most
+        // files have none.
+        let is_none = matches!(
+            (asked.opcode, -error),
+            (opcode::LOOKUP, libc::ENOENT) | (opcode::GETXATTR, libc::ENODATA)
+        );
+        let is_done = error == 0 || is_none;
+        meter.note(asked.at.elapsed(), is_done.then_some(moved));
     }
 
     /// Those of each kind that there were any of, with the names of their opcodes (`GETATTR`), and how long it took until they were
-    /// answered. Those that failed were answered with an error, be it that a name is not there. Bytes are those of files, read or
+    /// answered. Those that failed were answered with an error, but for looks for what there is not. Bytes are those of files, read or
     /// written.
     pub fn read(&self) -> Vec<(&'static str, Metered)> {
         let all = opcode::ALL.iter();
@@ -90,15 +97,20 @@ mod tests {
         requests.answered(&read, 0, 100);
         let lookup = Asked::now(&header(opcode::LOOKUP, 50));
         requests.answered(&lookup, 0, 128);
+        requests.answered(&lookup, -libc::ENOENT, 0);
+        requests.answered(&lookup, -libc::ENAMETOOLONG, 0);
+        let get = Asked::now(&header(opcode::GETXATTR, 60));
+        requests.answered(&get, -libc::ENODATA, 0);
         requests.answered(&Asked::now(&header(4096, 40)), -libc::ENOSYS, 0);
         let read = requests.read();
         let seen = read
             .iter()
             .map(|(name, m)| (*name, m.count(), m.failed, m.bytes));
         let expected = [
-            ("LOOKUP", 1, 0, 0),
+            ("LOOKUP", 3, 1, 0),
             ("READ", 1, 0, 100),
             ("WRITE", 2, 1, 4096),
+            ("GETXATTR", 1, 0, 0),
         ];
         assert_eq!(seen.collect::<Vec<_>>(), expected);
     }
