@@ -188,7 +188,11 @@ impl Command {
                 | Self::Torture(_)
                 | Self::Perf(_)
                 | Self::Ftl(_)
-                | Self::Bench(_)
+                | Self::Bench(
+                    ftl::BenchCommand::Wa(_)
+                        | ftl::BenchCommand::Fs(_)
+                        | ftl::BenchCommand::Hyperloop(_)
+                )
                 | Self::Chain(chain::ChainCommand::Serve(_))
         )
     }
