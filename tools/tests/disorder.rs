@@ -518,6 +518,33 @@ fn out_of_descriptors() {
     session().call(Request::new(Op::Stat, "/")).unwrap();
 }
 
+/// A terminal that is closed ends a target in order; under nohup(1) it is none of its business.
+#[test]
+fn hangups() {
+    if !can_serve() {
+        return;
+    }
+    let image = Image::new("64MiB");
+    let target = image.serve(&[]);
+    // SAFETY: sends a signal to a child that has not been waited for.
+    unsafe { libc::kill(target.pid() as i32, libc::SIGHUP) };
+    assert!(target.ended().success());
+    let child = Command::new("sh")
+        .args(["-c", "trap '' HUP; exec \"$0\" \"$@\"", FLASHNET])
+        .args(["--json", "serve", "--listen", "127.0.0.1:0"])
+        .arg(image.path())
+        .env("FLASHNET_LOG", "error")
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut child = Mortal(child);
+    served(&mut child.0);
+    let status = fs::read_to_string(format!("/proc/{}/status", child.0.id())).unwrap();
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let ignored = u64::from_str_radix(ignored.unwrap().trim(), 16).unwrap();
+    assert_ne!(ignored & 1 << (libc::SIGHUP - 1), 0);
+}
+
 /// Peers that connect and say nothing keep nobody out, however many there are: who has been silent for longest gives way to who
 /// comes (RELIABILITY §8). Who has been let in stays.
 #[test]

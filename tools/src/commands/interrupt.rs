@@ -37,13 +37,13 @@ impl Interrupt {
     /// answer: then the servers that the command has started are killed.
     pub(super) fn install() -> Result<Self> {
         let this = Self::default();
-        for signal in SIGNALS {
+        for signal in ending() {
             signal_hook::flag::register(signal, Arc::clone(&this.wanted))?;
         }
         // A thread that waits for an answer of a mount may be chosen for a signal, and gets it when the answer has come.
         mask(libc::SIG_BLOCK)?;
         let forced = Arc::clone(&this.forced);
-        let mut signals = Signals::new(SIGNALS)?;
+        let mut signals = Signals::new(ending())?;
         std::thread::Builder::new().spawn(move || {
             let _ = mask(libc::SIG_UNBLOCK);
             signals.forever().next();
@@ -95,6 +95,22 @@ impl Interrupt {
             false => result,
         }
     }
+}
+
+/// Signals that end a command. Who ignores hangups when it is started, as under nohup(1), shall outlive its terminal.
+pub(super) fn ending() -> impl Iterator<Item = i32> {
+    let outlives = is_ignored(SIGHUP);
+    SIGNALS
+        .into_iter()
+        .filter(move |&signal| signal != SIGHUP || !outlives)
+}
+
+fn is_ignored(signal: i32) -> bool {
+    // SAFETY: an action is plain data.
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+    // SAFETY: the action is valid for writing, and none is set.
+    let asked = unsafe { libc::sigaction(signal, std::ptr::null(), &raw mut action) };
+    asked == 0 && action.sa_sigaction == libc::SIG_IGN
 }
 
 /// Blocks the signals in this thread and in those threads and processes that it starts, or unblocks them.

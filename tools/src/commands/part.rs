@@ -7,9 +7,10 @@ use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use signal_hook::low_level::emulate_default_handler;
+
+use super::interrupt;
 
 /// So much of the name is in that of the part: whole, the longest names would not leave room for the rest.
 const NAME_CHARS: usize = 48;
@@ -44,7 +45,7 @@ impl Part {
         let begins: String = name.to_string_lossy().chars().take(NAME_CHARS).collect();
         let name = format!(".{begins}.{:08x}.part", rand::random::<u32>());
         let path = to.with_file_name(name);
-        let mut signals = Signals::new([SIGHUP, SIGINT, SIGTERM])?;
+        let mut signals = Signals::new(interrupt::ending())?;
         let file = File::create_new(&path)?;
         let this = Self { path, to };
         let path = this.path.clone();

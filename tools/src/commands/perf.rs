@@ -13,9 +13,9 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail};
 use bytesize::ByteSize;
 use serde_json::{Value, json};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
+use super::interrupt;
 use super::mkfs;
 use super::registration;
 use super::show;
@@ -80,7 +80,7 @@ pub(super) fn run(options: &cli::Perf, json: bool) -> Result<()> {
 /// Removes what was made, a directory or a file, when a signal ends the command in the middle; the servers end with it by
 /// themselves.
 pub(super) fn clean_up_when_ended(made: &Path) -> Result<()> {
-    let mut signals = Signals::new([SIGHUP, SIGINT, SIGTERM])?;
+    let mut signals = Signals::new(interrupt::ending())?;
     let made = made.to_owned();
     std::thread::spawn(move || {
         if let Some(signal) = signals.forever().next() {

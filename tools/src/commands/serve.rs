@@ -8,12 +8,12 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use sd_notify::NotifyState;
 use serde_json::json;
-use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use syslog_tracing::{Facility, Options, Syslog};
 use tracing::{error, info, warn};
 use tracing_subscriber::EnvFilter;
 
+use super::interrupt;
 use crate::cli;
 use crate::target::{Predecessor, Replacement, Settings, Target, check_tenants};
 use crate::{descriptors, devices};
@@ -44,7 +44,8 @@ pub(super) fn run(options: &cli::Serve, json: bool) -> Result<()> {
     start_log(options.background);
     descriptors::raise_limit();
     let settings = Settings::new(options)?;
-    let mut signals = Signals::new([SIGINT, SIGTERM])?;
+    // A mount is not left behind dead by a terminal that is closed.
+    let mut signals = Signals::new(interrupt::ending())?;
     let names = devices::names(&settings.devices);
     tell_manager(&[NotifyState::Status(&format!("opening {names}"))]);
     let predecessor = match options.replace {

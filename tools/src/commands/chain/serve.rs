@@ -10,13 +10,13 @@ use offload_chain::host::{Host, HostSettings, Timing};
 use offload_chain::membership::{MemberId, SlowPolicy};
 use sd_notify::NotifyState;
 use serde_json::{Value, json};
-use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 use signal_hook::low_level::emulate_default_handler;
 use tracing::{info, warn};
 use tracing_subscriber::EnvFilter;
 
 use crate::cli::chain::ChainServe;
+use crate::commands::interrupt;
 use crate::descriptors;
 use crate::exporter::Exporter;
 use crate::perf::hyperloop::Priority;
@@ -73,7 +73,7 @@ pub(super) fn run(options: &ChainServe, json: bool) -> Result<()> {
     let exporter = exporter.transpose();
     let _exporter = exporter.context("cannot answer monitoring systems")?;
     // Not before: a store that a stopped process holds up answers nobody, and there is nothing yet to be ended in order.
-    let mut signals = Signals::new([SIGINT, SIGTERM])?;
+    let mut signals = Signals::new(interrupt::ending())?;
     // Nobody reads it if whoever waited has been interrupted, which then comes as a signal.
     let _ = writeln!(
         io::stdout(),
