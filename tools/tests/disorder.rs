@@ -518,6 +518,36 @@ fn out_of_descriptors() {
     session().call(Request::new(Op::Stat, "/")).unwrap();
 }
 
+/// A target whose log nobody takes, on a full disk or in a pipe to nowhere, serves, and answers operators, whatever there is to log.
+#[test]
+fn a_log_that_can_not_be_written() {
+    if !can_serve() {
+        return;
+    }
+    let image = Image::new("64MiB");
+    let serve = |log: Stdio| {
+        let mut command = Command::new(FLASHNET);
+        command.args(["--json", "serve", "--listen", "127.0.0.1:0"]);
+        command.arg(image.path()).env("FLASHNET_LOG", "info");
+        let child = command.stdout(Stdio::piped()).stderr(log).spawn();
+        let mut child = Mortal(child.unwrap());
+        let address = served(&mut child.0);
+        (child, address)
+    };
+    let full = File::options().write(true).open("/dev/full").unwrap();
+    let (reader, pipe) = std::io::pipe().unwrap();
+    drop(reader);
+    for log in [Stdio::from(full), Stdio::from(pipe)] {
+        let (mut child, address) = serve(log);
+        let mut session = Session::connect(address, SessionOptions::default()).unwrap();
+        session.call(Request::new(Op::Stat, "/")).unwrap();
+        good(&["region", "list", image.path().to_str().unwrap()]);
+        // SAFETY: sends a signal to a child that has not been waited for.
+        unsafe { libc::kill(child.0.id() as i32, libc::SIGTERM) };
+        assert!(child.0.wait().unwrap().success());
+    }
+}
+
 /// A terminal that is closed ends a target in order; under nohup(1) it is none of its business.
 #[test]
 fn hangups() {

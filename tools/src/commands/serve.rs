@@ -16,7 +16,7 @@ use tracing_subscriber::EnvFilter;
 use super::interrupt;
 use crate::cli;
 use crate::target::{Predecessor, Replacement, Settings, Target, check_tenants};
-use crate::{descriptors, devices};
+use crate::{descriptors, devices, unsaid};
 
 /// What is logged unless FLASHNET_LOG says otherwise.
 const LOG: &str = "info";
@@ -77,7 +77,7 @@ pub(super) fn run(options: &cli::Serve, json: bool) -> Result<()> {
                 told = waited;
                 if options.background {
                     // The log is not where the caller looks.
-                    eprintln!("the running target is still closing the volume");
+                    unsaid::complain("the running target is still closing the volume");
                 }
                 info!(
                     seconds = waited.as_secs(),
@@ -189,7 +189,10 @@ fn wait(signals: &mut Signals, target: &Target, background: bool) -> End {
 /// To standard error, or to syslog when there will be none.
 fn start_log(background: bool) {
     let filter = EnvFilter::try_from_env("FLASHNET_LOG").unwrap_or_else(|_| EnvFilter::new(LOG));
-    let log = tracing_subscriber::fmt().with_env_filter(filter);
+    // Nobody hears of a log that can not be written, on a full disk or to a reader that is gone; to say so there as well is a panic.
+    let log = tracing_subscriber::fmt()
+        .with_env_filter(filter)
+        .log_internal_errors(false);
     let syslog = || Syslog::new(c"flashnet", Options::LOG_PID, Facility::Daemon);
     match background.then(syslog).flatten() {
         // syslog has levels and times of its own.

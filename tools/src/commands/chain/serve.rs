@@ -141,6 +141,8 @@ fn start_log() {
     let filter = EnvFilter::try_from_env("FLASHNET_LOG").unwrap_or_else(|_| EnvFilter::new("info"));
     let log = tracing_subscriber::fmt()
         .with_env_filter(filter)
+        // A log that can not be written would be a panic otherwise.
+        .log_internal_errors(false)
         .with_writer(io::stderr)
         .with_ansi(io::stderr().is_terminal());
     if log.try_init().is_err() {
