@@ -13,6 +13,7 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::net::{SocketAddr, UnixListener};
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::thread;
@@ -170,6 +171,34 @@ fn a_format_that_fails_leaves_no_images() {
         left.map(|left| left.file_name()).collect::<Vec<_>>(),
         ["old.img"]
     );
+}
+
+/// So does one that is interrupted, however long it would have taken.
+#[test]
+fn a_format_that_is_interrupted_leaves_no_images() {
+    if !can_serve() || !can_mount() {
+        return;
+    }
+    let image = Image::new("64MiB");
+    let new = image.beside("new.img");
+    let disk = FaultDisk::new(64 << 20, 1).unwrap();
+    disk.hold(true);
+    let mut mkfs = Command::new(FLASHNET)
+        .args(["mkfs", "--size=64MiB"])
+        .args([&new, &disk.path()])
+        .spawn()
+        .unwrap();
+    while !new.exists() {
+        assert!(mkfs.try_wait().unwrap().is_none());
+        thread::sleep(Duration::from_millis(2));
+    }
+    // SAFETY: sends a signal to a child that has not been waited for.
+    unsafe { libc::kill(mkfs.id() as i32, libc::SIGTERM) };
+    let ended = mkfs.wait().unwrap();
+    disk.hold(false);
+    assert_eq!(ended.signal(), Some(libc::SIGTERM));
+    assert!(!new.exists());
+    assert!(image.path().exists());
 }
 
 /// An image file with holes is a volume that others can take the space from: that is said.

@@ -3,6 +3,7 @@
 use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result, bail};
@@ -13,8 +14,10 @@ use ftl::{
     Volume,
 };
 use serde_json::json;
+use signal_hook::iterator::Signals;
+use signal_hook::low_level::emulate_default_handler;
 
-use super::show;
+use super::{interrupt, show};
 use crate::cli;
 use crate::devices;
 
@@ -23,7 +26,9 @@ const POOL_FRAMES: usize = 1024;
 
 /// Runs the command.
 pub(super) fn run(options: &cli::Mkfs, json: bool) -> Result<()> {
-    let made = format(options)?;
+    let images = Made::default();
+    images.go_with_signals()?;
+    let made = format_as(options, &images)?;
     options.devices.iter().for_each(|path| warn_of_holes(path));
     if json {
         println!("{made}");
@@ -77,27 +82,54 @@ fn is_blank(path: &Path) -> Result<bool> {
 
 /// Image files that were made, and go again unless all goes well.
 #[derive(Debug, Default)]
-struct Made(Vec<PathBuf>);
+struct Made(Arc<Mutex<Vec<PathBuf>>>);
 
-impl Drop for Made {
-    fn drop(&mut self) {
-        for path in &self.0 {
+impl Made {
+    /// They go also if a signal ends the process: to fill a large one takes long.
+    fn go_with_signals(&self) -> Result<()> {
+        let made = Self(Arc::clone(&self.0));
+        let mut signals = Signals::new(interrupt::ending())?;
+        std::thread::Builder::new().spawn(move || {
+            for signal in &mut signals {
+                made.remove();
+                let _ = emulate_default_handler(signal);
+            }
+        })?;
+        Ok(())
+    }
+
+    fn images(&self) -> MutexGuard<'_, Vec<PathBuf>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn remove(&self) {
+        for path in self.images().drain(..) {
             let _ = std::fs::remove_file(path);
         }
     }
 }
 
+impl Drop for Made {
+    fn drop(&mut self) {
+        self.remove();
+    }
+}
+
 /// Opens a device to be formatted, or makes it.
-fn open(path: &Path, options: &cli::Mkfs, made: &mut Made) -> Result<FileDevice> {
+fn open(path: &Path, options: &cli::Mkfs, made: &Made) -> Result<FileDevice> {
     let mut device = match (path.exists(), options.size) {
         (false, Some(size)) => {
             let allocation = match options.prefill {
                 true => Allocation::Written,
                 false => Allocation::Reserve,
             };
-            let device = FileDevice::create(path, size.as_u64(), allocation)?;
-            made.0.push(path.to_owned());
-            return Ok(device);
+            made.images().push(path.to_owned());
+            let created = FileDevice::create(path, size.as_u64(), allocation);
+            if created.is_err() {
+                // There is none, or somebody else's.
+                made.images().pop();
+            }
+            return Ok(created?);
         }
         (false, None) => bail!(
             "{} does not exist: --size makes an image file",
@@ -129,6 +161,10 @@ fn open(path: &Path, options: &cli::Mkfs, made: &mut Made) -> Result<FileDevice>
 
 /// Formats the devices as one volume and says what it made.
 pub(super) fn format(options: &cli::Mkfs) -> Result<serde_json::Value> {
+    format_as(options, &Made::default())
+}
+
+fn format_as(options: &cli::Mkfs, made: &Made) -> Result<serde_json::Value> {
     let paths = &options.devices;
     if paths.len() > DEVICES_MAX {
         bail!(
@@ -137,10 +173,9 @@ pub(super) fn format(options: &cli::Mkfs) -> Result<serde_json::Value> {
         );
     }
     devices::refuse_twice(paths)?;
-    let mut made = Made::default();
     let mut opened = Vec::new();
     for path in paths {
-        opened.push((absolute(path), open(path, options, &mut made)?));
+        opened.push((absolute(path), open(path, options, made)?));
     }
     let mut device = ArrayDevice::blank(opened);
     let names = devices::names(paths);
@@ -168,7 +203,7 @@ pub(super) fn format(options: &cli::Mkfs) -> Result<serde_json::Value> {
     };
     Fs::format(&volume, &root).with_context(|| format!("cannot make a file system on {names}"))?;
     volume.shutdown()?;
-    made.0.clear();
+    made.images().clear();
     let grain = GRAIN_BYTES as u64;
     let geometry = info.geometry;
     Ok(json!({
