@@ -514,7 +514,9 @@ fn words_that_nobody_takes() {
     for (program, command, status) in [
         (Path::new(FLASHNET), Some("inspect"), 1),
         (Path::new(FLASHNET), Some("fsck"), 1),
+        (Path::new(FLASHNET), Some("--help"), 1),
         (&link, None, 8),
+        (&link, Some("--help"), 8),
     ] {
         let mut run = Command::new(program);
         run.args(command).arg(image.path()).stdout(full());

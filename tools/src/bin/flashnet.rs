@@ -3,6 +3,7 @@
 //! Exit status: 0 done, 1 failed, 2 wrong usage. Called as `mkfs.contigfs`, `fsck.contigfs`, `resize.contigfs`,
 //! `mount.contigfs` or `umount.fuse.contigfs`, it is that command, with the exit status that mount(8) and fsck(8) expect.
 
+use std::io::{self, Write};
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -24,21 +25,27 @@ fn main() -> ExitCode {
         Err(error) => {
             // Help and version are asked for this way, too.
             let wrong = error.use_stderr();
-            match called.command() {
-                None => drop(error.print()),
+            let said = match called.command() {
+                None => error.print(),
                 // Whoever calls a link has not said the command.
                 Some(command) => {
                     let said = format!("{written} {command}");
                     let text = error.render().to_string().replace(&said, &written);
                     match wrong {
-                        true => eprint!("{text}"),
-                        false => print!("{text}"),
+                        true => io::stderr().write_all(text.as_bytes()),
+                        false => io::stdout().write_all(text.as_bytes()),
                     }
                 }
-            }
-            return match wrong {
-                true => ExitCode::from(called.wrong_usage()),
-                false => ExitCode::SUCCESS,
+            };
+            return match said {
+                _ if wrong => ExitCode::from(called.wrong_usage()),
+                Ok(()) => ExitCode::SUCCESS,
+                // As below: it has seen enough.
+                Err(why) if why.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
+                Err(why) => {
+                    unsaid::complain(&format!("{}: cannot write to stdout: {why}", called.name()));
+                    ExitCode::from(called.failed(&why.into()))
+                }
             };
         }
     };
