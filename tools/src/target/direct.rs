@@ -139,7 +139,11 @@ fn end_of(piece: &libc::iovec) -> *mut libc::c_void {
 /// Carries out one action on the only device; the result as a completion would have it.
 pub(super) fn carry_out(action: &Action, fd: RawFd, meters: &MediaMeters) -> i32 {
     let begun = Instant::now();
-    let result = retry(|| match &action.op {
+    let is_told_once = matches!(
+        action.op,
+        MediaOp::Flush | MediaOp::Write { durable: true, .. }
+    );
+    let call = || match &action.op {
         // SAFETY: the engine leaves the buffer alone until the action is reported done, which is after this.
         MediaOp::Read { offset, buf } => unsafe {
             libc::pread(fd, buf.as_ptr().cast(), buf.len(), *offset as libc::off_t)
@@ -164,7 +168,12 @@ pub(super) fn carry_out(action: &Action, fd: RawFd, meters: &MediaMeters) -> i32
             // SAFETY: no memory is involved.
             unsafe { libc::fallocate(fd, mode, *offset as i64, *len as i64) as isize }
         }
-    });
+    };
+    // That earlier writes did not reach the device is told once, whatever the error (I8): no second call may say that they did.
+    let result = match is_told_once {
+        true => answer(call()),
+        false => retry(call),
+    };
     meters.note(0, &action.op, begun.elapsed(), result as i32);
     result as i32
 }
@@ -172,16 +181,20 @@ pub(super) fn carry_out(action: &Action, fd: RawFd, meters: &MediaMeters) -> i32
 /// Calls until no signal interrupts; a failure becomes its negated errno.
 fn retry(mut call: impl FnMut() -> isize) -> isize {
     loop {
-        let result = call();
-        if result >= 0 {
+        let result = answer(call());
+        if result != -(libc::EINTR as isize) {
             return result;
         }
-        let errno = std::io::Error::last_os_error().raw_os_error();
-        let errno = errno.unwrap_or(libc::EIO);
-        if errno != libc::EINTR {
-            return -(errno as isize);
-        }
     }
+}
+
+/// What the system call that has just returned this answered; a failure becomes its negated errno.
+fn answer(returned: isize) -> isize {
+    if returned >= 0 {
+        return returned;
+    }
+    let errno = std::io::Error::last_os_error().raw_os_error();
+    -(errno.unwrap_or(libc::EIO) as isize)
 }
 
 #[cfg(test)]
