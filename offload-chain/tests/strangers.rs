@@ -1,22 +1,18 @@
 //! Who calls at a member's door and does not prove that it knows the group's token keeps nobody out who does (I16).
 
+mod hosted;
+
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use hosted::{Group, entry, timing};
 use offload_chain::client::{Client, ClientSettings};
-use offload_chain::config::{Event, Expect, FileStore, Revision, Store};
-use offload_chain::group::Topology;
-use offload_chain::host::{Host, HostSettings, Timing};
 use offload_chain::lock::LockId;
-use offload_chain::log::Entry;
-use offload_chain::membership::{
-    Birth, CONFIG, Configuration, MemberId, SlowPolicy, decode, encode,
-};
+use offload_chain::membership::{CONFIG, Configuration, decode};
 
 /// More than a member has places for strangers.
 const STRANGERS: usize = 300;
@@ -45,59 +41,8 @@ const SAID: [(&[u8], bool); 8] = [
 /// Longest that somebody who knows the token may take beside them. Each stranger that is waited for takes as long alone.
 const SOON: Duration = Duration::from_secs(4);
 
-fn timing() -> Timing {
-    Timing {
-        period: Duration::from_millis(100),
-        misses: 20,
-        patience: Duration::from_secs(1),
-        media_patience: Duration::from_secs(1),
-        read_lease: Duration::from_secs(1),
-    }
-}
-
-fn store(dir: &Path) -> FileStore {
-    FileStore::open(&dir.join("store")).unwrap()
-}
-
-fn create(dir: &Path, members: u32) {
-    let birth = Birth {
-        locks: 4,
-        ring_bytes: 16 << 10,
-        data_bytes: 64 << 10,
-        salt: 77,
-        token: [5; 16],
-        topology: Topology::Chain,
-        executes: true,
-        durable: true,
-    };
-    let members = (1..=members).map(MemberId).collect();
-    let mut store = store(dir);
-    store.submit(offload_chain::config::Request::Put {
-        key: CONFIG.to_owned(),
-        value: encode(&Configuration::new(birth, members)),
-        expect: Expect::Revision(Revision::ABSENT),
-        lease: None,
-    });
-    assert!(matches!(store.poll(), Some(Event::Answer(_, Ok(_)))));
-}
-
-fn serve(dir: &Path, member: u32) -> Host {
-    let settings = HostSettings {
-        member: MemberId(member),
-        listen: "127.0.0.1:0".parse().unwrap(),
-        advertise: None,
-        memory: Some(dir.join(member.to_string())),
-        timing: timing(),
-        slow: SlowPolicy::default(),
-        spin: Duration::ZERO,
-        on_engine_thread: None,
-        watcher: None,
-    };
-    Host::start(settings, Box::new(store(dir))).unwrap()
-}
-
-fn configuration(dir: &Path) -> Configuration {
-    let items = offload_chain::config::list(&mut store(dir), CONFIG).unwrap();
+fn configuration(group: &Group) -> Configuration {
+    let items = offload_chain::config::list(&mut group.store(), CONFIG).unwrap();
     decode(&items[0]).unwrap()
 }
 
@@ -163,9 +108,8 @@ fn stays(mut stream: &TcpStream, goes_on: bool) -> bool {
 /// A client comes in, whatever strangers say.
 #[test]
 fn strangers_keep_no_client_out() {
-    let dir = tempfile::tempdir().unwrap();
-    create(dir.path(), 1);
-    let host = serve(dir.path(), 1);
+    let group = Group::create(1, true);
+    let host = group.serve(1);
     for (says, goes_on) in SAID {
         let crowd = Crowd::call(host.address(), says, goes_on);
         let start = Instant::now();
@@ -175,11 +119,10 @@ fn strangers_keep_no_client_out() {
             ..ClientSettings::default()
         };
         let what = says.escape_ascii();
-        let client = Client::connect(Box::new(store(dir.path())), settings);
+        let client = Client::connect(Box::new(group.store()), settings);
         let mut client = client.unwrap_or_else(|error| panic!("beside {what}: {error}"));
         client.lock(LockId::LOG, SOON).unwrap();
-        let (offset, bytes) = (0, vec![1; 8]);
-        client.append(vec![Entry { offset, bytes }]).unwrap();
+        client.append(entry(0, &[1; 8])).unwrap();
         client.unlock(LockId::LOG).unwrap();
         client.leave();
         let took = start.elapsed();
@@ -192,12 +135,11 @@ fn strangers_keep_no_client_out() {
 #[test]
 fn strangers_keep_no_member_out() {
     for (says, goes_on) in SAID {
-        let dir = tempfile::tempdir().unwrap();
-        create(dir.path(), 2);
-        let first = serve(dir.path(), 1);
+        let group = Group::create(2, true);
+        let first = group.serve(1);
         let _crowd = Crowd::call(first.address(), says, goes_on);
         let start = Instant::now();
-        let second = serve(dir.path(), 2);
+        let second = group.serve(2);
         let what = says.escape_ascii();
         while first.state().open.0 == 0 || second.state().open.0 == 0 {
             let took = start.elapsed();
@@ -208,8 +150,8 @@ fn strangers_keep_no_member_out() {
             continue;
         }
         // Nor do they miss each other.
-        let epoch = configuration(dir.path()).epoch;
+        let epoch = configuration(&group).epoch;
         std::thread::sleep(timing().period * (timing().misses + 2));
-        assert_eq!(configuration(dir.path()).epoch, epoch, "beside {what}");
+        assert_eq!(configuration(&group).epoch, epoch, "beside {what}");
     }
 }

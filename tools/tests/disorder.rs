@@ -4,7 +4,7 @@ mod common;
 
 use std::fs::{self, File};
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::{FileExt, symlink};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -488,16 +488,7 @@ fn out_of_descriptors() {
         return;
     }
     let image = Image::new("64MiB");
-    let child = Command::new("sh")
-        .args(["-c", "ulimit -n 40; exec \"$0\" \"$@\"", FLASHNET])
-        .args(["--json", "serve", "--listen", "127.0.0.1:0"])
-        .arg(image.path())
-        .env("FLASHNET_LOG", "error")
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut child = Mortal(child);
-    let address = served(&mut child.0);
+    let (child, address) = serve_after("ulimit -n 40", &image);
     let session = || Session::connect(address, SessionOptions::default()).unwrap();
     let mut first = session();
     let crowd: Vec<_> = (0..60)
@@ -559,16 +550,7 @@ fn hangups() {
     // SAFETY: sends a signal to a child that has not been waited for.
     unsafe { libc::kill(target.pid() as i32, libc::SIGHUP) };
     assert!(target.ended().success());
-    let child = Command::new("sh")
-        .args(["-c", "trap '' HUP; exec \"$0\" \"$@\"", FLASHNET])
-        .args(["--json", "serve", "--listen", "127.0.0.1:0"])
-        .arg(image.path())
-        .env("FLASHNET_LOG", "error")
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut child = Mortal(child);
-    served(&mut child.0);
+    let (child, _) = serve_after("trap '' HUP", &image);
     let status = fs::read_to_string(format!("/proc/{}/status", child.0.id())).unwrap();
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     let ignored = u64::from_str_radix(ignored.unwrap().trim(), 16).unwrap();
@@ -622,6 +604,21 @@ impl Drop for Mortal {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
+}
+
+/// A target of a shell that has done something first, and where it listens.
+fn serve_after(first: &str, image: &Image) -> (Mortal, SocketAddr) {
+    let script = format!("{first}; exec \"$0\" \"$@\"");
+    let child = Command::new("sh")
+        .args(["-c", &script, FLASHNET])
+        .args(["--json", "serve", "--listen", "127.0.0.1:0"])
+        .arg(image.path())
+        .env("FLASHNET_LOG", "error")
+        .stdout(Stdio::piped())
+        .spawn();
+    let mut child = Mortal(child.unwrap());
+    let address = served(&mut child.0);
+    (child, address)
 }
 
 /// A reader that has seen enough ends a command quietly.

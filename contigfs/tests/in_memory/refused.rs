@@ -15,7 +15,7 @@ use ftl::{Ftl, MemDevice, OpenOptions};
 use support::oracle::picture_of;
 use support::{assert_clean, content, name, names, tight};
 
-use crate::moments::{Call, Tapped};
+use crate::harness::tapped::{Call, Tapped};
 
 type Store = Arc<dyn BlockStore>;
 type Volume = Fs<Store>;

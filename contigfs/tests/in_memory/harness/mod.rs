@@ -5,3 +5,4 @@ pub mod crash;
 pub mod model;
 pub mod quota;
 pub mod sharing;
+pub mod tapped;
