@@ -160,9 +160,10 @@ fn a_format_that_fails_leaves_no_images() {
     let (new, far, old) = (path("new.img"), path("no/far.img"), path("old.img"));
     fs::write(&old, vec![0; 4096]).unwrap();
     let mkfs = |more: &[&str]| bad(&[&["mkfs"], more].concat());
-    assert_says(&mkfs(&["--size=64MiB", &new, &far]), &["far.img"]);
+    let said = mkfs(&["--size=64MiB", &new, &far]);
+    assert_says(&said, &["far.img", "no such directory"]);
     assert_says(&mkfs(&["--size=4KiB", &new]), &["new.img", "too small"]);
-    assert_says(&mkfs(&["--size=1", &new]), &["new.img", "1 bytes"]);
+    assert_says(&mkfs(&["--size=1", &new]), &["new.img", "1 bytes", "4096"]);
     let odd = ["--size=64MiB", "--segment-size=1000", &new];
     assert_says(&mkfs(&odd), &["new.img", "segment size"]);
     assert_says(&mkfs(&[&old]), &["old.img", "too small"]);

@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use contigfs::Fs;
-use ftl::device::Allocation;
+use ftl::device::{Allocation, DeviceOpenError};
 use ftl::{
     ArrayDevice, DEVICES_MAX, FileDevice, Ftl, GRAIN_BYTES, MediaError, OpenError, OpenOptions,
     Volume,
@@ -129,7 +129,12 @@ fn open(path: &Path, options: &cli::Mkfs, made: &Made) -> Result<FileDevice> {
                 // There is none, or somebody else's.
                 made.images().pop();
             }
-            return Ok(created?);
+            return created.map_err(|error| match error {
+                DeviceOpenError::NotFound { .. } => {
+                    anyhow!("cannot make {}: there is no such directory", path.display())
+                }
+                other => other.into(),
+            });
         }
         (false, None) => bail!(
             "{} does not exist: --size makes an image file",

@@ -3,6 +3,8 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
+use crate::GRAIN_BYTES;
+
 /// Why a [`super::FileDevice`] could not be had. Every message names the path.
 #[derive(Debug, thiserror::Error)]
 pub enum DeviceOpenError {
@@ -45,7 +47,7 @@ pub enum DeviceOpenError {
         bytes: u64,
     },
     /// It does not hold a single grain.
-    #[error("{}: {bytes} bytes are too few for a device", path.display())]
+    #[error("{}: {bytes} bytes are too few for a device, a grain has {GRAIN_BYTES}", path.display())]
     TooSmall {
         /// What was to be opened.
         path: PathBuf,
