@@ -48,7 +48,8 @@
 //! made alike, `slow` who holds others up; argued in `docs/membership.md`. [`memory`]: a member's memory from inside.
 //!
 //! [`host`]: a member as a process, over TCP and a store: `door` accepts, `engine` runs the group, `agent` does what membership says,
-//! `peers` talks to other members. [`client`]: a program's end of such a group, over changes of its epochs.
+//! `peers` talks to other members. [`client`]: a program's end of such a group, over changes of its epochs. [`tls`]: what keeps others from
+//! hearing or changing what all of these say.
 
 #![forbid(unsafe_code)]
 
@@ -68,5 +69,6 @@ pub mod persist;
 pub mod planted;
 mod proof;
 pub mod read;
+pub mod tls;
 
 pub use epoch::Epoch;

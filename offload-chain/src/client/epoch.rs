@@ -1,6 +1,5 @@
 //! A client in one epoch after the other.
 
-use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use rand::Rng;
@@ -12,7 +11,7 @@ use super::records::Pending;
 use super::{Client, ClientError};
 use crate::clock::until;
 use crate::epoch::Epoch;
-use crate::group::tcp::{StartError, TcpClient};
+use crate::group::tcp::{Place, StartError, TcpClient};
 use crate::group::{Denied, Outcome, Primitive, Primitives};
 use crate::host::{link_config, shape_of};
 use crate::lock::{LockId, Word};
@@ -40,15 +39,15 @@ pub(super) struct Group {
 /// An epoch that this client wants to be connected in, and is not yet. Nothing that changes anything was posted in it.
 #[derive(Debug)]
 pub(super) struct Attempt {
-    /// The addresses of each member.
-    places: Vec<Vec<SocketAddr>>,
+    /// Of each member.
+    places: Vec<Place>,
     /// A number is used once in an epoch.
     number: u16,
     next: Instant,
 }
 
 impl Attempt {
-    pub(super) fn new(places: Vec<Vec<SocketAddr>>, number: u16) -> Self {
+    pub(super) fn new(places: Vec<Place>, number: u16) -> Self {
         Self {
             places,
             number,
@@ -134,15 +133,15 @@ impl Client {
     /// Connects in an epoch, and finds out what this client has in it.
     fn establish(&mut self, attempt: &Attempt) -> Result<(), Failed> {
         let shape = shape_of(&self.config).map_err(|_| Broken)?;
-        let (link, seed) = (link_config(), rand::random());
+        let (link, seed) = (link_config(self.settings.tls.is_some()), rand::random());
         let patience = self.settings.timing.silence() * 2;
-        let places: Vec<&[SocketAddr]> = attempt.places.iter().map(Vec::as_slice).collect();
-        let connected = TcpClient::connect(shape, attempt.number, &places, &link, seed, patience);
+        let (number, places) = (attempt.number, &attempt.places);
+        let connected = TcpClient::connect_to(shape, number, places, &link, seed, patience);
         let mut tcp = connected.map_err(|error| {
             tracing::debug!(%error, epoch = %self.config.epoch, "the group is not to be reached");
             match error {
                 StartError::Denied(Denied::Client { next }) => Failed::Number(next),
-                _ => Failed::Broken,
+                error => self.is_kept_out(error),
             }
         })?;
         tcp.spin(self.settings.spin);
@@ -170,6 +169,23 @@ impl Client {
             }
         }
         Ok(())
+    }
+
+    /// Who has other files than the members, or speaks otherwise, is kept out until somebody has changed that. A new client ends with it, and the
+    /// group hears nothing of it; one that was connected before goes on, as it does when members are gone: it may be one of them that was changed.
+    fn is_kept_out(&mut self, error: StartError) -> Failed {
+        let why = match error {
+            StartError::Denied(Denied::NeedsTls) => ClientError::NeedsTls,
+            StartError::Tls { address, cause } if !cause.passes() => {
+                ClientError::Tls { address, cause }
+            }
+            _ => return Failed::Broken,
+        };
+        match self.epochs {
+            0 => drop(self.end(why)),
+            _ => tracing::warn!(%why, "the group is not to be reached"),
+        }
+        Failed::Broken
     }
 
     /// Any member.

@@ -1,10 +1,12 @@
 //! Why a client's call failed.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use crate::group::PrimitiveError;
 use crate::lock::{LockError, LockId};
 use crate::log::{AppendError, LayoutError};
+use crate::tls::TlsError;
 
 /// Why a client's call failed.
 #[derive(Clone, Debug, thiserror::Error)]
@@ -12,6 +14,17 @@ pub enum ClientError {
     /// The system.
     #[error("cannot start the client: {0}")]
     Io(Arc<std::io::Error>),
+    /// Nor will there be one, as things are, with a member.
+    #[error("{}: {cause}", address.map_or("a member".to_owned(), |at| format!("the member at {at}")))]
+    Tls {
+        /// Where it is.
+        address: Option<SocketAddr>,
+        /// Why there is no TLS connection.
+        cause: TlsError,
+    },
+    /// The members have TLS, and this client spoke without.
+    #[error("the members of the group want TLS")]
+    NeedsTls,
     /// Others have them all, or the one that was asked for.
     #[error("no slot is free: other clients have them, or died less than a lease ago; try again")]
     NoSlot,
@@ -48,6 +61,13 @@ pub enum ClientError {
     /// Memory that can not be.
     #[error(transparent)]
     Layout(LayoutError),
+}
+
+impl ClientError {
+    /// It has not been in the group.
+    pub(super) fn is_kept_out(&self) -> bool {
+        matches!(self, Self::Tls { .. } | Self::NeedsTls)
+    }
 }
 
 impl From<std::io::Error> for ClientError {

@@ -48,6 +48,7 @@ use crate::host::Timing;
 use crate::lock::{LockEvent, LockId, Locks, SLOTS_MAX, Slot};
 use crate::log::{Layout, Log, LogEvent, Preset};
 use crate::membership::Configuration;
+use crate::tls::GroupTls;
 
 use epoch::{Attempt, Group};
 pub use error::ClientError;
@@ -55,7 +56,7 @@ use records::Waiting;
 use session::{News, SessionThread};
 
 /// How a client is to be.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct ClientSettings {
     /// Its slot; none: the first that is free.
     pub slot: Option<u32>,
@@ -67,6 +68,8 @@ pub struct ClientSettings {
     pub timeout: Duration,
     /// How long it looks without sleeping after each message.
     pub spin: Duration,
+    /// How members are called; none: plainly.
+    pub tls: Option<GroupTls>,
 }
 
 impl Default for ClientSettings {
@@ -77,6 +80,7 @@ impl Default for ClientSettings {
             timing: Timing::default(),
             timeout: Duration::from_secs(30),
             spin: Duration::ZERO,
+            tls: None,
         }
     }
 }
@@ -131,7 +135,7 @@ impl Client {
         let mut number = settings.slot.unwrap_or(0);
         loop {
             let slot = Slot::new(number).ok_or(ClientError::NoSlot)?;
-            let session = SessionThread::start(store, slot, settings.timing)?;
+            let session = SessionThread::start(store, slot, settings.timing, settings.tls.clone())?;
             let wait = deadline.saturating_duration_since(Instant::now());
             match session.hear(wait) {
                 Some(News::Connect(config, places)) => {
@@ -308,7 +312,9 @@ impl Client {
         let leaves_nothing = self.settle_locks() && self.pending.is_empty();
         self.group = None;
         if let Some(session) = self.session.take() {
-            match leaves_nothing && self.ended.is_none() {
+            // Who was kept out from the beginning had nothing, and is missed by nobody: as if it had died it would end the epoch of all others.
+            let goes_well = self.ended.as_ref().is_none_or(ClientError::is_kept_out);
+            match leaves_nothing && goes_well {
                 true => drop(session.leave()),
                 // As if it had died: whoever frees its locks has to fence it.
                 false => drop(session),

@@ -1,7 +1,7 @@
 //! The thread that keeps a client's place in the group, whatever the program does meanwhile.
 
 use std::collections::BTreeMap;
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::ToSocketAddrs;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -9,12 +9,14 @@ use std::time::Duration;
 use crate::clock::since_boot;
 use crate::config::{Event, Knock, Reply, Request, Store, Ticket};
 use crate::epoch::Epoch;
+use crate::group::tcp::Place;
 use crate::host::{Timing, store_sleep};
 use crate::lock::Slot;
 use crate::membership::{
     Boot, Configuration, MEMBER, MemberId, Report, STORE_IS_LATE, Seat, Session, SessionEvent,
     SessionSettings, decode, store_patience,
 };
+use crate::tls::GroupTls;
 
 /// So many times as long as a member a client may be silent. A member that is missed in error comes back by itself; a client has lost its
 /// locks, and does not know what became of its records.
@@ -27,7 +29,7 @@ const LEAVING: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub(super) enum News {
     /// The group of an epoch, and where its members are, head first: each has at least one address.
-    Connect(Box<Configuration>, Vec<Vec<SocketAddr>>),
+    Connect(Box<Configuration>, Vec<Place>),
     /// Nothing of that epoch is answered any more.
     Over(Epoch),
     /// The slot is another's now.
@@ -58,6 +60,7 @@ impl SessionThread {
         mut store: Box<dyn Store + Send>,
         slot: Slot,
         timing: Timing,
+        tls: Option<GroupTls>,
     ) -> std::io::Result<Self> {
         let (told, hears) = channel();
         let (tells, news) = channel();
@@ -82,6 +85,7 @@ impl SessionThread {
             knock,
             woken,
             timing,
+            tls,
         };
         let thread = std::thread::Builder::new()
             .name("chain-session".into())
@@ -137,6 +141,7 @@ struct Worker {
     knock: Knock,
     woken: bool,
     timing: Timing,
+    tls: Option<GroupTls>,
 }
 
 impl Worker {
@@ -240,9 +245,11 @@ impl Worker {
         let place = |seat: &Seat| {
             let report = self.reports.get(&seat.id);
             let report = report.filter(|report| report.seat == *seat);
-            let found = report?.address.to_socket_addrs().ok()?;
-            let place = Vec::from_iter(found);
-            (!place.is_empty()).then_some(place)
+            let address = &report?.address;
+            let addresses = Vec::from_iter(address.to_socket_addrs().ok()?);
+            let tls = self.tls.as_ref().map(|tls| tls.to(address));
+            let tls = tls.transpose().ok()?;
+            (!addresses.is_empty()).then_some(Place { addresses, tls })
         };
         let places: Option<Vec<_>> = config.chain.iter().map(place).collect();
         match places {

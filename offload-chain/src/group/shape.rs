@@ -273,10 +273,13 @@ pub enum Denied {
     /// The member has stopped or is full.
     #[error("the member takes nobody")]
     Closed,
+    /// The member has TLS, and the caller spoke without.
+    #[error("the member wants TLS")]
+    NeedsTls,
 }
 
 impl Denied {
-    pub(super) fn encode(self) -> Vec<u8> {
+    pub(crate) fn encode(self) -> Vec<u8> {
         let (reason, number) = match self {
             Self::Foreign => (0, 0),
             Self::Token => (1, 0),
@@ -285,6 +288,7 @@ impl Denied {
             Self::Place => (4, 0),
             Self::Client { next } => (5, u64::from(next)),
             Self::Closed => (6, 0),
+            Self::NeedsTls => (7, 0),
         };
         let raw = RawSorry {
             magic: MAGIC,
@@ -311,6 +315,7 @@ impl Denied {
                 next: u32::try_from(raw.number.get()).ok()?,
             },
             6 => Self::Closed,
+            7 => Self::NeedsTls,
             _ => return None,
         })
     }
@@ -455,6 +460,7 @@ mod tests {
             Denied::Epoch(77),
             Denied::Client { next: 96 },
             Denied::Closed,
+            Denied::NeedsTls,
         ] {
             assert_eq!(Denied::parse(&reason.encode()), Some(reason));
         }

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::net::ToSocketAddrs;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -24,7 +23,7 @@ use super::lines::Lines;
 use super::media::Media;
 use super::message::Said;
 use super::mux::{Mux, Owner};
-use super::peers::Peers;
+use super::peers::{Greeting, Peers};
 use super::{HostState, Timing, lock, shape_of};
 
 /// A round of catching up with no more chunks than this is enough: they take some milliseconds.
@@ -62,7 +61,7 @@ pub(super) struct Place {
     pub(super) advertised: String,
     pub(super) timing: Timing,
     pub(super) slow: SlowPolicy,
-    pub(super) token: [u8; 16],
+    pub(super) greeting: Greeting,
 }
 
 /// The agent.
@@ -144,7 +143,7 @@ impl Agent {
             lines,
             lag: Lag::default(),
             reads: Arc::new(ReadLease::new(since_boot)),
-            peers: Peers::new(place.member, place.token),
+            peers: Peers::new(place.greeting.clone()),
             directory: BTreeMap::new(),
             directory_asked: None,
             directory_due: Duration::ZERO,
@@ -396,11 +395,10 @@ impl Agent {
             let Some(address) = known(seat) else {
                 return self.look_up();
             };
-            match address.to_socket_addrs().map(Vec::from_iter) {
-                Ok(found) if !found.is_empty() => places.push(found),
+            match self.place.greeting.place_of(address) {
+                Ok(found) => places.push(found),
                 // Whoever looks up names may take long for each answer.
-                found => {
-                    let why = found.map_or_else(|e| e.to_string(), |_| "no address".to_owned());
+                Err(why) => {
                     let why = format!("cannot find member {} at {address}: {why}", seat.id);
                     self.unresolved_until = now + DIRECTORY;
                     return self.warn(why);

@@ -2,6 +2,7 @@
 //!
 //! Who has not is a [`Stranger`]: so many are kept, so long. However many call, whatever they say and however slowly, they take
 //! places from each other only (I16): the one who is there longest goes when another comes, and who knows the token says so at once.
+//! With TLS its handshake is a part of that, here and on this thread: neither the engine's nor any that hears a member waits for one.
 
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind};
@@ -19,7 +20,8 @@ use super::agent::Inbox;
 use super::engine::{Caller, Ends, EngineNews};
 use super::lines::Lines;
 use super::message::read;
-use super::stranger::{Known, Stranger};
+use super::stranger::{Known, Refused, Stranger, Terms};
+use super::wire::Wire;
 use crate::membership::MemberId;
 
 /// Who has not proven who it is by then is sent away; so is a member that is silent for so long.
@@ -34,6 +36,8 @@ const BACKLOG: i32 = 1024;
 const CALLS_MAX: usize = 64;
 /// Out of descriptors: until calls are taken again.
 const REST: Duration = Duration::from_millis(50);
+/// Between warnings of callers that are not heard: they come in numbers.
+const TOLD: Duration = Duration::from_secs(1);
 const LISTENER: Token = Token(usize::MAX);
 const WAKER: Token = Token(usize::MAX - 1);
 
@@ -54,16 +58,18 @@ struct Keeper {
     next: usize,
     /// Somebody calls, and is to be let in then.
     calls: Option<Instant>,
-    token: [u8; 16],
+    terms: Terms,
     engine: Caller,
     agent: Sender<Inbox>,
     members: Lines,
+    /// When people were told last of somebody who is not heard.
+    warned: Option<Instant>,
 }
 
 impl Door {
     pub(super) fn open(
         address: SocketAddr,
-        token: [u8; 16],
+        terms: Terms,
         engine: Caller,
         agent: Sender<Inbox>,
         members: Lines,
@@ -87,10 +93,11 @@ impl Door {
             strangers: BTreeMap::new(),
             next: 0,
             calls: None,
-            token,
+            terms,
             engine,
             agent,
             members,
+            warned: None,
         };
         let ends = Arc::clone(&end);
         let panics = Ends(keeper.agent.clone(), "door");
@@ -180,8 +187,12 @@ impl Keeper {
         let token = Token(self.next);
         self.next = (self.next + 1) % WAKER.0;
         let registry = self.poll.registry();
-        let readable = Interest::READABLE;
-        if registry.register(&mut stream, token, readable).is_err() {
+        let interest = match &self.terms.tls {
+            None => Interest::READABLE,
+            // Certificates may be longer than what its socket takes.
+            Some(_) => Interest::READABLE | Interest::WRITABLE,
+        };
+        if registry.register(&mut stream, token, interest).is_err() {
             return;
         }
         if self.strangers.len() >= STRANGERS_MAX {
@@ -196,33 +207,48 @@ impl Keeper {
         let Some(stranger) = self.strangers.get_mut(&token) else {
             return;
         };
-        let known = stranger.hear(self.token);
-        if let Ok(None) = known {
-            return;
-        }
-        let Some(Stranger { mut stream, .. }) = self.strangers.remove(&token) else {
-            return;
-        };
-        let known = match known {
-            Ok(known) => known,
-            Err(error) => {
-                tracing::debug!(peer = ?stream.peer_addr().ok(), %error, "a caller is not heard");
+        let known = match stranger.hear(&self.terms) {
+            Ok(None) => return,
+            Ok(Some(known)) => known,
+            Err(Refused::Unheard(error)) => {
+                let peer = stranger.stream.peer_addr().ok();
+                tracing::debug!(?peer, %error, "a caller is not heard");
+                self.strangers.remove(&token);
                 return;
             }
+            Err(refused) => {
+                let peer = stranger.stream.peer_addr().ok();
+                stranger.leave();
+                return self.tell(peer, &refused);
+            }
         };
-        if self.poll.registry().deregister(&mut stream).is_err() {
+        let Some(mut stranger) = self.strangers.remove(&token) else {
+            return;
+        };
+        if (self.poll.registry().deregister(&mut stranger.stream)).is_err() {
             return;
         }
+        let connected = stranger.into_connected();
         match known {
-            Some(Known::Group) => self.engine.call(stream),
-            Some(Known::Member(from)) => self.listen_to(stream.into(), from),
-            None => {}
+            Known::Group => self.engine.call(connected),
+            Known::Member(from) => self.listen_to(connected.into(), from),
         }
     }
 
+    /// Tells people of somebody who is not heard, unless they have just been told of another.
+    fn tell(&mut self, peer: Option<SocketAddr>, why: &Refused) {
+        let passes = matches!(why, Refused::Tls(cause) if cause.passes());
+        let just = |at: Instant| at.elapsed() < TOLD;
+        if passes || self.warned.is_some_and(just) {
+            return tracing::debug!(?peer, %why, "a caller is not heard");
+        }
+        self.warned = Some(Instant::now());
+        tracing::warn!(?peer, %why, "a caller is not heard");
+    }
+
     /// A member speaks: a thread hears it.
-    fn listen_to(&self, mut stream: std::net::TcpStream, from: MemberId) {
-        let line = match self.members.take(from, &stream) {
+    fn listen_to(&self, mut wire: Wire, from: MemberId) {
+        let line = match self.members.take(from, &wire.stream) {
             Ok(line) => line,
             Err(error) => return tracing::debug!(member = from.0, %error, "not heard"),
         };
@@ -230,7 +256,7 @@ impl Keeper {
         let hear = move || {
             let _line = line;
             // Whatever ends it: who has something to say calls again.
-            let _ = hear(&mut stream, from, &agent);
+            let _ = hear(&mut wire, from, &agent);
         };
         let thread = std::thread::Builder::new().name("chain-peer".into());
         if let Err(error) = thread.spawn(hear) {
@@ -239,14 +265,14 @@ impl Keeper {
     }
 }
 
-fn hear(stream: &mut std::net::TcpStream, from: MemberId, agent: &Sender<Inbox>) -> io::Result<()> {
-    stream.set_nonblocking(false)?;
+fn hear(wire: &mut Wire, from: MemberId, agent: &Sender<Inbox>) -> io::Result<()> {
+    wire.stream.set_nonblocking(false)?;
     // Members beat; who is silent for so long is gone, or will call again.
-    stream.set_read_timeout(Some(PATIENCE))?;
+    wire.stream.set_read_timeout(Some(PATIENCE))?;
     let (taken, room) = sync_channel(UNHEARD_MAX);
     let room = Arc::new(Mutex::new(room));
     loop {
-        let said = read(stream)?;
+        let said = read(wire)?;
         let unheard = Unheard::wait(&taken, &room);
         let heard = Inbox::Peer(from, said, unheard);
         if agent.send(heard).is_err() {
@@ -308,6 +334,7 @@ mod tests {
             spin: Duration::ZERO,
             on_engine_thread: None,
             watcher: None,
+            tls: None,
         };
         Host::start(settings, Box::new(store(dir))).unwrap()
     }
@@ -374,7 +401,7 @@ mod tests {
     fn what_is_not_heard_is_bounded() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let mut says = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-        let (mut hears, _) = listener.accept().unwrap();
+        let mut hears = Wire::new(listener.accept().unwrap().0, None);
         let from = MemberId(1);
         for boot in 0..3 * UNHEARD_MAX as u64 {
             let boot = Boot(boot);

@@ -2,22 +2,20 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::net::SocketAddr;
 use std::sync::mpsc::{Receiver, Sender, SyncSender, TryRecvError, channel, sync_channel};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use mio::Waker;
-use mio::net::TcpStream;
 use softrdma::{BackingId, ProtectionDomain, RegionTable, Time};
 
 use crate::epoch::Epoch;
 use crate::group::file::FilePages;
-use crate::group::tcp::MemberServer;
+use crate::group::tcp::{Connected, MemberServer, Place, Refusal};
 use crate::group::{
-    BrokenGroup, GroupMemory, GroupShape, Member, MemberConfig, MemberEvent, MemberFile, ReadLease,
-    Watcher,
+    BrokenGroup, Denied, GroupMemory, GroupShape, Member, MemberConfig, MemberEvent, MemberFile,
+    ReadLease, Watcher,
 };
 
 use super::agent::Inbox;
@@ -26,13 +24,15 @@ use super::{link_config, lock};
 
 /// Calls that wait for an epoch to be open.
 const CALLS_MAX: usize = 128;
+/// Between two warnings that are alike.
+const AGAIN: Duration = Duration::from_secs(10);
 
 /// What the thread is told.
 enum Command {
     Open(Box<Opening>),
     /// Ends what is open; answered when nothing of it runs any more.
     Close(SyncSender<()>),
-    Call(TcpStream),
+    Call(Box<Connected>),
     Stop,
 }
 
@@ -42,7 +42,7 @@ pub(super) struct Opening {
     pub(super) epoch: Epoch,
     pub(super) shape: GroupShape,
     pub(super) position: usize,
-    pub(super) places: Vec<Vec<SocketAddr>>,
+    pub(super) places: Vec<Place>,
     pub(super) reads: Arc<ReadLease>,
 }
 
@@ -80,8 +80,8 @@ pub(super) struct Caller {
 }
 
 impl Caller {
-    pub(super) fn call(&self, stream: TcpStream) {
-        self.tell(Command::Call(stream));
+    pub(super) fn call(&self, connected: Connected) {
+        self.tell(Command::Call(Box::new(connected)));
     }
 
     fn tell(&self, command: Command) {
@@ -125,6 +125,7 @@ impl Engine {
             waits: Arc::clone(&waits),
             news,
             calls: VecDeque::new(),
+            warned: None,
         };
         let ends = Ends(worker.news.clone(), "engine");
         let thread = std::thread::Builder::new()
@@ -196,7 +197,8 @@ struct Worker {
     bell: Arc<Bell>,
     waits: Arc<Waits>,
     news: Sender<Inbox>,
-    calls: VecDeque<TcpStream>,
+    calls: VecDeque<Connected>,
+    warned: Option<(String, Instant)>,
 }
 
 type Server = (Epoch, MemberServer<FilePages>);
@@ -241,6 +243,8 @@ impl Worker {
         let turned = running.turn();
         self.waits.tell(running.take_lag(), running.waiting());
         let mut over = None;
+        let refusal = running.take_refusal();
+        let mut wants_tls = false;
         while let Some(event) = running.member().poll_event() {
             match event {
                 MemberEvent::Broken(BrokenGroup::Link { member, reason }) => {
@@ -254,11 +258,18 @@ impl Worker {
                 MemberEvent::Refused(refusal) => {
                     tracing::warn!(%epoch, ?refusal, "a message was refused");
                 }
+                MemberEvent::Denied(Denied::NeedsTls) => wants_tls = true,
                 MemberEvent::Denied(denied) => tracing::debug!(%epoch, ?denied, "not let in"),
                 MemberEvent::Ready => tracing::debug!(%epoch, "ready"),
                 MemberEvent::ClientJoined(client) => tracing::debug!(%epoch, client, "client"),
                 MemberEvent::ClientLeft(client) => tracing::debug!(%epoch, client, "client left"),
             }
+        }
+        if wants_tls {
+            self.warn("the next member wants TLS, and this one serves without (--tls-cert)".into());
+        }
+        if let Some(refusal) = refusal {
+            self.tell_refusal(&refusal);
         }
         if let Err(error) = turned {
             let why = format!("the sockets of the engine: {error}");
@@ -291,13 +302,13 @@ impl Worker {
                 // Nobody waits any more if it fails.
                 let _ = done.send(());
             }
-            Command::Call(stream) => match server {
-                Some((_, server)) => server.admit(stream),
-                None if self.calls.len() < CALLS_MAX => self.calls.push_back(stream),
+            Command::Call(connected) => match server {
+                Some((_, server)) => server.admit(*connected),
+                None if self.calls.len() < CALLS_MAX => self.calls.push_back(*connected),
                 // The oldest has waited longest in vain.
                 None => {
                     self.calls.pop_front();
-                    self.calls.push_back(stream);
+                    self.calls.push_back(*connected);
                 }
             },
             Command::Stop => {
@@ -325,19 +336,18 @@ impl Worker {
                 offset: 0,
             },
             domains: [ProtectionDomain(1), ProtectionDomain(2)],
-            link: link_config(),
+            link: link_config(opening.places.iter().any(|place| place.tls.is_some())),
             reads: Some(opening.reads),
             planted: None,
         };
         let member = Member::new(config, pages, &table, Time(0)).map_err(|error| said(&error))?;
-        let places: Vec<&[SocketAddr]> = opening.places.iter().map(Vec::as_slice).collect();
-        let server = MemberServer::without_listener(member, &places);
+        let server = MemberServer::without_listener(member, opening.places);
         let mut server = server.map_err(|error| said(&error))?;
         server.spin(self.spin);
         self.bell
             .set(Some(server.waker().map_err(|error| said(&error))?));
-        for stream in self.calls.drain(..) {
-            server.admit(stream);
+        for connected in self.calls.drain(..) {
+            server.admit(connected);
         }
         Ok(server)
     }
@@ -351,6 +361,31 @@ impl Worker {
         running.last_words();
         self.bell.set(None);
         drop(running.stop());
+    }
+
+    /// Who calls is told by the door; what breaks later is as if the connection were lost.
+    fn tell_refusal(
+        &mut self,
+        Refusal {
+            called,
+            peer,
+            cause,
+        }: &Refusal,
+    ) {
+        if *called && !cause.passes() {
+            let at = peer.map_or("it".to_owned(), |peer| peer.to_string());
+            return self.warn(format!("cannot reach the next member at {at}: {cause}"));
+        }
+        tracing::debug!(called, ?peer, %cause, "a TLS connection has ended");
+    }
+
+    /// Once, until there is something else to say, or it is long ago: these come with every attempt.
+    fn warn(&mut self, why: String) {
+        let told = |(said, at): &(String, Instant)| *said == why && at.elapsed() < AGAIN;
+        if !self.warned.as_ref().is_some_and(told) {
+            tracing::warn!(%why);
+            self.warned = Some((why, Instant::now()));
+        }
     }
 
     fn tell(&self, news: EngineNews) {

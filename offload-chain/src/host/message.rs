@@ -38,6 +38,11 @@ pub(super) enum Said {
     Agent(Message),
 }
 
+/// The member that was called has TLS.
+#[derive(Debug, thiserror::Error)]
+#[error("it wants TLS, and this member serves without (--tls-cert)")]
+pub(super) struct NeedsTls;
+
 /// Greets who is called.
 pub(super) fn greet(
     stream: &mut (impl Read + Write),
@@ -46,8 +51,11 @@ pub(super) fn greet(
 ) -> io::Result<()> {
     let own: [u8; NONCE_BYTES] = rand::random();
     stream.write_all(&[MAGIC, own].concat())?;
-    let other: [u8; NONCE_BYTES] = array(stream)?;
-    if !is_proven(token, CALLED, &[&own, &other], array(stream)?) {
+    let (other, proof): ([u8; NONCE_BYTES], [u8; PROOF_BYTES]) = (array(stream)?, array(stream)?);
+    if [other, proof].concat() == NEEDS_TLS {
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, NeedsTls));
+    }
+    if !is_proven(token, CALLED, &[&own, &other], proof) {
         return Err(stranger());
     }
     let from = from.0.to_le_bytes();
@@ -61,6 +69,9 @@ pub(super) const FIRST_BYTES: usize = MAGIC.len() + NONCE_BYTES;
 pub(super) const ANSWER_BYTES: usize = NONCE_BYTES + PROOF_BYTES;
 /// What it says then.
 pub(super) const NAME_BYTES: usize = 4 + PROOF_BYTES;
+
+/// The answer to a member that should have come by TLS.
+pub(super) const NEEDS_TLS: [u8; ANSWER_BYTES] = *b"FLASHNET-MEMBER: it needs TLS\r\n\0";
 
 /// The greeting of somebody who has said that it is a member, and was answered.
 #[derive(Clone, Copy, Debug)]

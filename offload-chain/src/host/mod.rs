@@ -2,7 +2,7 @@
 //!
 //! | thread | does | may be |
 //! |---|---|---|
-//! | `door` | accepts on the member's one address: who knows the token goes on, groups' connections (MPA) to the engine, members' to the agent | |
+//! | `door` | accepts on the member's one address, by TLS if it has any: who knows the token goes on, groups' connections (MPA) to the engine, members' to the agent | |
 //! | `engine` | runs the group of the open epoch ([`crate::group::tcp::MemberServer`]); stands for the NIC | real-time |
 //! | `agent` | [`crate::membership::Member`] and [`crate::membership::Controller`]: leases, epochs, catching up | |
 //! | `media` | what takes as long as media take: recovery, flushes, looking at a log | |
@@ -31,6 +31,7 @@ mod mux;
 mod peers;
 mod shape;
 mod stranger;
+mod wire;
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -46,6 +47,7 @@ use crate::epoch::Epoch;
 use crate::group::{MemberFile, Watcher};
 use crate::log::{HEADER_SLOT_BYTES, HEADER_SLOTS, Header, is_foreign};
 use crate::membership::{Boot, MEMBER, MemberId, Report, SlowPolicy, decode};
+use crate::tls::{MemberTls, TlsFileError};
 
 pub(crate) use mux::store_sleep;
 pub(crate) use shape::{link_config, shape_of};
@@ -54,6 +56,8 @@ use agent::{Agent, Inbox};
 use door::Door;
 use engine::Engine;
 use lines::Lines;
+use peers::Greeting;
+use stranger::Terms;
 
 /// For so long it is looked whether another process is the same member: longer than the lease of one that has died, in etcd, too.
 const TWIN_WAIT: Duration = Duration::from_secs(5);
@@ -114,6 +118,8 @@ pub struct HostSettings {
     pub on_engine_thread: Option<Box<dyn FnOnce() + Send>>,
     /// Is told what it does.
     pub watcher: Option<Arc<dyn Watcher>>,
+    /// None: what is said goes over the wire in the clear.
+    pub tls: Option<MemberTls>,
 }
 
 impl std::fmt::Debug for HostSettings {
@@ -148,6 +154,14 @@ pub enum HostError {
     /// Nobody could connect there.
     #[error("others cannot reach a member at '{0}': HOST:PORT is needed")]
     Advertised(String),
+    /// By TLS, others would call no such host.
+    #[error("others cannot reach a member at '{address}' by TLS: {cause}")]
+    Name {
+        /// Where they would.
+        address: String,
+        /// Why not.
+        cause: Box<TlsFileError>,
+    },
     /// What the store has.
     #[error("{0}")]
     Store(String),
@@ -233,9 +247,20 @@ impl Host {
                 .rsplit_once(':')
                 .and_then(|(_, port)| port.parse::<u16>().ok());
             port.ok_or_else(|| HostError::Advertised(at.clone()))?;
+            let host = settings.tls.as_ref().map(|tls| tls.calls.to(at));
+            let address = at.clone();
+            host.transpose().map_err(|cause| {
+                let cause = Box::new(cause);
+                HostError::Name { address, cause }
+            })?;
         }
+        let greeting = Greeting {
+            token: config.birth.token,
+            own: settings.member,
+            tls: settings.tls.as_ref().map(|tls| tls.calls.clone()),
+        };
         let file = open_memory(&settings, size)?;
-        refuse_twin(&mut *store, settings.member, config.birth.token)?;
+        refuse_twin(&mut *store, &greeting)?;
         let (inbox, received) = channel();
         let boot = Boot(rand::random());
         let engine = Engine::start(
@@ -250,9 +275,13 @@ impl Host {
         };
         let lines = Lines::default();
         lines.know(config.names());
+        let terms = Terms {
+            token: config.birth.token,
+            tls: settings.tls.as_ref().map(|tls| tls.called.clone()),
+        };
         let door = Door::open(
             settings.listen,
-            config.birth.token,
+            terms,
             engine.caller(),
             inbox.clone(),
             lines.clone(),
@@ -260,6 +289,12 @@ impl Host {
         .map_err(failed)?;
         let address = door.address();
         let advertised = settings.advertise.unwrap_or_else(|| address.to_string());
+        // It may be that only this one's CAs are others.
+        if let Some(tls) = &settings.tls
+            && let Err(why) = tls.try_out(&advertised, address)
+        {
+            tracing::warn!(at = %advertised, %why, "other members will hardly take this one's certificate (--tls-cert)");
+        }
         let state = Arc::new(Mutex::new(HostState::default()));
         let ended = Arc::new(Mutex::new(None));
         let agent = Agent::new(
@@ -269,7 +304,7 @@ impl Host {
                 advertised,
                 timing: settings.timing,
                 slow: settings.slow,
-                token: config.birth.token,
+                greeting,
             },
             store,
             file,
@@ -342,14 +377,14 @@ impl Drop for Host {
 /// Of two processes that say that they are the same member, with a memory each, one takes the other's place, and that one takes it again: each time is
 /// a new epoch, for as long as both run. Who has died may have a report still, but does not answer; and if somebody else has its address by now, the
 /// report ends with its lease.
-fn refuse_twin(store: &mut dyn Store, member: MemberId, token: [u8; 16]) -> Result<(), HostError> {
+fn refuse_twin(store: &mut dyn Store, greeting: &Greeting) -> Result<(), HostError> {
+    let member = greeting.own;
     let since = Instant::now();
     loop {
         let items = list(store, MEMBER).map_err(|error| HostError::Store(error.to_string()))?;
         let mut reports = items.iter().filter_map(|item| decode::<Report>(item).ok());
-        let twin = reports.find(|report| {
-            report.seat.id == member && peers::answers((token, member), &report.address)
-        });
+        let twin = reports
+            .find(|report| report.seat.id == member && peers::answers(greeting, &report.address));
         match twin {
             None => return Ok(()),
             Some(_) if since.elapsed() < TWIN_WAIT => std::thread::sleep(TWIN_LOOK),

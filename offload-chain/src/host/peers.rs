@@ -4,16 +4,23 @@ use std::collections::BTreeMap;
 use std::io;
 use std::net::{TcpStream, ToSocketAddrs};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use flashnet_tls::{HandshakeError, TlsError};
+
+use crate::group::tcp::Place;
 use crate::membership::{Boot, MemberId, Seat};
+use crate::tls::GroupTls;
 
-use super::message::{Said, greet, write};
+use super::message::{NeedsTls, Said, greet, write};
+use super::wire::Wire;
 
 /// What waits for one member; more is lost.
 const QUEUE: usize = 32;
 const CONNECT: Duration = Duration::from_millis(250);
 const WRITE: Duration = Duration::from_secs(1);
+/// Between two warnings of one member.
+const AGAIN: Duration = Duration::from_secs(10);
 
 #[derive(Debug)]
 struct Line {
@@ -26,15 +33,68 @@ struct Line {
 /// Lines to other members.
 #[derive(Debug)]
 pub(super) struct Peers {
-    own: MemberId,
-    token: [u8; 16],
+    greeting: Greeting,
     lines: BTreeMap<MemberId, Line>,
 }
 
+/// How this member calls others.
+#[derive(Clone, Debug)]
+pub(super) struct Greeting {
+    pub(super) token: [u8; 16],
+    pub(super) own: MemberId,
+    pub(super) tls: Option<GroupTls>,
+}
+
+impl Greeting {
+    /// Where the member at `HOST:PORT` is, and how it is called.
+    ///
+    /// # Errors
+    /// Why nobody can say.
+    pub(super) fn place_of(&self, address: &str) -> Result<Place, String> {
+        let said = |error: &dyn std::fmt::Display| error.to_string();
+        let found = address.to_socket_addrs().map_err(|error| said(&error))?;
+        let tls = self.tls.as_ref().map(|tls| tls.to(address)).transpose();
+        let place = Place {
+            addresses: found.collect(),
+            tls: tls.map_err(|error| said(&error))?,
+        };
+        match place.addresses.is_empty() {
+            true => Err("no address".to_owned()),
+            false => Ok(place),
+        }
+    }
+
+    fn connect(&self, address: &str) -> io::Result<Wire> {
+        let place = self.place_of(address).map_err(io::Error::other)?;
+        let mut last = io::Error::other("the name has no address");
+        for address in place.addresses {
+            match TcpStream::connect_timeout(&address, CONNECT) {
+                Ok(stream) => {
+                    stream.set_nodelay(true)?;
+                    let shake =
+                        |tls: &flashnet_tls::ClientTls| tls.connect(&stream, address, WRITE);
+                    let records = place.tls.as_ref().map(shake).transpose();
+                    let records = records.map_err(|error| match error {
+                        HandshakeError::Tls(cause) => io::Error::other(cause),
+                        HandshakeError::Socket(error) => error,
+                    })?;
+                    stream.set_write_timeout(Some(WRITE))?;
+                    stream.set_read_timeout(Some(WRITE))?;
+                    let mut wire = Wire::new(stream, records.map(Box::new));
+                    greet(&mut wire, self.token, self.own)?;
+                    return Ok(wire);
+                }
+                Err(error) => last = error,
+            }
+        }
+        Err(last)
+    }
+}
+
 impl Peers {
-    pub(super) fn new(own: MemberId, token: [u8; 16]) -> Self {
+    pub(super) fn new(greeting: Greeting) -> Self {
         let lines = BTreeMap::new();
-        Self { own, token, lines }
+        Self { greeting, lines }
     }
 
     /// Says something to a member that is at this address, in this life.
@@ -57,10 +117,10 @@ impl Peers {
 
     fn line(&self, to: MemberId, boot: Boot, address: &str) -> io::Result<Line> {
         let (queue, said) = sync_channel(QUEUE);
-        let (own, token, at) = (self.own, self.token, address.to_owned());
+        let (greeting, at) = (self.greeting.clone(), address.to_owned());
         std::thread::Builder::new()
             .name(format!("chain-to-{to}"))
-            .spawn(move || talk((token, own), &at, &said))?;
+            .spawn(move || talk(&greeting, to, &at, &said))?;
         let address = address.to_owned();
         Ok(Line {
             boot,
@@ -70,38 +130,41 @@ impl Peers {
     }
 }
 
-fn talk(own: ([u8; 16], MemberId), address: &str, queue: &Receiver<Said>) {
-    let mut stream: Option<TcpStream> = None;
+fn talk(greeting: &Greeting, to: MemberId, address: &str, queue: &Receiver<Said>) {
+    let mut wire: Option<Wire> = None;
+    let mut warned: Option<Instant> = None;
     while let Ok(said) = queue.recv() {
-        if stream.is_none() {
-            stream = connect(own, address).ok();
+        if wire.is_none() {
+            match greeting.connect(address) {
+                Ok(connected) => wire = Some(connected),
+                Err(error) if is_for_people(&error) => {
+                    if warned.is_none_or(|at| at.elapsed() >= AGAIN) {
+                        warned = Some(Instant::now());
+                        tracing::warn!(member = to.0, %address, why = %error, "cannot talk to");
+                    }
+                }
+                // It is gone, or about to come.
+                Err(_) => {}
+            }
         }
-        if let Some(open) = &mut stream
+        if let Some(open) = &mut wire
             && write(open, &said).is_err()
         {
-            stream = None;
+            wire = None;
         }
     }
+}
+
+/// Whether it will be so until somebody has changed something: members die and come back, but not to other certificates.
+fn is_for_people(error: &io::Error) -> bool {
+    let Some(inner) = error.get_ref() else {
+        return false;
+    };
+    let lasts = |cause: &TlsError| !cause.passes();
+    inner.is::<NeedsTls>() || inner.downcast_ref().is_some_and(lasts)
 }
 
 /// Whether somebody of the group answers there.
-pub(super) fn answers(own: ([u8; 16], MemberId), address: &str) -> bool {
-    connect(own, address).is_ok()
-}
-
-fn connect((token, own): ([u8; 16], MemberId), address: &str) -> io::Result<TcpStream> {
-    let mut last = io::Error::other("the name has no address");
-    for address in address.to_socket_addrs()? {
-        match TcpStream::connect_timeout(&address, CONNECT) {
-            Ok(mut stream) => {
-                stream.set_nodelay(true)?;
-                stream.set_write_timeout(Some(WRITE))?;
-                stream.set_read_timeout(Some(WRITE))?;
-                greet(&mut stream, token, own)?;
-                return Ok(stream);
-            }
-            Err(error) => last = error,
-        }
-    }
-    Err(last)
+pub(super) fn answers(greeting: &Greeting, address: &str) -> bool {
+    greeting.connect(address).is_ok()
 }

@@ -24,10 +24,11 @@ pub(crate) fn shape_of(config: &Configuration) -> Result<GroupShape, LayoutError
     })
 }
 
-/// Settings of links between members and clients.
-pub(crate) fn link_config() -> Config {
+/// Settings of links between members and clients. By TLS each record is authenticated already.
+pub(crate) fn link_config(by_tls: bool) -> Config {
     Config {
         private_profile: true,
+        crc: !by_tls,
         ..Config::default()
     }
 }

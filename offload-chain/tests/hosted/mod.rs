@@ -86,6 +86,7 @@ impl Group {
             spin: Duration::ZERO,
             on_engine_thread: None,
             watcher: None,
+            tls: None,
         }
     }
 

@@ -7,6 +7,8 @@ use std::time::Duration;
 use bytesize::ByteSize;
 use clap::{Args, Subcommand};
 
+use super::tls::{TlsGroup, TlsMember};
+
 /// The commands of `chain`.
 #[derive(Clone, Debug, Subcommand)]
 pub enum ChainCommand {
@@ -26,17 +28,19 @@ pub enum ChainCommand {
     Remove(ChainMembers),
     /// Serve as a member of a group.
     #[command(
-        after_help = "Example: flashnet chain serve --store /run/log.store --member 1 --listen 127.0.0.1:7181 --memory /mnt/flash/log"
+        after_help = "Example: flashnet chain serve --store /run/log.store --member 1 --listen 127.0.0.1:7181 --memory /mnt/flash/log\n         flashnet chain serve --store etcd://10.0.0.9:2379/log --member 1 --listen 10.0.0.1:7181 --memory /mnt/flash/log --tls-cert member1.pem --tls-key member1.key --tls-ca members.pem"
     )]
     Serve(ChainServe),
     /// Append records under load, and see how long they take and how long nothing got through; then read everything back. Where the
     /// log is carried out they are written over the first 1,024 times their size of the group's data, if nobody else has written there.
     #[command(
-        after_help = "Example: flashnet chain bench --store /run/log.store --size 4KiB --depth 16 --seconds 10"
+        after_help = "Example: flashnet chain bench --store /run/log.store --size 4KiB --depth 16 --seconds 10\n         flashnet chain bench --store /run/log.store --tls --tls-ca members.pem"
     )]
     Bench(ChainBench),
     /// Compare what the members hold, byte by byte, while nobody writes.
-    #[command(after_help = "Example: flashnet chain verify --store /run/log.store")]
+    #[command(
+        after_help = "Example: flashnet chain verify --store /run/log.store\n         flashnet chain verify --store /run/log.store --tls --tls-ca members.pem"
+    )]
     Verify(ChainVerify),
 }
 
@@ -126,7 +130,7 @@ pub struct ChainServe {
     /// Which member.
     #[arg(long, value_name = "N")]
     pub member: u32,
-    /// Where to listen; what members and clients say is not encrypted: a trusted network, or a tunnel.
+    /// Where to listen; without TLS what members and clients say is not encrypted: a trusted network, or a tunnel.
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:0")]
     pub listen: SocketAddr,
     /// Where others reach it [default: what it listens on].
@@ -135,6 +139,8 @@ pub struct ChainServe {
     /// The file that has the member's memory; on a `ContigFS` volume it is on flash, on a tmpfs it is as good as emulated NVM.
     #[arg(long, value_name = "PATH")]
     pub memory: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) tls: TlsMember,
     #[command(flatten)]
     pub(crate) timing: TimingOptions,
     /// How long members may take for a step of a change of epochs.
@@ -169,6 +175,8 @@ pub struct ChainBench {
     #[command(flatten)]
     pub(crate) store: StoreOption,
     #[command(flatten)]
+    pub(crate) tls: TlsGroup,
+    #[command(flatten)]
     pub(crate) timing: TimingOptions,
     /// Bytes of data in a record.
     #[arg(long, value_name = "SIZE", default_value = "4KiB")]
@@ -202,6 +210,8 @@ pub struct ChainBench {
 pub struct ChainVerify {
     #[command(flatten)]
     pub(crate) store: StoreOption,
+    #[command(flatten)]
+    pub(crate) tls: TlsGroup,
     #[command(flatten)]
     pub(crate) timing: TimingOptions,
     /// How long to wait for the group, and for whoever writes.

@@ -445,7 +445,7 @@ mod tests {
         let files = ServerFiles {
             certificate,
             key,
-            client_ca: None,
+            client_ca: Vec::new(),
         };
         let listener = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
         let anywhere = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));

@@ -54,7 +54,7 @@ impl TlsSettings {
         let how = ServerTls::new(&ServerFiles {
             certificate,
             key,
-            client_ca,
+            client_ca: client_ca.into_iter().collect(),
         })?;
         let usual = SocketAddr::from((Ipv4Addr::LOCALHOST, TLS_PORT));
         Ok(Some(Self {

@@ -332,8 +332,14 @@ impl Group {
 
     /// All members are alike.
     pub fn verify(&self, members: usize) {
+        self.verify_with(members, &[]);
+    }
+
+    /// The same with more options.
+    pub fn verify_with(&self, members: usize, more: &[&str]) {
         let mut arguments = vec!["verify"];
         arguments.extend(CLIENTS);
+        arguments.extend(more);
         let said: Value = serde_json::from_str(&self.good(&arguments)).unwrap();
         assert_eq!(said["differences"], Value::Array(Vec::new()), "{said}");
         assert_eq!(said["members"], members, "{said}");

@@ -13,7 +13,7 @@ use rustls::{ClientConfig, ClientConnection};
 
 use crate::error::{HandshakeError, TlsError};
 use crate::files::{self, TlsFileError};
-use crate::handshake::uninterrupted;
+use crate::handshake::{Handshake, uninterrupted};
 use crate::records::Records;
 use crate::{PROTOCOL, provider};
 
@@ -22,7 +22,7 @@ use crate::{PROTOCOL, provider};
 pub struct ClientFiles {
     /// PEM file with the CAs to trust; without it those that the system trusts.
     pub ca: Option<PathBuf>,
-    /// Whose certificate the target must have, if not that of the host that the address names.
+    /// Whose certificate the other end must have, if not that of the host that the address names.
     pub name: Option<String>,
     /// PEM files with a certificate of the client, and those between it and its CA, and with its key.
     pub own: Option<(PathBuf, PathBuf)>,
@@ -33,13 +33,19 @@ pub struct ClientFiles {
 pub struct ClientTls {
     config: Arc<ClientConfig>,
     name: Option<ServerName<'static>>,
+    protocol: &'static [u8],
 }
 
 impl ClientTls {
     /// Reads the files. They are not looked at again.
     pub fn new(files: &ClientFiles) -> Result<Self, TlsFileError> {
+        Self::speaking(PROTOCOL, files)
+    }
+
+    /// As [`new`](Self::new), for another protocol inside of TLS.
+    pub fn speaking(protocol: &'static [u8], files: &ClientFiles) -> Result<Self, TlsFileError> {
         let roots = match &files.ca {
-            Some(path) => files::authorities(path)?,
+            Some(path) => files::authorities(std::slice::from_ref(path))?,
             None => files::system_authorities()?,
         };
         let config = ClientConfig::builder_with_provider(provider())
@@ -60,10 +66,11 @@ impl ClientTls {
             }
         };
         config.resumption = Resumption::disabled();
-        config.alpn_protocols = vec![PROTOCOL.to_vec()];
+        config.alpn_protocols = vec![protocol.to_vec()];
         let mut tls = Self {
             config: Arc::new(config),
             name: None,
+            protocol,
         };
         if let Some(name) = &files.name {
             tls.name = Some(server_name(name)?);
@@ -86,18 +93,27 @@ impl ClientTls {
         address: SocketAddr,
         patience: Duration,
     ) -> Result<Records, HandshakeError> {
-        let name = match &self.name {
-            Some(name) => name.clone(),
-            None => ServerName::from(address.ip()),
-        };
-        let mut tls =
-            ClientConnection::new(Arc::clone(&self.config), name).map_err(TlsError::from)?;
+        let mut tls = self.connection(address)?;
         let until = Instant::now() + patience;
         let shaken = shake(&mut tls, stream, until);
         stream.set_read_timeout(None)?;
         stream.set_write_timeout(None)?;
         shaken?;
-        Ok(Records::new(tls.into())?)
+        Ok(Records::new(tls.into(), self.protocol)?)
+    }
+
+    /// The handshake on a socket that does not block, and is or will be connected.
+    pub fn begin(&self, address: SocketAddr) -> Result<Handshake, TlsError> {
+        let tls = self.connection(address)?;
+        Ok(Handshake::new(tls.into(), self.protocol))
+    }
+
+    fn connection(&self, address: SocketAddr) -> Result<ClientConnection, TlsError> {
+        let name = match &self.name {
+            Some(name) => name.clone(),
+            None => ServerName::from(address.ip()),
+        };
+        Ok(ClientConnection::new(Arc::clone(&self.config), name)?)
     }
 }
 

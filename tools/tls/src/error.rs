@@ -38,7 +38,7 @@ pub enum TlsError {
     #[error("the peer does not accept the certificate of this end: {0}")]
     CertificateRefused(String),
     /// It speaks TLS, and something else inside.
-    #[error("the peer speaks TLS, but is no flashnet target")]
+    #[error("the peer speaks TLS, but something else inside of it")]
     OtherProtocol,
     /// Only versions before 1.3.
     #[error("the peer speaks TLS, but not TLS 1.3")]

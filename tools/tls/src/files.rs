@@ -128,16 +128,17 @@ pub(crate) fn key(path: &Path) -> Result<PrivateKeyDer<'static>, TlsFileError> {
         .map_err(|cause| malformed(path, "private key", cause))
 }
 
-/// The CAs in a file.
-pub(crate) fn authorities(path: &Path) -> Result<Arc<RootCertStore>, TlsFileError> {
+/// The CAs in some files, one at least in each.
+pub(crate) fn authorities(paths: &[PathBuf]) -> Result<Arc<RootCertStore>, TlsFileError> {
     let mut roots = RootCertStore::empty();
-    for certificate in certificates(path)? {
-        roots
-            .add(certificate)
-            .map_err(|cause| TlsFileError::UnusableCa {
-                path: path.to_path_buf(),
+    for path in paths {
+        for certificate in certificates(path)? {
+            let unusable = |cause: rustls::Error| TlsFileError::UnusableCa {
+                path: path.clone(),
                 cause: cause.to_string(),
-            })?;
+            };
+            roots.add(certificate).map_err(unusable)?;
+        }
     }
     Ok(Arc::new(roots))
 }

@@ -1,9 +1,8 @@
-//! A handshake of the end that is connected to, on a socket that does not block.
+//! A handshake, on a socket that does not block.
 
 use std::io::{self, Read, Write};
-use std::sync::Arc;
 
-use rustls::{ServerConfig, ServerConnection};
+use rustls::Connection;
 
 use crate::error::{HandshakeError, TlsError};
 use crate::records::Records;
@@ -19,16 +18,20 @@ pub enum Progress {
 
 /// A handshake that is under way.
 #[derive(Debug)]
-pub struct Handshake(Box<ServerConnection>);
+pub struct Handshake {
+    tls: Box<Connection>,
+    protocol: &'static [u8],
+}
 
 impl Handshake {
-    pub(crate) fn new(config: Arc<ServerConfig>) -> Result<Self, TlsError> {
-        Ok(Self(Box::new(ServerConnection::new(config)?)))
+    pub(crate) fn new(tls: Connection, protocol: &'static [u8]) -> Self {
+        let tls = Box::new(tls);
+        Self { tls, protocol }
     }
 
     /// Goes on as far as the socket allows. What it has to say when it fails has been offered to the socket.
     pub fn advance(mut self, mut socket: impl Read + Write) -> Result<Progress, HandshakeError> {
-        let tls = &mut self.0;
+        let tls = &mut self.tls;
         loop {
             if tls.wants_write() {
                 match uninterrupted(|| tls.write_tls(&mut socket)) {
@@ -38,7 +41,8 @@ impl Handshake {
                 }
             }
             if !tls.is_handshaking() {
-                return Ok(Progress::Done(Box::new(Records::new((*self.0).into())?)));
+                let records = Records::new(*self.tls, self.protocol)?;
+                return Ok(Progress::Done(Box::new(records)));
             }
             match uninterrupted(|| tls.read_tls(&mut socket)) {
                 Ok(0) => return Err(TlsError::Ended.into()),

@@ -1,10 +1,10 @@
-//! TLS beneath the connections of flashnet targets and clients.
+//! TLS beneath the connections of flashnet targets, of members of replication groups, and of their clients.
 //!
 //! RDMA over TCP is readable, and can be changed, by whoever is on the way. TLS 1.3 keeps him out; it is an option of our own
 //! clients, because no RDMA NIC and no kernel speaks MPA inside of TLS.
 //!
 //! ```text
-//!   handshake, blocking or by a thread of its own         then, on the thread that drives the connection
+//!   handshake, blocking or on a socket that does not      then, on the thread that drives the connection
 //!   ClientTls::connect ─┐                               ┌─ open: received records ─► bytes of the stream
 //!                       ├─► established ──► Records ────┤
 //!   Handshake ──────────┘                               └─ seal: bytes of the stream ─► records to send
@@ -29,6 +29,7 @@ mod files;
 mod handshake;
 mod records;
 mod server;
+mod try_out;
 
 pub use client::{ClientFiles, ClientTls};
 pub use error::{HandshakeError, TlsError};
@@ -36,9 +37,12 @@ pub use files::TlsFileError;
 pub use handshake::{Handshake, Progress};
 pub use records::Records;
 pub use server::{ServerFiles, ServerTls};
+pub use try_out::try_out;
 
 /// What both ends call what they speak inside of TLS (RFC 7301): MPA and everything on it.
 pub const PROTOCOL: &[u8] = b"flashnet-mpa";
+/// The same of members and clients of a replication group, which greet each other in other ways.
+pub const GROUP_PROTOCOL: &[u8] = b"flashnet-chain";
 
 /// The one provider of algorithms.
 fn provider() -> std::sync::Arc<rustls::crypto::CryptoProvider> {

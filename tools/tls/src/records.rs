@@ -4,7 +4,6 @@ use std::io::{BufRead, ErrorKind, Write};
 
 use rustls::Connection;
 
-use crate::PROTOCOL;
 use crate::error::TlsError;
 
 /// Turns received records into bytes, and bytes into records. Whoever has it also has the socket.
@@ -19,9 +18,9 @@ pub struct Records {
 
 impl Records {
     /// Of a handshake that is done, if the peer has named the same protocol.
-    pub(crate) fn new(mut tls: Connection) -> Result<Self, TlsError> {
+    pub(crate) fn new(mut tls: Connection, protocol: &[u8]) -> Result<Self, TlsError> {
         // TLS is content with a peer that names none.
-        if tls.alpn_protocol() != Some(PROTOCOL) {
+        if tls.alpn_protocol() != Some(protocol) {
             return Err(TlsError::OtherProtocol);
         }
         // What is sealed is taken out at once; who calls bounds how much.
@@ -120,7 +119,7 @@ mod tests {
     use rustls::{ClientConfig, ClientConnection, RootCertStore, ServerConfig, ServerConnection};
 
     use super::*;
-    use crate::provider;
+    use crate::{PROTOCOL, provider};
 
     /// After it has announced its end, an end bears what it can not believe.
     #[test]
@@ -138,7 +137,8 @@ mod tests {
 
     /// Both ends of a connection: client, server. What the client says behind the handshake comes along with its end.
     fn pair(early: &[u8]) -> (Records, Records) {
-        let [client, server] = ends(early, [PROTOCOL; 2]).map(|end| Records::new(end).unwrap());
+        let [client, server] =
+            ends(early, [PROTOCOL; 2]).map(|end| Records::new(end, PROTOCOL).unwrap());
         (client, server)
     }
 
@@ -200,7 +200,10 @@ mod tests {
     fn both_name_the_protocol() {
         for named in [[PROTOCOL, b""], [b"", PROTOCOL], [b"", b""]] {
             for end in ends(b"", named) {
-                assert_eq!(Records::new(end).unwrap_err(), TlsError::OtherProtocol);
+                assert_eq!(
+                    Records::new(end, PROTOCOL).unwrap_err(),
+                    TlsError::OtherProtocol
+                );
             }
         }
     }

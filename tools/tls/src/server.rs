@@ -3,9 +3,9 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use rustls::ServerConfig;
 use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
 use rustls::version::TLS13;
+use rustls::{ServerConfig, ServerConnection};
 
 use crate::error::TlsError;
 use crate::files::{self, TlsFileError};
@@ -19,8 +19,8 @@ pub struct ServerFiles {
     pub certificate: PathBuf,
     /// PEM file with its key.
     pub key: PathBuf,
-    /// PEM file with CAs; then only clients with a certificate that one of them has signed get a connection.
-    pub client_ca: Option<PathBuf>,
+    /// PEM files with CAs; if there is any, only clients with a certificate that one of them has signed get a connection.
+    pub client_ca: Vec<PathBuf>,
 }
 
 /// How connections are let in by TLS. Copies share what was read from files.
@@ -28,18 +28,24 @@ pub struct ServerFiles {
 pub struct ServerTls {
     config: Arc<ServerConfig>,
     wants_certificates: bool,
+    protocol: &'static [u8],
 }
 
 impl ServerTls {
     /// Reads the files. They are not looked at again.
     pub fn new(files: &ServerFiles) -> Result<Self, TlsFileError> {
+        Self::speaking(PROTOCOL, files)
+    }
+
+    /// As [`new`](Self::new), for another protocol inside of TLS.
+    pub fn speaking(protocol: &'static [u8], files: &ServerFiles) -> Result<Self, TlsFileError> {
         let config = ServerConfig::builder_with_provider(provider())
             .with_protocol_versions(&[&TLS13])
             .expect("the provider knows TLS 1.3");
-        let config = match &files.client_ca {
+        let config = match files.client_ca.last() {
             None => config.with_no_client_auth(),
             Some(path) => {
-                let roots = files::authorities(path)?;
+                let roots = files::authorities(&files.client_ca)?;
                 let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider())
                     .build()
                     .map_err(|cause| TlsFileError::UnusableCa {
@@ -59,10 +65,11 @@ impl ServerTls {
             })?;
         config.session_storage = Arc::new(NoServerSessionStorage {});
         config.send_tls13_tickets = 0;
-        config.alpn_protocols = vec![PROTOCOL.to_vec()];
+        config.alpn_protocols = vec![protocol.to_vec()];
         Ok(Self {
             config: Arc::new(config),
-            wants_certificates: files.client_ca.is_some(),
+            wants_certificates: !files.client_ca.is_empty(),
+            protocol,
         })
     }
 
@@ -73,6 +80,7 @@ impl ServerTls {
 
     /// The handshake with a client that has just connected.
     pub fn accept(&self) -> Result<Handshake, TlsError> {
-        Handshake::new(Arc::clone(&self.config))
+        let tls = ServerConnection::new(Arc::clone(&self.config))?;
+        Ok(Handshake::new(tls.into(), self.protocol))
     }
 }

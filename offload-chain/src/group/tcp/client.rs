@@ -4,10 +4,12 @@ use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
+use flashnet_tls::TlsError;
 use mio::net::TcpStream;
 use softrdma::offload::LinkId;
 use softrdma::{Config, Time};
 
+use super::connected::{Connected, Place};
 use super::event_loop::{Loop, RETRY, SLEEP};
 use crate::clock::until;
 use crate::group::client::{Client, ClientError};
@@ -31,6 +33,14 @@ pub enum StartError {
         /// What the system said.
         source: io::Error,
     },
+    /// There is no TLS connection with a member.
+    #[error("{}: {cause}", address.map_or("a member".to_owned(), |at| format!("the member at {at}")))]
+    Tls {
+        /// Where.
+        address: Option<SocketAddr>,
+        /// Why not.
+        cause: TlsError,
+    },
     /// The sockets.
     #[error("sockets: {0}")]
     Io(#[from] io::Error),
@@ -46,15 +56,18 @@ pub enum StartError {
 }
 
 /// Connects to a member at the first of its addresses where it is.
-fn reach(
-    member: usize,
-    place: &impl ToSocketAddrs,
-    timeout: Duration,
-) -> Result<std::net::TcpStream, StartError> {
+fn reach(member: usize, place: &Place, timeout: Duration) -> Result<Connected, StartError> {
     let mut failed = StartError::Io(io::Error::other("a member has no address"));
-    for address in place.to_socket_addrs()? {
+    for &address in &place.addresses {
         match std::net::TcpStream::connect_timeout(&address, timeout) {
-            Ok(stream) => return Ok(stream),
+            Ok(stream) => {
+                stream.set_nonblocking(true)?;
+                let connected = place.connected(TcpStream::from_std(stream), address);
+                return connected.map_err(|cause| StartError::Tls {
+                    address: Some(address),
+                    cause,
+                });
+            }
             Err(source) => {
                 failed = StartError::Connect {
                     member,
@@ -113,6 +126,22 @@ impl TcpClient {
         Self::join(client, addresses, timeout)
     }
 
+    /// The same, with members at these places.
+    ///
+    /// # Errors
+    /// See [`StartError`].
+    pub fn connect_to(
+        shape: GroupShape,
+        number: u16,
+        places: &[Place],
+        link: &Config,
+        seed: [u8; 32],
+        timeout: Duration,
+    ) -> Result<Self, StartError> {
+        let client = Client::new(shape, number, link, seed, Time(0))?;
+        Self::join_at(client, places, timeout)
+    }
+
     /// The client.
     #[must_use]
     pub fn client(&self) -> &Client {
@@ -127,11 +156,15 @@ impl<C: Joins> OverTcp<C> {
         addresses: &[impl ToSocketAddrs],
         timeout: Duration,
     ) -> Result<Self, StartError> {
+        let places: Vec<Place> = (addresses.iter().map(Place::plain)).collect::<io::Result<_>>()?;
+        Self::join_at(client, &places, timeout)
+    }
+
+    fn join_at(client: C, places: &[Place], timeout: Duration) -> Result<Self, StartError> {
         let mut inner = Loop::new(client)?;
-        for (member, place) in addresses.iter().enumerate() {
-            let stream = reach(member, place, timeout)?;
-            stream.set_nonblocking(true)?;
-            inner.add(TcpStream::from_std(stream), LinkId(member as u32))?;
+        for (member, place) in places.iter().enumerate() {
+            let connected = reach(member, place, timeout)?;
+            inner.add(connected, LinkId(member as u32))?;
         }
         let deadline = until(timeout);
         while !inner.node.has_joined()? {
@@ -139,6 +172,11 @@ impl<C: Joins> OverTcp<C> {
                 return Err(StartError::TimedOut(timeout));
             }
             inner.turn(RETRY)?;
+            // First: the end of its link is what comes of it.
+            if let Some(refusal) = inner.take_refusal() {
+                let (address, cause) = (refusal.peer, refusal.cause);
+                return Err(StartError::Tls { address, cause });
+            }
         }
         Ok(Self { inner })
     }

@@ -5,11 +5,13 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::net::Shutdown;
 use std::time::{Duration, Instant};
 
+use flashnet_tls::{HandshakeError, Progress, TlsError};
 use mio::net::TcpStream;
 use mio::{Events, Interest, Poll, Token};
 use softrdma::offload::LinkId;
 use softrdma::{SocketState, Time};
 
+use super::connected::{Connected, Refusal, Tls};
 use crate::group::node::Node;
 
 /// Bytes received or sent by one system call.
@@ -27,15 +29,134 @@ pub(crate) const WAKER: Token = Token(usize::MAX - 1);
 #[derive(Debug)]
 struct Socket {
     stream: TcpStream,
+    tls: Tls,
+    /// This end has called.
+    called: bool,
     link: LinkId,
+    /// As it goes over the wire.
     output: Vec<u8>,
     sent: usize,
-    /// Received, and not taken yet.
+    /// Received, opened, and not taken yet.
     input: Vec<u8>,
     readable: bool,
     writable: bool,
+    /// The end was announced inside of TLS.
+    announced: bool,
     fin_sent: bool,
     eof: bool,
+}
+
+impl Socket {
+    /// Whether bytes of the link can come and go; until then, what is said is of TLS.
+    fn is_open(&mut self, node: &mut impl Node, refusal: &mut Option<Refusal>) -> bool {
+        let Tls::Shaking(_) = &self.tls else {
+            return true;
+        };
+        if self.eof || !(self.readable || self.writable) {
+            return false;
+        }
+        let Tls::Shaking(handshake) = std::mem::replace(&mut self.tls, Tls::Broken) else {
+            return true;
+        };
+        // Until it has been seen to be connected it takes nothing.
+        match handshake.advance(&mut self.stream) {
+            Ok(Progress::Waiting(handshake)) => {
+                self.tls = Tls::Shaking(handshake);
+                // The next event tells of either.
+                (self.readable, self.writable) = (false, false);
+                return false;
+            }
+            Ok(Progress::Done(mut records)) => {
+                self.input = records.take_early();
+                self.tls = Tls::Sealed(records);
+                // What it had to wait for last is not known.
+                (self.readable, self.writable) = (true, true);
+                return true;
+            }
+            Err(HandshakeError::Tls(cause)) => self.refuse(cause, refusal),
+            Err(HandshakeError::Socket(_)) => {}
+        }
+        self.eof = true;
+        node.handle_transport_error(self.link);
+        true
+    }
+
+    /// What was received is the link's.
+    fn hear(
+        &mut self,
+        node: &mut impl Node,
+        now: Time,
+        bytes: &[u8],
+        refusal: &mut Option<Refusal>,
+    ) {
+        let (link, input) = (self.link, &mut self.input);
+        let mut take = |bytes: &[u8]| {
+            let mut taken = 0;
+            if input.is_empty() {
+                taken = node.handle_bytes(link, now, bytes);
+            }
+            input.extend_from_slice(&bytes[taken..]);
+        };
+        let records = match &mut self.tls {
+            Tls::Sealed(records) => records,
+            Tls::None => return take(bytes),
+            Tls::Shaking(_) | Tls::Broken => return,
+        };
+        if let Err(cause) = records.open(bytes, take) {
+            // The peer may want to know why, if it listens.
+            records.flush(&mut self.output);
+            let _ = self.stream.write(&self.output[self.sent..]);
+            self.output.clear();
+            self.sent = 0;
+            self.input.clear();
+            self.refuse(cause, refusal);
+            self.tls = Tls::Broken;
+            self.eof = true;
+            node.handle_transport_error(link);
+        }
+    }
+
+    /// The peer says nothing more. By TLS that counts only if it has said so: otherwise somebody else may have cut the connection.
+    fn end(&mut self, node: &mut impl Node, now: Time, refusal: &mut Option<Refusal>) {
+        self.eof = true;
+        match &self.tls {
+            Tls::Sealed(records) if !records.has_ended() => {
+                self.refuse(TlsError::Truncated, refusal);
+                node.handle_transport_error(self.link);
+            }
+            _ => node.handle_eof(self.link, now),
+        }
+    }
+
+    fn refuse(&self, cause: TlsError, refusal: &mut Option<Refusal>) {
+        *refusal = Some(Refusal {
+            called: self.called,
+            peer: self.stream.peer_addr().ok(),
+            cause,
+        });
+    }
+
+    /// Takes from the node what one write takes, and the announcement of the end behind the last of it.
+    fn fill(&mut self, node: &mut impl Node, now: Time, plain: &mut Vec<u8>) {
+        self.output.clear();
+        self.sent = 0;
+        let records = match &mut self.tls {
+            Tls::Sealed(records) => records,
+            Tls::None => {
+                node.poll_transmit(self.link, now, &mut self.output, IO_BYTES);
+                return;
+            }
+            Tls::Shaking(_) | Tls::Broken => return,
+        };
+        plain.clear();
+        node.poll_transmit(self.link, now, plain, IO_BYTES);
+        records.seal(plain, &mut self.output);
+        let ends = || node.socket_state(self.link) == SocketState::ShutdownWrite;
+        if plain.is_empty() && !self.announced && ends() {
+            self.announced = true;
+            records.finish(&mut self.output);
+        }
+    }
 }
 
 /// A node and the sockets of its links.
@@ -48,6 +169,10 @@ pub(crate) struct Loop<N: Node> {
     next: usize,
     started: Instant,
     scratch: Vec<u8>,
+    /// What is to be sealed.
+    plain: Vec<u8>,
+    /// The last one, if nobody has taken it.
+    refusal: Option<Refusal>,
     pub(crate) spin: Duration,
     active: Instant,
     /// The listener has somebody.
@@ -67,6 +192,8 @@ impl<N: Node> Loop<N> {
             next: 0,
             started: now,
             scratch: vec![0; IO_BYTES],
+            plain: Vec::new(),
+            refusal: None,
             spin: Duration::ZERO,
             active: now,
             calls: false,
@@ -78,7 +205,17 @@ impl<N: Node> Loop<N> {
         Time(0) + self.started.elapsed()
     }
 
-    pub(crate) fn add(&mut self, mut stream: TcpStream, link: LinkId) -> io::Result<()> {
+    /// Why somebody has no TLS connection, the last of those that there are to tell of.
+    pub(super) fn take_refusal(&mut self) -> Option<Refusal> {
+        self.refusal.take()
+    }
+
+    pub(crate) fn add(&mut self, connected: impl Into<Connected>, link: LinkId) -> io::Result<()> {
+        let Connected {
+            mut stream,
+            tls,
+            heard,
+        } = connected.into();
         let token = Token(self.next);
         self.next += 1;
         // Without it small messages wait for each other; a socket that refuses it works all the same.
@@ -87,12 +224,15 @@ impl<N: Node> Loop<N> {
         self.poll.registry().register(&mut stream, token, both)?;
         let socket = Socket {
             stream,
+            called: matches!(tls, Tls::Shaking(_)),
+            tls,
             link,
             output: Vec::new(),
             sent: 0,
-            input: Vec::new(),
+            input: heard,
             readable: false,
             writable: false,
+            announced: false,
             fin_sent: false,
             eof: false,
         };
@@ -145,6 +285,9 @@ impl<N: Node> Loop<N> {
     fn receive(&mut self) {
         let now = Time(0) + self.started.elapsed();
         for socket in self.sockets.values_mut() {
+            if !socket.is_open(&mut self.node, &mut self.refusal) {
+                continue;
+            }
             let mut received = 0;
             while received < TURN_BYTES && self.node.wants_input(socket.link) {
                 if !socket.input.is_empty() {
@@ -158,16 +301,12 @@ impl<N: Node> Loop<N> {
                     break;
                 }
                 match socket.stream.read(&mut self.scratch) {
-                    Ok(0) => {
-                        socket.eof = true;
-                        self.node.handle_eof(socket.link, now);
-                    }
+                    Ok(0) => socket.end(&mut self.node, now, &mut self.refusal),
                     Ok(count) => {
                         self.active = Instant::now();
                         received += count;
                         let bytes = &self.scratch[..count];
-                        let taken = self.node.handle_bytes(socket.link, now, bytes);
-                        socket.input.extend_from_slice(&bytes[taken..]);
+                        socket.hear(&mut self.node, now, bytes, &mut self.refusal);
                     }
                     Err(error) if error.kind() == ErrorKind::WouldBlock => socket.readable = false,
                     Err(error) if error.kind() == ErrorKind::Interrupted => {}
@@ -186,13 +325,16 @@ impl<N: Node> Loop<N> {
         let mut ended = Vec::new();
         self.unsent = false;
         for (&token, socket) in &mut self.sockets {
+            if let Tls::Shaking(_) = &socket.tls {
+                if self.node.socket_state(socket.link) == SocketState::Close {
+                    ended.push(token);
+                }
+                continue;
+            }
             let mut sent = 0;
             while socket.writable && sent < TURN_BYTES {
                 if socket.sent == socket.output.len() {
-                    socket.output.clear();
-                    socket.sent = 0;
-                    let out = &mut socket.output;
-                    self.node.poll_transmit(socket.link, now, out, IO_BYTES);
+                    socket.fill(&mut self.node, now, &mut self.plain);
                     if socket.output.is_empty() {
                         break;
                     }
@@ -210,12 +352,12 @@ impl<N: Node> Loop<N> {
                         socket.sent = 0;
                         // What the peer said before it reset the connection may explain that.
                         while socket.input.is_empty()
+                            && !socket.eof
                             && self.node.wants_input(socket.link)
                             && let Ok(count @ 1..) = socket.stream.read(&mut self.scratch)
                         {
                             let bytes = &self.scratch[..count];
-                            let taken = self.node.handle_bytes(socket.link, now, bytes);
-                            socket.input.extend_from_slice(&bytes[taken..]);
+                            socket.hear(&mut self.node, now, bytes, &mut self.refusal);
                         }
                         self.node.handle_transport_error(socket.link);
                     }
@@ -229,6 +371,9 @@ impl<N: Node> Loop<N> {
             match self.node.socket_state(socket.link) {
                 SocketState::Open => {}
                 SocketState::ShutdownWrite if socket.fin_sent => {}
+                // When it can be said.
+                SocketState::ShutdownWrite
+                    if matches!(socket.tls, Tls::Sealed(_)) && !socket.announced => {}
                 SocketState::ShutdownWrite => {
                     socket.fin_sent = true;
                     // It fails only if the connection is gone, which receiving finds.
@@ -247,6 +392,11 @@ impl<N: Node> Loop<N> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use flashnet_tls::{ClientFiles, ClientTls, Records, ServerFiles, ServerTls};
+
+    use super::super::connected::Place;
     use super::*;
 
     /// Has so much to say on each of its links, and hears everything.
@@ -254,6 +404,7 @@ mod tests {
         left: Vec<usize>,
         heard: Vec<usize>,
         failed: Vec<LinkId>,
+        ended: Vec<LinkId>,
     }
 
     impl Node for Talker {
@@ -262,7 +413,9 @@ mod tests {
             bytes.len()
         }
 
-        fn handle_eof(&mut self, _: LinkId, _: Time) {}
+        fn handle_eof(&mut self, link: LinkId, _: Time) {
+            self.ended.push(link);
+        }
 
         fn handle_transport_error(&mut self, link: LinkId) {
             self.failed.push(link);
@@ -297,15 +450,19 @@ mod tests {
         fn handle_timeout(&mut self, _: Time) {}
     }
 
-    fn talker(left: Vec<usize>) -> (Loop<Talker>, Vec<std::net::TcpStream>) {
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    fn talks(left: Vec<usize>) -> Talker {
         let heard = vec![0; left.len()];
-        let mut inner = Loop::new(Talker {
+        Talker {
             left,
             heard,
             failed: Vec::new(),
-        })
-        .unwrap();
+            ended: Vec::new(),
+        }
+    }
+
+    fn talker(left: Vec<usize>) -> (Loop<Talker>, Vec<std::net::TcpStream>) {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut inner = Loop::new(talks(left)).unwrap();
         let links = 0..inner.node.left.len() as u32;
         let pair = |link| {
             let far = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -396,5 +553,147 @@ mod tests {
         inner.transmit();
         assert_eq!(inner.node.failed, [LinkId(0)]);
         assert_eq!(inner.node.heard, [100]);
+    }
+
+    fn tls() -> (ServerTls, ClientTls) {
+        let dir = tempfile::tempdir().unwrap();
+        let [certificate, key] = ["certificate", "key"].map(|name| dir.path().join(name));
+        let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+        std::fs::write(&certificate, made.cert.pem()).unwrap();
+        std::fs::write(&key, made.signing_key.serialize_pem()).unwrap();
+        std::fs::set_permissions(&key, std::fs::Permissions::from_mode(0o600)).unwrap();
+        let called = ServerTls::new(&ServerFiles {
+            certificate: certificate.clone(),
+            key,
+            client_ca: Vec::new(),
+        });
+        let calls = ClientTls::new(&ClientFiles {
+            ca: Some(certificate),
+            name: Some("localhost".to_owned()),
+            own: None,
+        });
+        (called.unwrap(), calls.unwrap())
+    }
+
+    /// A loop that calls by TLS and has so much to say, and who is called; the two have seen who they are.
+    fn sealed(left: usize) -> (Loop<Talker>, std::net::TcpStream, Records) {
+        let (called, calls) = tls();
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let place = Place {
+            addresses: vec![listener.local_addr().unwrap()],
+            tls: Some(calls),
+        };
+        let mut inner = Loop::new(talks(vec![left])).unwrap();
+        let address = place.addresses[0];
+        let stream = TcpStream::connect(address).unwrap();
+        let connected = place.connected(stream, address).unwrap();
+        inner.add(connected, LinkId(0)).unwrap();
+        let shakes = std::thread::spawn(move || {
+            let (mut far, _) = listener.accept().unwrap();
+            let handshake = called.accept().unwrap();
+            match handshake.advance(&mut far).unwrap() {
+                Progress::Done(records) => (far, *records),
+                Progress::Waiting(_) => panic!("its socket blocks"),
+            }
+        });
+        while !shakes.is_finished() {
+            inner.turn(Duration::from_millis(1)).unwrap();
+        }
+        let (far, records) = shakes.join().unwrap();
+        (inner, far, records)
+    }
+
+    fn say(far: &mut std::net::TcpStream, records: &mut Records, bytes: &[u8]) {
+        let mut sealed = Vec::new();
+        records.seal(bytes, &mut sealed);
+        far.write_all(&sealed).unwrap();
+    }
+
+    /// Inside of TLS much goes both ways at once, nothing of it in the clear, and the end is heard behind all of it.
+    #[test]
+    fn much_by_tls() {
+        const LONG: usize = 16 << 20;
+        let (mut inner, mut far, mut records) = sealed(LONG);
+        let talks = std::thread::spawn(move || {
+            let mut heard = Vec::new();
+            let mut received = vec![0; 100_000];
+            let mut said = 0;
+            while heard.len() < LONG {
+                let count = far.read(&mut received).unwrap();
+                let plain = received[..count].windows(8).any(|bytes| bytes == [7; 8]);
+                assert!(count > 0 && !plain);
+                let take = |bytes: &[u8]| heard.extend_from_slice(bytes);
+                records.open(&received[..count], take).unwrap();
+                let more = heard.len().min(LONG) - said;
+                say(&mut far, &mut records, &vec![1; more]);
+                said += more;
+            }
+            let mut last = Vec::new();
+            records.finish(&mut last);
+            far.write_all(&last).unwrap();
+            far.shutdown(Shutdown::Write).unwrap();
+            heard
+        });
+        while inner.node.ended.is_empty() && inner.node.failed.is_empty() {
+            inner.turn(Duration::from_secs(5)).unwrap();
+        }
+        assert_eq!(inner.node.heard, [LONG]);
+        assert_eq!(inner.node.failed, []);
+        assert_eq!(talks.join().unwrap(), vec![7; LONG]);
+    }
+
+    /// A connection that was cut is none that has ended: only what came before it is believed.
+    #[test]
+    fn a_cut_is_no_end() {
+        let (mut inner, mut far, mut records) = sealed(0);
+        say(&mut far, &mut records, &[1; 100]);
+        drop(far);
+        while inner.node.ended.is_empty() && inner.node.failed.is_empty() {
+            inner.turn(Duration::from_secs(5)).unwrap();
+        }
+        assert_eq!(inner.node.heard, [100]);
+        assert_eq!(inner.node.ended, []);
+        let refusal = inner.take_refusal().unwrap();
+        assert_eq!(refusal.cause, TlsError::Truncated);
+        assert!(refusal.called);
+    }
+
+    /// The same as without TLS: what a peer said last is heard.
+    #[test]
+    fn last_words_by_tls() {
+        let (mut inner, mut far, mut records) = sealed(1 << 30);
+        inner.turn(Duration::ZERO).unwrap();
+        say(&mut far, &mut records, &[1; 100]);
+        drop(far);
+        while inner.node.failed.is_empty() {
+            let socket = inner.sockets.values_mut().next().unwrap();
+            socket.writable = true;
+            inner.transmit();
+        }
+        assert_eq!(inner.node.heard, [100]);
+    }
+
+    /// Who is called and says what is no TLS hears nothing in the clear.
+    #[test]
+    fn nothing_goes_to_who_has_no_tls() {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let place = Place {
+            addresses: vec![address],
+            tls: Some(tls().1),
+        };
+        let mut inner = Loop::new(talks(vec![100])).unwrap();
+        let connected = place.connected(TcpStream::connect(address).unwrap(), address);
+        inner.add(connected.unwrap(), LinkId(0)).unwrap();
+        let (mut far, _) = listener.accept().unwrap();
+        far.write_all(b"plainly").unwrap();
+        while inner.node.failed.is_empty() {
+            inner.turn(Duration::from_secs(5)).unwrap();
+        }
+        inner.turn(Duration::ZERO).unwrap();
+        drop(inner);
+        let mut said = Vec::new();
+        let _ = far.read_to_end(&mut said);
+        assert!(!said.windows(8).any(|bytes| bytes == [7; 8]));
     }
 }

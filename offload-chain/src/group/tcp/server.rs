@@ -1,7 +1,7 @@
 //! A member with its sockets.
 
 use std::io::{self, ErrorKind};
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::net::ToSocketAddrs;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use mio::net::{TcpListener, TcpStream};
 use mio::{Interest, Waker};
 
+use super::connected::{Connected, Place, Refusal};
 use super::event_loop::{LISTENER, Loop, RETRY, SLEEP, WAKER};
 use crate::group::member::Member;
 use crate::group::node::{Node, Store};
@@ -19,11 +20,14 @@ pub struct MemberServer<S: Store> {
     inner: Loop<Member<S>>,
     /// None: somebody else accepts connections.
     listener: Option<TcpListener>,
-    /// The addresses of all members, which are tried in turn.
-    places: Vec<Vec<SocketAddr>>,
+    /// Where all members are, in order: the addresses of each are tried in turn.
+    places: Vec<Place>,
     /// How often each member was tried to be reached.
     tries: Vec<usize>,
     tried: Instant,
+    /// Not before: it will hardly be otherwise so soon, and each attempt costs signatures.
+    rests: Option<Instant>,
+    refusal: Option<Refusal>,
     progress: Progress,
 }
 
@@ -62,6 +66,7 @@ impl<S: Store> MemberServer<S> {
     ) -> io::Result<Self> {
         listener.set_nonblocking(true)?;
         let mut listener = TcpListener::from_std(listener);
+        let places = places.iter().map(Place::plain).collect::<io::Result<_>>()?;
         let mut server = Self::without_listener(member, places)?;
         let registry = server.inner.poll.registry();
         registry.register(&mut listener, LISTENER, Interest::READABLE)?;
@@ -73,9 +78,7 @@ impl<S: Store> MemberServer<S> {
     ///
     /// # Errors
     /// What the system says.
-    pub fn without_listener(member: Member<S>, places: &[impl ToSocketAddrs]) -> io::Result<Self> {
-        let addresses = |place: &_| ToSocketAddrs::to_socket_addrs(place).map(Vec::from_iter);
-        let places: Vec<_> = places.iter().map(addresses).collect::<io::Result<_>>()?;
+    pub fn without_listener(member: Member<S>, places: Vec<Place>) -> io::Result<Self> {
         let now = Instant::now();
         Ok(Self {
             tried: now.checked_sub(RETRY).unwrap_or(now),
@@ -83,19 +86,26 @@ impl<S: Store> MemberServer<S> {
             listener: None,
             tries: vec![0; places.len()],
             places,
+            rests: None,
+            refusal: None,
             progress: Progress::default(),
         })
     }
 
     /// Takes a connection that somebody made. With too many of them, it is closed.
-    pub fn admit(&mut self, stream: TcpStream) {
+    pub fn admit(&mut self, connected: impl Into<Connected>) {
         let now = self.inner.now();
         let Ok(link) = self.inner.node.listen(now) else {
             return;
         };
-        if self.inner.add(stream, link).is_err() {
+        if self.inner.add(connected, link).is_err() {
             self.inner.node.handle_transport_error(link);
         }
+    }
+
+    /// Why somebody has no TLS connection, the last of those that there are to tell of.
+    pub(crate) fn take_refusal(&mut self) -> Option<Refusal> {
+        self.refusal.take()
     }
 
     /// The longest that the oldest operation had to wait here, for memory or for the next member's socket, since this was
@@ -145,6 +155,12 @@ impl<S: Store> MemberServer<S> {
         if std::mem::take(&mut self.inner.calls) {
             self.accept();
         }
+        if let Some(refusal) = self.inner.take_refusal() {
+            if refusal.called && !refusal.cause.passes() {
+                self.rests = Some(Instant::now() + SLEEP);
+            }
+            self.refusal = Some(refusal);
+        }
         let now = self.inner.now();
         self.inner.node.service(now);
         self.look_at_progress();
@@ -181,21 +197,31 @@ impl<S: Store> MemberServer<S> {
             return;
         }
         self.tried = Instant::now();
+        if self.rests.is_some_and(|until| self.tried < until) {
+            return;
+        }
         for number in self.inner.node.missing() {
-            let Some(place) = self.places.get(number).filter(|place| !place.is_empty()) else {
+            let Some(place) = self.places.get(number) else {
                 continue;
             };
+            let addresses = &place.addresses;
+            if addresses.is_empty() {
+                continue;
+            }
             let tries = &mut self.tries[number];
-            let address = place[*tries % place.len()];
+            let address = addresses[*tries % addresses.len()];
             *tries = tries.wrapping_add(1);
             let Ok(stream) = TcpStream::connect(address) else {
+                continue;
+            };
+            let Ok(connected) = place.connected(stream, address) else {
                 continue;
             };
             let now = self.inner.now();
             let Ok(link) = self.inner.node.connect(now, number) else {
                 continue;
             };
-            if self.inner.add(stream, link).is_err() {
+            if self.inner.add(connected, link).is_err() {
                 self.inner.node.handle_transport_error(link);
             }
         }

@@ -198,6 +198,7 @@ pub(super) fn run(options: &ChainBench, json: bool) -> Result<()> {
     if !(0.1..=86_400.0).contains(&options.seconds) {
         bail!("{} seconds: 0.1 to 86400 are possible", options.seconds);
     }
+    let tls = options.tls.read()?;
     let store = super::open_with_group(&options.store)?;
     let settings = ClientSettings {
         timing: options.timing.timing()?,
@@ -206,9 +207,10 @@ pub(super) fn run(options: &ChainBench, json: bool) -> Result<()> {
             true => Preset::VOLATILE,
             false => Preset::STRICT,
         },
+        tls,
         ..ClientSettings::default()
     };
-    let mut client = Client::connect(store, settings)?;
+    let mut client = super::connect(store, settings)?;
     // Until there is a group a signal just ends the command: nothing has been done, and a group may not come for long.
     let interrupt = Interrupt::install()?;
     let config = client.configuration();

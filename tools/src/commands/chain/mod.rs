@@ -11,10 +11,12 @@ mod watched;
 use std::fmt;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
+use offload_chain::client::{Client, ClientError, ClientSettings};
 use offload_chain::config::{self, Store, list};
 use offload_chain::host::Timing;
 use offload_chain::membership::{CONFIG, View};
+use offload_chain::tls::TlsError;
 
 use crate::cli::chain::{ChainCommand, StoreOption, TimingOptions};
 
@@ -52,6 +54,33 @@ fn open_with_group(store: &StoreOption) -> Result<Box<dyn Store + Send>> {
         bail!("there is no group in {store}");
     }
     Ok(opened)
+}
+
+/// Connects, or says what the user can do about it.
+fn connect(store: Box<dyn Store + Send>, settings: ClientSettings) -> Result<Client> {
+    Client::connect(store, settings).map_err(|error| match way_out(&error) {
+        Some(way_out) => anyhow!("{error} ({way_out})"),
+        None => error.into(),
+    })
+}
+
+fn way_out(error: &ClientError) -> Option<&'static str> {
+    let cause = match error {
+        ClientError::NeedsTls => return Some("--tls, and --tls-ca"),
+        ClientError::Tls { cause, .. } => cause,
+        _ => return None,
+    };
+    Some(match cause {
+        TlsError::NotTls => "members that serve without TLS are spoken to without --tls",
+        TlsError::Expired | TlsError::NotYetValid => {
+            "the member needs another (--tls-cert of chain serve)"
+        }
+        TlsError::CertificateWanted | TlsError::CertificateRefused(_) => {
+            "--tls-cert and --tls-key name one that a CA of the members' --tls-client-ca or --tls-ca has signed"
+        }
+        TlsError::UnknownIssuer | TlsError::WrongName { .. } => cause.way_out(),
+        _ => "the log of the member may say more",
+    })
 }
 
 fn open_or_make(store: &StoreOption) -> Result<Box<dyn Store + Send>> {

@@ -33,6 +33,7 @@ pub(super) fn run(options: &ChainServe, json: bool) -> Result<()> {
     start_log();
     descriptors::raise_limit();
     let timing = timing(options)?;
+    let tls = options.tls.read()?;
     let store = super::open(&options.store)?;
     // Before the group hears of the member: it has the port, or does not start.
     let metrics = listen_on(options.metrics, None, "--metrics")?;
@@ -59,6 +60,7 @@ pub(super) fn run(options: &ChainServe, json: bool) -> Result<()> {
             }
         })),
         watcher: metrics.is_some().then(|| Arc::clone(&meters) as _),
+        tls,
     };
     let mut host = Host::start(settings, store)?;
     let looker = Looker {

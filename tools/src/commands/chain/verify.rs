@@ -29,13 +29,15 @@ struct Difference {
 }
 
 pub(super) fn run(options: &ChainVerify, json: bool) -> Result<()> {
+    let tls = options.tls.read()?;
     let store = super::open_with_group(&options.store)?;
     let settings = ClientSettings {
         timing: options.timing.timing()?,
         timeout: options.timeout,
+        tls,
         ..ClientSettings::default()
     };
-    let mut client = Client::connect(store, settings)?;
+    let mut client = super::connect(store, settings)?;
     // Whoever has it has left nothing under way, and nobody else appends.
     client.lock(LockId::LOG, options.timeout)?;
     let (epoch, differences, members) = loop {
