@@ -66,6 +66,7 @@ impl MemberTls {
             certificate: files.certificate.clone(),
             key: files.key.clone(),
             client_ca: files.client_ca.as_ref().map_or(Vec::new(), members_and),
+            client_crl: None,
         };
         let calls = ClientFiles {
             ca: Some(files.ca.clone()),

@@ -16,7 +16,10 @@ use std::time::Duration;
 
 use common::client::wait;
 use common::{FLASHNET, Image, Target, bad, can_serve, good, pattern};
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
+use rcgen::{
+    BasicConstraints, CertificateParams, CertificateRevocationListParams, CertifiedIssuer, IsCa,
+    KeyIdMethod, KeyPair, RevokedCertParams, SerialNumber,
+};
 use softrdma::CloseReason;
 use softrdma::wire::start::{StartFrame, StartKind};
 use tools::client::{
@@ -48,10 +51,31 @@ impl Ca {
         self.1.to_str().unwrap()
     }
 
+    /// Its list of revoked certificates, with those in these files.
+    fn revoke(&self, files: &[&str]) -> String {
+        let now = rcgen::date_time_ymd(2020, 1, 1);
+        let revoked = files.iter().map(|file| RevokedCertParams {
+            serial_number: serial_number(file),
+            revocation_time: now,
+            reason_code: None,
+            invalidity_date: None,
+        });
+        let list = CertificateRevocationListParams {
+            this_update: now,
+            next_update: rcgen::date_time_ymd(4000, 1, 1),
+            crl_number: 1_u64.into(),
+            issuing_distribution_point: None,
+            revoked_certs: revoked.collect(),
+            key_identifier_method: KeyIdMethod::Sha256,
+        };
+        list.signed_by(&self.0).unwrap().pem().unwrap()
+    }
+
     /// Files with a certificate for these names, valid until that year, and its key.
     fn issue(&self, image: &Image, file: &str, names: &[&str], year: i32) -> [String; 2] {
         let names: Vec<String> = names.iter().map(ToString::to_string).collect();
         let mut params = CertificateParams::new(names).unwrap();
+        params.serial_number = Some(serial_number(file));
         params.not_before = rcgen::date_time_ymd(2000, 1, 1);
         params.not_after = rcgen::date_time_ymd(year, 1, 1);
         let key = KeyPair::generate().unwrap();
@@ -62,6 +86,10 @@ impl Ca {
         fs::set_permissions(&paths[1], fs::Permissions::from_mode(0o600)).unwrap();
         paths.map(|path| path.to_str().unwrap().to_owned())
     }
+}
+
+fn serial_number(file: &str) -> SerialNumber {
+    file.as_bytes().to_vec().into()
 }
 
 /// A volume, a CA, and a certificate of it for the target.
@@ -341,6 +369,61 @@ fn strangers_are_told() {
     let said = bad(&[&["ls", &format!("{at}/")], &ca[..]].concat());
     assert!(said.contains("has expired"), "{said}");
     assert!(target.stop().success());
+}
+
+/// Whose certificate was revoked is not let in, and hears so; others of the same CA are. Where there is no list of a CA, nobody knows, and nobody
+/// of it is.
+#[test]
+fn revoked_certificates() {
+    if !can_serve() {
+        return;
+    }
+    let place = Place::new();
+    let clients = Ca::new(&place.image, "clients");
+    let good_one = clients.issue(&place.image, "good", &["someone"], 4000);
+    let revoked = clients.issue(&place.image, "revoked", &["someone else"], 4000);
+    let list = |ca: &Ca, name: &str, of: &[&str]| {
+        let path = place.image.beside(name);
+        fs::write(&path, ca.revoke(of)).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let ca = ["--tls-client-ca", clients.path()];
+    let try_it = |at: SocketAddr, [certificate, key]: &[String; 2]| {
+        let url = format!("{at}/");
+        let tls = ["ls", &url, "--tls", "--tls-ca", place.ca.path()];
+        let own = ["--tls-cert", certificate, "--tls-key", key];
+        let output = Command::new(FLASHNET).args(tls).args(own).output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        if output.status.success() {
+            Ok(())
+        } else {
+            Err(said)
+        }
+    };
+
+    let crl = list(&clients, "crl.pem", &["revoked"]);
+    let (target, at) = place.serve(&[&ca[..], &["--tls-client-crl", &crl]].concat());
+    try_it(at, &good_one).unwrap();
+    let said = try_it(at, &revoked).unwrap_err();
+    assert!(said.contains("it has been revoked"), "{said}");
+    assert!(target.stop().success());
+
+    let other = list(&place.ca, "other.pem", &[]);
+    let (target, at) = place.serve(&[&ca[..], &["--tls-client-crl", &other]].concat());
+    try_it(at, &good_one).unwrap_err();
+    assert!(target.stop().success());
+
+    let image = place.image.path();
+    let start = |more: &[&str]| {
+        let [certificate, key] = &place.files;
+        let all = ["serve", image.to_str().unwrap(), "--listen", "none"];
+        let pair = ["--tls-cert", certificate, "--tls-key", key];
+        bad(&[&all[..], &pair, more].concat())
+    };
+    let said = start(&[&ca[..], &["--tls-client-crl", clients.path()]].concat());
+    assert!(said.contains("list of revoked certificates"), "{said}");
+    let said = start(&["--tls-client-crl", &crl]);
+    assert!(said.contains("--tls-client-ca"), "{said}");
 }
 
 /// A running target whose log is read.

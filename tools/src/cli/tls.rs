@@ -23,6 +23,9 @@ pub struct TlsServe {
     /// PEM file with CAs: by TLS, only clients with a certificate that one of them has signed are let in.
     #[arg(long, value_name = "FILE")]
     pub tls_client_ca: Option<PathBuf>,
+    /// PEM file with lists of revoked certificates (CRL), one of each of these CAs and of those between them and clients.
+    #[arg(long, value_name = "FILE")]
+    pub tls_client_crl: Option<PathBuf>,
 }
 
 /// How a member of a replication group lets others in by TLS, and calls them.

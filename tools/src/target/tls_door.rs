@@ -446,6 +446,7 @@ mod tests {
             certificate,
             key,
             client_ca: Vec::new(),
+            client_crl: None,
         };
         let listener = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
         let anywhere = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));

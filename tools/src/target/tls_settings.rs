@@ -18,6 +18,7 @@ pub(super) struct FileTls {
     cert: Option<PathBuf>,
     key: Option<PathBuf>,
     client_ca: Option<PathBuf>,
+    client_crl: Option<PathBuf>,
 }
 
 /// How and where clients connect by TLS.
@@ -36,6 +37,13 @@ impl TlsSettings {
         let file = file.unwrap_or_default();
         let listen = options.tls_listen.or(file.listen);
         let client_ca = options.tls_client_ca.clone().or(file.client_ca);
+        let client_crl = options.tls_client_crl.clone().or(file.client_crl);
+        if client_crl.is_some() && client_ca.is_none() {
+            bail!(
+                "a list of revoked certificates goes with the CAs of clients: --tls-client-ca, \
+                 or `client_ca` of [tls] in the configuration file"
+            );
+        }
         // A certificate is not mixed with the key of another.
         let pair = match (&options.tls_cert, &options.tls_key) {
             (None, None) => (file.cert, file.key),
@@ -55,6 +63,7 @@ impl TlsSettings {
             certificate,
             key,
             client_ca: client_ca.into_iter().collect(),
+            client_crl,
         })?;
         let usual = SocketAddr::from((Ipv4Addr::LOCALHOST, TLS_PORT));
         Ok(Some(Self {

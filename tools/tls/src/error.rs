@@ -31,6 +31,14 @@ pub enum TlsError {
     /// The certificate will be good.
     #[error("the certificate of the peer is not valid yet (are the clocks right?)")]
     NotYetValid,
+    /// Its CA has taken it back.
+    #[error("the certificate of the peer has been revoked")]
+    Revoked,
+    /// Nobody knows whether its CA has taken it back.
+    #[error(
+        "there is no list of revoked certificates of a CA that has signed the certificate of the peer, or one on the way to it"
+    )]
+    NotListed,
     /// This end has presented none.
     #[error("the peer wants a certificate of this end")]
     CertificateWanted,
@@ -61,12 +69,16 @@ impl TlsError {
             Self::Ended => "is it the TLS port of the target? its log may say more",
             Self::UnknownIssuer => "--tls-ca names a file with the CA to trust",
             Self::WrongName { .. } => "--tls-name says whose it is to be",
-            Self::Expired | Self::NotYetValid => "the target needs another (--tls-cert of serve)",
+            Self::Expired | Self::NotYetValid | Self::Revoked => {
+                "the target needs another (--tls-cert of serve)"
+            }
             Self::CertificateWanted | Self::CertificateRefused(_) => {
                 "--tls-cert and --tls-key name one that the CA of the target's clients has signed"
             }
             Self::OtherProtocol | Self::OldVersion => "is it the TLS port of a target?",
-            Self::Truncated | Self::Other(_) => "the log of the target may say more",
+            Self::Truncated | Self::NotListed | Self::Other(_) => {
+                "the log of the target may say more"
+            }
         }
     }
 
@@ -103,10 +115,10 @@ impl From<Error> for TlsError {
                 AlertDescription::ProtocolVersion => Self::OldVersion,
                 AlertDescription::UnknownCA => refused("its CA is unknown there"),
                 AlertDescription::CertificateExpired => refused("it has expired"),
+                AlertDescription::CertificateRevoked => refused("it has been revoked"),
                 AlertDescription::BadCertificate
                 | AlertDescription::UnsupportedCertificate
                 | AlertDescription::CertificateUnknown
-                | AlertDescription::CertificateRevoked
                 | AlertDescription::AccessDenied => refused(&format!("{alert:?}")),
                 _ => Self::Other(error),
             },
@@ -126,6 +138,8 @@ fn of_certificate(why: CertificateError) -> TlsError {
         CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
             TlsError::NotYetValid
         }
+        CertificateError::Revoked => TlsError::Revoked,
+        CertificateError::UnknownRevocationStatus => TlsError::NotListed,
         CertificateError::NotValidForNameContext {
             expected,
             presented,

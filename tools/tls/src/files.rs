@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use rustls::RootCertStore;
 use rustls::pki_types::pem::{self, PemObject};
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::pki_types::{CertificateDer, CertificateRevocationListDer, PrivateKeyDer};
 use thiserror::Error;
 
 /// Longest file, in bytes: all CAs of a system together take less than a megabyte. What is read may have no end.
@@ -61,6 +61,14 @@ pub enum TlsFileError {
         /// Why not.
         cause: String,
     },
+    /// The list cannot be one.
+    #[error("{} holds a list of revoked certificates that cannot be used: {cause}", path.display())]
+    UnusableCrl {
+        /// Which file.
+        path: PathBuf,
+        /// Why not.
+        cause: String,
+    },
     /// Whom this system trusts is not to be found out.
     #[error("this system trusts no CA that could be found{0}: name one (--tls-ca)")]
     NoRoots(String),
@@ -105,6 +113,20 @@ fn read(path: &Path) -> Result<Vec<u8>, TlsFileError> {
 pub(crate) fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, TlsFileError> {
     let wrong = |cause| malformed(path, "certificate", cause);
     let found: Vec<_> = CertificateDer::pem_slice_iter(&read(path)?)
+        .collect::<Result<_, _>>()
+        .map_err(wrong)?;
+    match found.is_empty() {
+        true => Err(wrong(pem::Error::NoItemsFound)),
+        false => Ok(found),
+    }
+}
+
+/// The lists of revoked certificates in a file; at least one.
+pub(crate) fn revocations(
+    path: &Path,
+) -> Result<Vec<CertificateRevocationListDer<'static>>, TlsFileError> {
+    let wrong = |cause| malformed(path, "list of revoked certificates", cause);
+    let found: Vec<_> = CertificateRevocationListDer::pem_slice_iter(&read(path)?)
         .collect::<Result<_, _>>()
         .map_err(wrong)?;
     match found.is_empty() {

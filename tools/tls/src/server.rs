@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use rustls::server::{NoServerSessionStorage, WebPkiClientVerifier};
+use rustls::server::{NoServerSessionStorage, VerifierBuilderError, WebPkiClientVerifier};
 use rustls::version::TLS13;
 use rustls::{ServerConfig, ServerConnection};
 
@@ -21,6 +21,8 @@ pub struct ServerFiles {
     pub key: PathBuf,
     /// PEM files with CAs; if there is any, only clients with a certificate that one of them has signed get a connection.
     pub client_ca: Vec<PathBuf>,
+    /// PEM file with lists of revoked certificates, one of each CA that has signed one of a client or one on the way to it.
+    pub client_crl: Option<PathBuf>,
 }
 
 /// How connections are let in by TLS. Copies share what was read from files.
@@ -46,12 +48,22 @@ impl ServerTls {
             None => config.with_no_client_auth(),
             Some(path) => {
                 let roots = files::authorities(&files.client_ca)?;
-                let verifier = WebPkiClientVerifier::builder_with_provider(roots, provider())
-                    .build()
-                    .map_err(|cause| TlsFileError::UnusableCa {
+                let mut verifier = WebPkiClientVerifier::builder_with_provider(roots, provider());
+                if let Some(lists) = &files.client_crl {
+                    verifier = verifier.with_crls(files::revocations(lists)?);
+                }
+                let verifier = verifier.build().map_err(|cause| match &files.client_crl {
+                    Some(lists) if matches!(cause, VerifierBuilderError::InvalidCrl(_)) => {
+                        TlsFileError::UnusableCrl {
+                            path: lists.clone(),
+                            cause: cause.to_string(),
+                        }
+                    }
+                    _ => TlsFileError::UnusableCa {
                         path: path.clone(),
                         cause: cause.to_string(),
-                    })?;
+                    },
+                })?;
                 config.with_client_cert_verifier(verifier)
             }
         };

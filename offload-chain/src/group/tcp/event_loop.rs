@@ -566,6 +566,7 @@ mod tests {
             certificate: certificate.clone(),
             key,
             client_ca: Vec::new(),
+            client_crl: None,
         });
         let calls = ClientTls::new(&ClientFiles {
             ca: Some(certificate),
