@@ -157,6 +157,53 @@ fn a_volume_of_block_devices() {
     }
 }
 
+/// A loop device and the file below it are one volume under two names: while somebody has it by the one, nobody gets it by the
+/// other, lest two targets write to it, or a format takes it away from one. Volumes that lie in one file, one behind the other, do
+/// not get in each other's way.
+#[test]
+fn a_loop_device_is_the_file_below_it() {
+    if !can_serve() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let file = blank(&dir, "disk", 96 * MIB);
+    let image = file.to_str().unwrap();
+    let made = || Some([Loop::new(&file, &[])?, Loop::new(&file, &[])?]);
+    let Some(loops) = made() else { return };
+    let [one, other] = [loops[0].name(), loops[1].name()];
+    good(&["mkfs", image]);
+    let refused = |name: &str| {
+        for command in [
+            &["serve", "--listen", "127.0.0.1:0"][..],
+            &["mkfs", "--force"],
+            &["fsck", "-y"],
+            &["scrub"],
+        ] {
+            let said = bad(&call(command, &[name]));
+            assert!(said.contains("in use"), "{command:?} {name}: {said}");
+        }
+    };
+    let target = Target::start_on(&[image], &[]);
+    refused(one);
+    assert!(target.stop().success());
+    let target = Target::start_on(&[one], &[]);
+    refused(image);
+    refused(other);
+    good(&["mkdir", &target.url("/directory")]);
+    assert!(target.stop().success());
+    good(&["fsck", image]);
+    drop(loops);
+
+    let half = (48 * MIB).to_string();
+    let front = Loop::new(&file, &["--sizelimit", &half]);
+    let Some(front) = front else { return };
+    let Some(back) = Loop::new(&file, &["--offset", &half]) else {
+        return;
+    };
+    good(&["mkfs", "--force", front.name(), back.name()]);
+    good(&["fsck", front.name(), back.name()]);
+}
+
 /// A disk that fails while its volume is served costs what lies on it: those pages are errors, the others are what they were, new files
 /// can be made; and it is known by its name when it is back.
 #[test]

@@ -8,12 +8,14 @@
 //!
 //! # Exclusion
 //! An image has one user at a time: `flock` on the open file, for block devices also `O_EXCL`, which excludes mounts.
-//! The lock lives exactly as long as the file is open. Read-only users share it among themselves.
+//! The lock lives exactly as long as the file is open. Read-only users share it among themselves. Of a loop device the file below
+//! is locked, too: under whichever of the two names it is asked for, the image is in use.
 
 mod blocking;
 mod discard;
 mod enlarge;
 mod error;
+mod looped;
 mod reserve;
 mod ring;
 mod transfer;
@@ -63,6 +65,8 @@ pub struct FileParts {
     pub read_only: bool,
     /// Size of the device.
     pub len_bytes: u64,
+    /// Of a loop device the file below it, locked; as long as it is open.
+    pub below: Option<File>,
 }
 
 /// A regular file or block device.
@@ -110,7 +114,7 @@ impl FileDevice {
         let made = lock(path, &file, libc::LOCK_EX)
             .and_then(|()| allocate(path, &file, len_bytes, allocation))
             .and_then(|()| sync_directory(path))
-            .and_then(|()| Self::measured(path, file, false));
+            .and_then(|()| Self::measured(path, file, None, false));
         if made.is_err() {
             // The name is ours: it did not exist before. An error here hides nothing, the first one is reported.
             let _ = std::fs::remove_file(path);
@@ -149,10 +153,22 @@ impl FileDevice {
             Access::Create | Access::ReadWrite => (libc::LOCK_EX, false),
         };
         lock(path, &file, operation)?;
-        Self::measured(path, file, read_only)
+        let below = looped::file_below(&file);
+        // Where a file system locks nothing, nobody else has a lock.
+        if let Some(below) = &below
+            && let Err(error @ DeviceOpenError::InUse { .. }) = lock(path, below, operation)
+        {
+            return Err(error);
+        }
+        Self::measured(path, file, below, read_only)
     }
 
-    fn measured(path: &Path, file: File, read_only: bool) -> Result<Self, DeviceOpenError> {
+    fn measured(
+        path: &Path,
+        file: File,
+        below: Option<File>,
+        read_only: bool,
+    ) -> Result<Self, DeviceOpenError> {
         let bytes = size_of_device(&file)
             .map_err(|error| DeviceOpenError::from_system(path, Step::Measure, error))?;
         let len_bytes = bytes - bytes % GRAIN_BYTES as u64;
@@ -177,6 +193,7 @@ impl FileDevice {
                 direct,
                 read_only,
                 len_bytes,
+                below,
             }),
         })
     }
