@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use common::{FLASHNET, Image, bad, can_mount, can_serve, good, pattern, served};
+use common::{FLASHNET, Image, bad, can_mount, can_serve, flashnet, good, pattern, served};
 use tools::client::{ClientError, Session, SessionOptions};
 use tools::control::{FLAG_CREATE, FLAG_EXCLUSIVE, FLAG_TRUNCATE, FLAG_WRITE, Op, Request};
 
@@ -507,6 +507,36 @@ fn out_of_descriptors() {
     drop(crowd);
     thread::sleep(Duration::from_millis(300));
     session().call(Request::new(Op::Stat, "/")).unwrap();
+}
+
+/// Where a limit of this process ends the image (`ulimit -f`), writes fail and the target does not: what was acknowledged is read as
+/// before, it ends in order, and another one that has more room goes on (I1).
+#[test]
+fn out_of_file_size() {
+    if !can_serve() {
+        return;
+    }
+    let image = Image::new("64MiB");
+    let local = image.beside("local");
+    fs::write(&local, pattern(1 << 20, 1)).unwrap();
+    let local = local.to_str().unwrap();
+    // In blocks of 512 bytes: 16 MiB.
+    let (mut child, address) = serve_after("ulimit -f 32768", &image);
+    let put = |n: usize| flashnet(&["put", local, &format!("{address}/file{n}")]);
+    let stored = (0..64).take_while(|&n| put(n).status.success()).count();
+    assert!((1..64).contains(&stored), "{stored}");
+    let back = image.beside("back");
+    let back = back.to_str().unwrap();
+    good(&["get", &format!("{address}/file0"), back]);
+    // SAFETY: sends a signal to a child that has not been waited for.
+    unsafe { libc::kill(child.0.id() as i32, libc::SIGTERM) };
+    assert_eq!(child.0.wait().unwrap().code(), Some(1));
+    let target = image.serve(&[]);
+    for n in 0..stored {
+        good(&["get", &target.url(&format!("/file{n}")), back]);
+        assert!(fs::read(back).unwrap() == pattern(1 << 20, 1), "file {n}");
+    }
+    assert!(target.stop().success());
 }
 
 /// A target whose log nobody takes, on a full disk or in a pipe to nowhere, serves, and answers operators, whatever there is to log.

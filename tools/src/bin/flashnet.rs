@@ -13,6 +13,9 @@ use tools::cli::Cli;
 use tools::unsaid;
 
 fn main() -> ExitCode {
+    // A file that is as large as this process may make one (`ulimit -f`) is an error of the write, and no end of a target.
+    // SAFETY: no other thread exists yet.
+    unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
     let mut arguments: Vec<_> = std::env::args_os().collect();
     let called = Called::by(arguments.first().map(Path::new));
     if let Some(command) = called.command() {
