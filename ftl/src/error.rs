@@ -128,7 +128,7 @@ pub enum FormatError {
         most: usize,
     },
     /// The device failed.
-    #[error("device failed: {0}")]
+    #[error("device failed")]
     Media(#[from] MediaError),
 }
 
@@ -167,7 +167,7 @@ pub enum OpenError {
     #[error("bad option: {0}")]
     Options(&'static str),
     /// The device failed.
-    #[error("device failed: {0}")]
+    #[error("device failed")]
     Media(#[from] MediaError),
     /// No memory for the page pool.
     #[error("no memory for the page pool: {0}")]

@@ -197,7 +197,8 @@ fn format_as(options: &cli::Mkfs, made: &Made) -> Result<serde_json::Value> {
         pool_frames: POOL_FRAMES,
         ..OpenOptions::default()
     };
-    let (volume, _) = Volume::open(device, open)?;
+    let (volume, _) =
+        Volume::open(device, open).with_context(|| format!("cannot open the volume on {names}"))?;
     let info = volume.ftl().info();
     let root = contigfs::FormatOptions {
         // SAFETY: neither call has arguments or can fail.
@@ -207,7 +208,9 @@ fn format_as(options: &cli::Mkfs, made: &Made) -> Result<serde_json::Value> {
         ..contigfs::FormatOptions::default()
     };
     Fs::format(&volume, &root).with_context(|| format!("cannot make a file system on {names}"))?;
-    volume.shutdown()?;
+    volume
+        .shutdown()
+        .with_context(|| format!("cannot close the volume on {names}"))?;
     made.images().clear();
     let grain = GRAIN_BYTES as u64;
     let geometry = info.geometry;

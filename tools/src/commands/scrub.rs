@@ -91,7 +91,9 @@ fn scrub<D: Device + Send + 'static>(
         read_all(&volume, rate).with_context(|| format!("cannot scrub {names}"))?;
     let damaged: Vec<Lba> = faults.iter().map(|fault| fault.lba).collect();
     let owners = contigfs::owners(&volume, &damaged);
-    volume.shutdown()?;
+    volume
+        .shutdown()
+        .with_context(|| format!("cannot close the volume on {names}"))?;
     let places = MediaPlaces::of(volume.ftl(), &options.devices);
     Ok(Scrubbed {
         read,
