@@ -7,8 +7,12 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
+use common::fault_disk::FaultDisk;
 use common::scrape::{PATIENCE, get, sample, scrape};
 use common::{Image, Target, bad, can_mount, can_serve, flashnet, good};
+
+/// How long a hang may take to be told; the disk of the tests holds on for a minute.
+const HANG: Duration = Duration::from_secs(30);
 
 /// A volume, and where its target tells of itself.
 struct Place {
@@ -69,6 +73,94 @@ fn a_target_tells_of_itself() {
     // Nobody is told anything who was not asked to be.
     let target = place.serve(&[]);
     assert_eq!(place.metrics(), None);
+    assert!(target.stop().success());
+}
+
+/// A volume whose device has failed a write changes nothing any more, and nobody should have to try in order to know: it is told to
+/// monitoring systems, to who looks and in the log, until another target opens it.
+#[test]
+fn a_volume_that_has_failed_is_no_health() {
+    if !can_serve() || !can_mount() {
+        return;
+    }
+    let mut disk = FaultDisk::new(64 << 20, 1).unwrap();
+    let device = disk.path();
+    let device = device.to_str().unwrap();
+    good(&["mkfs", device]);
+    let dir = tempfile::tempdir().unwrap();
+    let ready = dir.path().join("ready");
+    let told = ["--ready-file", ready.to_str().unwrap()];
+    let options = [&told[..], &["--metrics", "127.0.0.1:0"]].concat();
+    let metrics = || {
+        let ready = fs::read_to_string(&ready).unwrap();
+        let at = ready.lines().find_map(|line| line.strip_prefix("metrics "));
+        at.unwrap().parse::<SocketAddr>().unwrap()
+    };
+    let target = Target::start_on(&[device], &options);
+    assert_eq!(get(metrics(), "/healthz").0, 200);
+    disk.cut();
+    bad(&["mkdir", &target.url("/directory")]);
+    // What was told before is no longer good.
+    std::thread::sleep(Duration::from_millis(200));
+    let (status, _, said) = get(metrics(), "/healthz");
+    assert_eq!(status, 503, "{said}");
+    assert!(
+        said.contains("the volume has failed (input/output error)"),
+        "{said}"
+    );
+    let text = scrape(metrics());
+    assert_eq!(sample(&text, "flashnet_volume_failed "), 1.0);
+    let up = format!("flashnet_device_up{{device=\"{device}\"}}");
+    assert_eq!(sample(&text, &up), 0.0);
+    let said = good(&["top", "--once", device]);
+    assert!(said.contains("the volume has failed"), "{said}");
+    assert!(!target.stop().success());
+    disk.restore();
+    let target = Target::start_on(&[device], &options);
+    assert_eq!(get(metrics(), "/healthz").0, 200);
+    good(&["mkdir", &target.url("/directory")]);
+    assert!(target.stop().success());
+}
+
+/// A device that hangs fails nothing, and everybody waits for it: how long is told while it lasts, and not only when it is over.
+#[test]
+fn a_device_that_hangs_is_told() {
+    if !can_serve() || !can_mount() {
+        return;
+    }
+    let disk = FaultDisk::new(64 << 20, 1).unwrap();
+    let device = disk.path();
+    let device = device.to_str().unwrap();
+    good(&["mkfs", device]);
+    let dir = tempfile::tempdir().unwrap();
+    let ready = dir.path().join("ready");
+    let options = ["--metrics", "127.0.0.1:0", "--ready-file"];
+    let options = [&options[..], &[ready.to_str().unwrap()]].concat();
+    let target = Target::start_on(&[device], &options);
+    let ready = fs::read_to_string(&ready).unwrap();
+    let at = ready.lines().find_map(|line| line.strip_prefix("metrics "));
+    let at: SocketAddr = at.unwrap().parse().unwrap();
+    let silent = || {
+        sample(
+            &scrape(at),
+            &format!("flashnet_device_silent_seconds{{device=\"{device}\"}}"),
+        )
+    };
+    disk.hold(true);
+    let url = target.url("/directory");
+    let made = std::thread::spawn(move || good(&["mkdir", &url]));
+    let begun = Instant::now();
+    while silent() < 1.1 {
+        assert!(begun.elapsed() < HANG, "nobody tells");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    let said = good(&["top", "--once", device]);
+    assert!(said.contains("has answered nothing for"), "{said}");
+    disk.hold(false);
+    made.join().unwrap();
+    // What was told before is no longer good.
+    std::thread::sleep(Duration::from_millis(200));
+    assert!(silent() < 1.1);
     assert!(target.stop().success());
 }
 

@@ -407,6 +407,11 @@ impl Core {
         }
     }
 
+    /// What the volume has failed with, if it has.
+    pub(crate) const fn failure(&self) -> Option<MediaError> {
+        self.failed
+    }
+
     /// Why changes are refused, if they are.
     fn refusal(&self) -> Option<GetError> {
         match (self.failed, self.phase.is_running()) {
@@ -422,6 +427,7 @@ impl Core {
         if self.failed.is_some() {
             return;
         }
+        tracing::error!(%error, "the volume has failed: nothing is changed any more until it is opened again");
         self.failed = Some(error);
         cx.sh.closed.store(true, Ordering::SeqCst);
         let error = DurableError::Failed(error);

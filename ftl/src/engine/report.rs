@@ -1,7 +1,7 @@
 //! What the volume tells of itself: its sizes, counters, devices and faults.
 
 use super::{DeviceUse, Ftl, VolumeInfo};
-use crate::device::Member;
+use crate::device::{MediaError, Member};
 use crate::fault::MediaFault;
 use crate::segment::StreamUse;
 use crate::shared::Shared;
@@ -63,6 +63,12 @@ impl Ftl {
     /// [`Stats`].
     pub fn take_media_faults(&self) -> Vec<MediaFault> {
         self.core(Shared::BACKGROUND, |core, _| core.media_faults.take())
+    }
+
+    /// What the volume has failed with, if it has: a write or a flush that no other device stands in for. It changes nothing any
+    /// more, and is read as before, until it is opened again.
+    pub fn failure(&self) -> Option<MediaError> {
+        self.core(Shared::BACKGROUND, |core, _| core.failure())
     }
 
     /// Notes, or takes back, that something is wrong with what the volume holds: see

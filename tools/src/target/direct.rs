@@ -96,6 +96,7 @@ impl Run {
             at += buf.len() as u64;
         }
         let begun = Instant::now();
+        meters.begin(0);
         let result = retry(|| {
             // SAFETY: the engine leaves the buffers alone until their actions are reported done, which is after this;
             // the scratch page may be written to several times.
@@ -139,6 +140,7 @@ fn end_of(piece: &libc::iovec) -> *mut libc::c_void {
 /// Carries out one action on the only device; the result as a completion would have it.
 pub(super) fn carry_out(action: &Action, fd: RawFd, meters: &MediaMeters) -> i32 {
     let begun = Instant::now();
+    meters.begin(0);
     let is_told_once = matches!(
         action.op,
         MediaOp::Flush | MediaOp::Write { durable: true, .. }

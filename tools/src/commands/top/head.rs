@@ -9,6 +9,9 @@ use crate::commands::show;
 use crate::devices;
 use crate::target::status::Status;
 
+/// A device that answers nothing for so many seconds is worth a word.
+const SILENT: f64 = 1.0;
+
 /// The first lines.
 pub(super) fn head(looks: &Looks, devices: &[PathBuf], clock: &str) -> Vec<Line> {
     let status = looks.now();
@@ -65,6 +68,11 @@ fn space(status: &Status) -> String {
 pub(super) fn warnings(status: &Status) -> Vec<Line> {
     let volume = &status.volume;
     let mut said = Vec::new();
+    if let Some(failure) = &volume.failure {
+        said.push(format!(
+            "the volume has failed ({failure}): nothing is changed any more until another target opens it"
+        ));
+    }
     if volume.suspect {
         said.push("something is wrong with what the volume holds: let flashnet fsck look at it when it is not served".to_owned());
     }
@@ -73,6 +81,14 @@ pub(super) fn warnings(status: &Status) -> Vec<Line> {
         .iter()
         .filter(|device| device.state != "live");
     said.extend(ill.map(|device| format!("{} is {}", device.path, device.state)));
+    let silent = volume
+        .devices
+        .iter()
+        .filter(|device| device.silent >= SILENT);
+    said.extend(silent.map(|device| {
+        let (path, seconds) = (&device.path, device.silent);
+        format!("{path} has answered nothing for {seconds:.0} s")
+    }));
     let failed = log(status, "fills_failed");
     if failed > 0 {
         let damaged = log(status, "damaged");

@@ -99,6 +99,7 @@ mod tests {
             segments: 512,
             free: 400,
             erases: 3,
+            silent: 0.5,
             operations: kinds.map(|(name, done)| (name.to_owned(), done)).into(),
         });
         let requests = [
@@ -194,16 +195,20 @@ pages             fills  evictions      waits      dirty     frames
     #[test]
     fn what_is_wrong() {
         let mut ill = status(100);
+        ill.volume.failure = Some("input/output error".to_owned());
         ill.volume.suspect = true;
         ill.volume.devices[0].state = "failed".to_owned();
+        ill.volume.devices[0].silent = 12.0;
         ill.volume.log.insert("fills_failed".to_owned(), 3);
         ill.volume.log.insert("damaged".to_owned(), 2);
         let lines = shown(&Looks::first(ill), Shown::Latest);
         let warnings = lines.iter().filter(|line| line.kind == Kind::Warning);
         let warnings: Vec<&str> = warnings.map(|line| line.text.as_str()).collect();
         let expected = [
+            "the volume has failed (input/output error): nothing is changed any more until another target opens it",
             "something is wrong with what the volume holds: let flashnet fsck look at it when it is not served",
             "/srv/flash/volume.img is failed",
+            "/srv/flash/volume.img has answered nothing for 12 s",
             "since the start 3 reads of pages failed, of 2 the checksum did not fit",
         ];
         assert_eq!(warnings, expected);

@@ -83,6 +83,7 @@ impl Core {
             MediaOp::Flush => ring.flush(fd, id),
             MediaOp::Discard { offset, len } => ring.discard(fd, *offset, *len, id),
         }
+        self.parts.media.meters().begin(device);
         entry.insert(Started {
             port,
             action,

@@ -105,6 +105,7 @@ impl Gatherer {
             session: info.session,
             gc_policy: self.gc_policy.clone(),
             suspect: self.ftl.is_suspect(),
+            failure: self.ftl.failure().map(|error| error.to_string()),
             capacity: bytes(space.capacity),
             used: bytes(space.mapped),
             available: bytes(space.available),
@@ -138,6 +139,7 @@ impl Gatherer {
                 segments: device.segments as u64,
                 free: device.free as u64,
                 erases: device.opened,
+                silent: self.media.silence(index).as_secs_f64(),
                 operations: self.media.of(index).collect(),
             });
         let devices: Vec<Device> = of_several.collect();
@@ -151,10 +153,16 @@ impl Gatherer {
         let erases = self.ftl.erases();
         Device {
             path: path.display().to_string(),
-            state: "live".to_owned(),
+            // What it has failed with, the volume has.
+            state: match self.ftl.failure() {
+                None => "live",
+                Some(_) => "failed",
+            }
+            .to_owned(),
             segments: erases.len() as u64,
             free: self.ftl.stats().segments_free,
             erases: erases.into_iter().map(u64::from).sum(),
+            silent: self.media.silence(0).as_secs_f64(),
             operations: self.media.of(0).collect(),
         }
     }

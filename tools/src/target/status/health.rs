@@ -2,9 +2,17 @@
 
 use super::Status;
 
+/// A device that answers nothing for so many seconds is not well, whatever it is busy with.
+const SILENT: f64 = 10.0;
+
 /// Nothing is wrong; else what is.
 pub(super) fn of(status: &Status) -> Result<(), String> {
     let volume = &status.volume;
+    if let Some(failure) = &volume.failure {
+        return Err(format!(
+            "the volume has failed ({failure}): nothing is changed any more until another target opens it"
+        ));
+    }
     let lost: Vec<String> = volume
         .devices
         .iter()
@@ -13,6 +21,11 @@ pub(super) fn of(status: &Status) -> Result<(), String> {
         .collect();
     if !lost.is_empty() {
         return Err(format!("{}: what lies there is lost", lost.join(", ")));
+    }
+    let silent = volume.devices.iter().find(|device| device.silent >= SILENT);
+    if let Some(device) = silent {
+        let (path, seconds) = (&device.path, device.silent);
+        return Err(format!("{path} has answered nothing for {seconds:.0} s"));
     }
     if volume.suspect {
         return Err(
@@ -44,8 +57,16 @@ mod tests {
         assert_eq!(of(&status), Ok(()));
         status.volume.suspect = true;
         assert!(of(&status).unwrap_err().contains("fsck"));
+        status.volume.devices[1].silent = 9.0;
+        assert!(of(&status).unwrap_err().contains("fsck"));
+        status.volume.devices[1].silent = 12.3;
+        let said = of(&status).unwrap_err();
+        assert_eq!(said, "/dev/b has answered nothing for 12 s");
         status.volume.devices[1].state = "failed".to_owned();
         let said = of(&status).unwrap_err();
         assert_eq!(said, "/dev/b is failed: what lies there is lost");
+        status.volume.failure = Some("input/output error".to_owned());
+        let said = of(&status).unwrap_err();
+        assert!(said.contains("failed (input/output error)"), "{said}");
     }
 }

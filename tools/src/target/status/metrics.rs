@@ -68,6 +68,11 @@ impl Families<'_> {
             "1 if something is wrong with what the volume holds: fsck should look at it.",
             one(u64::from(volume.suspect)),
         )?;
+        self.gauge(
+            "flashnet_volume_failed",
+            "1 if the volume has failed: nothing is changed any more until it is opened again.",
+            one(u64::from(volume.failure.is_some())),
+        )?;
         for (name, about, value) in [
             (
                 "flashnet_volume_session",
@@ -140,6 +145,11 @@ impl Families<'_> {
             "flashnet_device_up",
             "1 if the device serves, 0 if it is missing or has failed.",
             devices().map(|(labels, device)| (labels, u64::from(is_up(&device.state)))),
+        )?;
+        self.gauge(
+            "flashnet_device_silent_seconds",
+            "For how long the device has answered nothing of what it was asked for; 0 if nothing is pending.",
+            devices().map(|(labels, device)| (labels, device.silent)),
         )?;
         self.gauge(
             "flashnet_device_segments",

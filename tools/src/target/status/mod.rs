@@ -50,6 +50,8 @@ pub struct Volume {
     /// Something is wrong with what it holds: fsck should look at it.
     pub suspect: bool,
     /// Bytes that it can hold.
+    /// What it has failed with, if it has: nothing is changed any more until it is opened again.
+    pub failure: Option<String>,
     pub capacity: u64,
     /// Bytes that it holds.
     pub used: u64,
@@ -94,6 +96,8 @@ pub struct Device {
     /// How often one of them was opened since the volume was, hence erased.
     pub erases: u64,
     /// What was asked of it: `read`, `write`, `flush`, `discard`.
+    /// For how many seconds it has answered nothing of what it was asked for; 0 if nothing is pending.
+    pub silent: f64,
     pub operations: BTreeMap<String, Operations>,
 }
 

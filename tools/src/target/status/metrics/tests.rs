@@ -27,6 +27,7 @@ fn full() -> Status {
         segments: 16,
         free: 9,
         erases: 30,
+        silent: 2.5,
         operations: BTreeMap::from([
             ("read".to_owned(), operations(&[(0, 2), (3, 5), (25, 1)])),
             ("flush".to_owned(), operations(&[])),
@@ -47,6 +48,7 @@ fn full() -> Status {
             uuid: "u-u".to_owned(),
             session: 3,
             gc_policy: "lifetime".to_owned(),
+            failure: Some("input/output error".to_owned()),
             capacity: 1000,
             log: numbered
                 .map(|(stat, value)| (stat.name.to_owned(), value))
@@ -89,6 +91,7 @@ fn lines() {
         "flashnet_reactor_calls_total{reactor=\"1\"} 12",
         "flashnet_volume_info{uuid=\"u-u\",gc_policy=\"lifetime\"} 1",
         "flashnet_volume_suspect 0",
+        "flashnet_volume_failed 1",
         "flashnet_volume_capacity_bytes 1000",
         "# HELP flashnet_ftl_fills Grains read from the media for a `get`.",
         "# TYPE flashnet_ftl_fills counter",
@@ -96,6 +99,7 @@ fn lines() {
         "# TYPE flashnet_ftl_dirty_pages gauge",
         "flashnet_stream_live_grains{stream=\"0\"} 5",
         "flashnet_device_up{device=\"/dev/a\"} 1",
+        "flashnet_device_silent_seconds{device=\"/dev/a\"} 2.5",
         "flashnet_device_up{device=\"/srv/\\\"odd\\\\\\nname\\\"\"} 0",
         "flashnet_device_operation_bytes_total{device=\"/dev/a\",op=\"read\"} 4096",
         "flashnet_device_operation_failures_total{device=\"/dev/a\",op=\"read\"} 1",
