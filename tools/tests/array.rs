@@ -9,6 +9,7 @@ mod common;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
+use common::fault_disk::FaultDisk;
 use common::{FLASHNET, Target, bad, can_mount, can_serve, good, pattern};
 use serde_json::Value;
 use tempfile::TempDir;
@@ -244,6 +245,53 @@ fn what_can_not_be_done_without() {
     let named = said.contains(&format!("disk{lost}.img"));
     assert!(named && said.contains("nothing was written"), "{said}");
     let target = disks.serve(&[0, 1, 2], &[]);
+    assert!(target.stop().success());
+}
+
+/// A target that loses the device with the root records goes on, since it knows what they say; it leaves a volume that others can go
+/// on with, too, and not one in which nothing is found any more.
+#[test]
+fn root_records_are_not_lost_with_their_device() {
+    if !can_serve() || !can_mount() {
+        return;
+    }
+    let disks: Vec<FaultDisk> = (0..3)
+        .map(|n| FaultDisk::new(48 << 20, n).unwrap())
+        .collect();
+    let paths: Vec<PathBuf> = disks.iter().map(FaultDisk::path).collect();
+    let names: Vec<&str> = paths.iter().map(|path| path.to_str().unwrap()).collect();
+    let with = |command: &[&'static str]| [command, &names[..]].concat();
+    good(&with(&["mkfs"]));
+    let inspected = |command: &[&'static str]| -> Value {
+        serde_json::from_str(&good(&with(command))).unwrap()
+    };
+    let map = inspected(&["--json", "inspect", "--map", "0+1"]);
+    let segment = map["map"][0]["segment"].as_u64().unwrap();
+    let all = inspected(&["--json", "inspect"]);
+    let begins = |n: usize| all["devices"][n]["first_segment"].as_u64().unwrap();
+    let lost = (0..3).rfind(|&n| begins(n) <= segment).unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let local = dir.path().join("local");
+    std::fs::write(&local, pattern(1 << 20, 1)).unwrap();
+    // With little memory: what is in it is rescued in any case.
+    let target = Target::start_on(&names, &["--pool", "4MiB"]);
+    let put = |name: &str| common::flashnet(&["put", local.to_str().unwrap(), &target.url(name)]);
+    for n in 0..16 {
+        assert!(put(&format!("/before{n}")).status.success());
+    }
+    disks[lost].cut();
+    // Writes meet the device, by the log's round.
+    let mut tries = 0;
+    let is_lost = || good(&["top", "--once", names[0]]).contains("is failed");
+    while !is_lost() {
+        let _ = put("/file");
+        tries += 1;
+        assert!(tries < 100, "the device is lost by then");
+    }
+    assert!(target.stop().success());
+    let mut rest = names.clone();
+    rest.remove(lost);
+    let target = Target::start_on(&rest, &["--degraded"]);
     assert!(target.stop().success());
 }
 

@@ -3,12 +3,12 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use ftl::AtomicBatch;
+use ftl::{AtomicBatch, GRAIN_BYTES, LbaRange};
 
 use super::{Fs, lock};
 use crate::error::FsError;
 use crate::format::{Features, ROOT_COPY_LBA, ROOT_LBA, RootRecord};
-use crate::store::BlockStore;
+use crate::store::{BlockStore, ByteAddr};
 
 /// The features in use. One more at a time, or two would undo each other's bits.
 #[derive(Debug)]
@@ -54,6 +54,26 @@ impl<S: BlockStore> Fs<S> {
         self.store.commit(batch)?;
         let bits = &self.features.bits;
         bits.fetch_or(feature.0, Ordering::AcqRel);
+        Ok(())
+    }
+
+    /// Writes both root records again, each in a write of its own; durable on return. What they say is known, and without either the
+    /// next mount finds no file system: so this is for when they may be lost with a device. They may lie on one device
+    /// again, if the log has it so.
+    pub fn renew_root(&self) -> Result<(), FsError> {
+        let _change = lock(&self.features.change);
+        let record = RootRecord {
+            created: self.created,
+            features: self.features.get(),
+        };
+        // Whole grains, since what is there may not be readable.
+        let mut grain = [0; GRAIN_BYTES];
+        let bytes = record.emit();
+        grain[..bytes.len()].copy_from_slice(&bytes);
+        for lba in [ROOT_LBA, ROOT_COPY_LBA] {
+            self.store.write(ByteAddr::new(lba, 0), &grain)?;
+            self.store.sync(LbaRange::new(lba, 1))?;
+        }
         Ok(())
     }
 }

@@ -5,18 +5,21 @@ use std::io;
 use std::sync::Arc;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::thread::{Builder, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use contigfs::{BlockStore, Fs};
 use ftl::Ftl;
 use ftl::device::MediaError;
 use tracing::warn;
 
+use super::volume;
 use crate::credentials::{Registry, unix_now};
 use crate::devices::MediaPlaces;
 
 /// Sizes and times of files, which nobody waits for, are written out after this long at the latest.
 const PERIOD: Duration = Duration::from_secs(5);
+/// Between looks whether a device of an array is lost.
+const PERIOD_OF_ARRAY: Duration = Duration::from_secs(1);
 
 /// A thread that writes out what the file system holds back, says what the media have lost, and looks after stored
 /// registrations. Dropping it ends the thread.
@@ -35,8 +38,19 @@ impl Housekeeper {
         places: MediaPlaces,
     ) -> io::Result<Self> {
         let (stop, stopped) = channel();
+        let mut roots = Roots::default();
+        let period = match ftl.devices().is_empty() {
+            true => PERIOD,
+            false => PERIOD_OF_ARRAY,
+        };
         let thread = Builder::new().name("housekeeper".into()).spawn(move || {
-            while stopped.recv_timeout(PERIOD) == Err(RecvTimeoutError::Timeout) {
+            let mut since = Instant::now();
+            while stopped.recv_timeout(period) == Err(RecvTimeoutError::Timeout) {
+                roots.renew(&fs, &ftl);
+                if since.elapsed() < PERIOD {
+                    continue;
+                }
+                since = Instant::now();
                 if let Err(error) = fs.sync_all() {
                     warn!(%error, "cannot write out sizes and times of files");
                 }
@@ -44,12 +58,41 @@ impl Housekeeper {
                 tell_faults(&ftl, &places);
             }
             // Those since the last time.
+            roots.renew(&fs, &ftl);
             tell_faults(&ftl, &places);
         })?;
         Ok(Self {
             stop: Some(stop),
             thread: Some(thread),
         })
+    }
+}
+
+/// The root records of the file system, which may have been lost with a device.
+#[derive(Debug, Default)]
+struct Roots {
+    /// They were written again when so many devices were lost.
+    lost: usize,
+    /// It was said that they can not be, with so many lost.
+    told: usize,
+}
+
+impl Roots {
+    /// Writes them again if another device is lost since: the target knows what they say, and when it has ended nobody does.
+    fn renew<S: BlockStore>(&mut self, fs: &Fs<S>, ftl: &Ftl) {
+        let lost = volume::lost_devices(ftl);
+        if lost == self.lost || ftl.failure().is_some() {
+            return;
+        }
+        match fs.renew_root() {
+            Ok(()) => self.lost = lost,
+            // Later, perhaps.
+            Err(_) if self.told == lost => {}
+            Err(error) => {
+                self.told = lost;
+                warn!(%error, "cannot write again what the file system is found by");
+            }
+        }
     }
 }
 

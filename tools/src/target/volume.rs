@@ -10,8 +10,8 @@ use contigfs::fuse::SharePages;
 use contigfs::{Fs, FsOptions};
 use ftl::device::FileDevice;
 use ftl::{
-    ArrayDevice, Device, Ftl, GRAIN_BYTES, MemberState, OpenOptions, OverlayDevice, Volume,
-    VolumeError,
+    ArrayDevice, Device, DeviceUse, Ftl, GRAIN_BYTES, MemberState, OpenOptions, OverlayDevice,
+    Volume, VolumeError,
 };
 use tracing::{info, warn};
 
@@ -98,7 +98,7 @@ fn try_without_missing(settings: &Settings, names: &str) -> Result<()> {
     tried.with_context(|| {
         let gone = devices::names(&gone);
         format!(
-            "cannot read the file system of the volume without {gone} (nothing was written: with that, all is as before)"
+            "cannot read the file system of the volume without {gone} (nothing was written: with that, all is as before, unless it is out of date)"
         )
     })
 }
@@ -113,12 +113,16 @@ pub(super) fn only_file(device: &ArrayDevice<FileDevice>) -> Result<Option<File>
     Ok(again.transpose()?)
 }
 
-/// Whether something that was written may be gone with a device.
-pub(super) fn has_lost_devices(ftl: &Ftl) -> bool {
+/// How many devices something that was written may be gone with.
+pub(super) fn lost_devices(ftl: &Ftl) -> usize {
     let devices = ftl.devices();
-    devices
-        .iter()
-        .any(|device| device.state != MemberState::Live)
+    let is_lost = |device: &&DeviceUse| device.state != MemberState::Live;
+    devices.iter().filter(is_lost).count()
+}
+
+/// Whether there are any.
+pub(super) fn has_lost_devices(ftl: &Ftl) -> bool {
+    lost_devices(ftl) > 0
 }
 
 /// Has the first reactor close the volume. None: it has ended by itself.
