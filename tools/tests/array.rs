@@ -288,6 +288,13 @@ fn root_records_are_not_lost_with_their_device() {
         tries += 1;
         assert!(tries < 100, "the device is lost by then");
     }
+    // Who would not go on without the device ends nobody who does.
+    let said = bad(&with(&["serve", "--replace", "--listen", "127.0.0.1:0"]));
+    assert!(
+        said.contains(names[lost]) && said.contains("--degraded"),
+        "{said}"
+    );
+    good(&["stat", &target.url("/")]);
     assert!(target.stop().success());
     let mut rest = names.clone();
     rest.remove(lost);

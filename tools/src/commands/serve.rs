@@ -15,7 +15,7 @@ use tracing_subscriber::EnvFilter;
 
 use super::interrupt;
 use crate::cli;
-use crate::target::{Predecessor, Replacement, Settings, Target, check_tenants};
+use crate::target::{Predecessor, Replacement, Settings, Target, check_devices, check_tenants};
 use crate::{descriptors, devices, unsaid};
 
 /// What is logged unless FLASHNET_LOG says otherwise.
@@ -52,6 +52,7 @@ pub(super) fn run(options: &cli::Serve, json: bool) -> Result<()> {
         true => {
             // It remembers what this target would fail on when the other has ended.
             check_tenants(&settings.devices, &settings.tenants)?;
+            check_devices(&settings.devices, settings.degraded)?;
             Predecessor::find(&settings.devices)?
         }
         false => None,

@@ -16,7 +16,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, Result, anyhow};
+use anyhow::{Context, Result, anyhow, bail};
 use contigfs::BlockStore;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -24,7 +24,7 @@ use serde_json::Value;
 use tracing::debug;
 
 use super::handover::{self, Purpose};
-use super::status::Status;
+use super::status::{Status, is_up};
 use super::tenancy::{TenantSettings, epochs};
 use crate::credentials::registry::{Choice, Listed};
 use crate::credentials::{Registry, TenantName};
@@ -132,6 +132,33 @@ pub fn check_tenants(devices: &[PathBuf], tenants: &[TenantSettings]) -> Result<
             Ok(())
         }
     }
+}
+
+/// Fails if the target that serves these devices goes on without some of them: another one does so only if it is told to, and the
+/// volume would be served by nobody. If nobody serves them, or only one that does not say, that is found out later.
+pub fn check_devices(devices: &[PathBuf], degraded: bool) -> Result<()> {
+    if degraded {
+        return Ok(());
+    }
+    let status = match ask_status(devices) {
+        Ok(Some(status)) => status,
+        Ok(None) => return Ok(()),
+        Err(error) => {
+            debug!("devices are checked later: {error:#}");
+            return Ok(());
+        }
+    };
+    let several = status.volume.devices.len() > 1;
+    let gone = status.volume.devices.into_iter();
+    let gone = gone.filter(|device| several && !is_up(&device.state));
+    let gone: Vec<String> = gone.map(|device| device.path).collect();
+    if gone.is_empty() {
+        return Ok(());
+    }
+    let gone = gone.join(", ");
+    bail!(
+        "the running target goes on without {gone}, where what was on it is lost: so does one that replaces it if told so by --degraded"
+    )
 }
 
 fn all_said<T>(answer: Result<Option<Answer<T>>>) -> Result<Option<T>> {

@@ -36,7 +36,7 @@ pub(super) fn of(status: &Status) -> Result<(), String> {
 }
 
 /// Whether a device in this state serves.
-pub(super) fn is_up(state: &str) -> bool {
+pub(in crate::target) fn is_up(state: &str) -> bool {
     state == "live"
 }
 

@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 pub use crate::measured::{Operations, Process};
 
 pub(super) use gatherer::{Gatherer, Latest};
+pub(super) use health::is_up;
 pub(super) use meters::MediaMeters;
 pub(super) use reactor::ReactorMeters;
 
@@ -49,9 +50,9 @@ pub struct Volume {
     pub gc_policy: String,
     /// Something is wrong with what it holds: fsck should look at it.
     pub suspect: bool,
-    /// Bytes that it can hold.
     /// What it has failed with, if it has: nothing is changed any more until it is opened again.
     pub failure: Option<String>,
+    /// Bytes that it can hold.
     pub capacity: u64,
     /// Bytes that it holds.
     pub used: u64,
@@ -95,9 +96,9 @@ pub struct Device {
     pub free: u64,
     /// How often one of them was opened since the volume was, hence erased.
     pub erases: u64,
-    /// What was asked of it: `read`, `write`, `flush`, `discard`.
     /// For how many seconds it has answered nothing of what it was asked for; 0 if nothing is pending.
     pub silent: f64,
+    /// What was asked of it: `read`, `write`, `flush`, `discard`.
     pub operations: BTreeMap<String, Operations>,
 }
 
