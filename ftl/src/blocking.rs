@@ -140,7 +140,7 @@ pub struct Volume<D: Device> {
 const PORT: Port = Port(0);
 
 impl<D: Device> Volume<D> {
-    /// Opens the volume on `device`. Of the options, `ports` and `now` are chosen here.
+    /// Opens the volume on `device`. Of the options, `ports` and both clocks are chosen here.
     pub fn open(mut device: D, options: OpenOptions) -> Result<(Self, RecoveryReport), OpenError> {
         let unix = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         let options = OpenOptions {

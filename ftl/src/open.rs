@@ -281,7 +281,7 @@ impl Ftl {
             closed: AtomicBool::new(false),
             now: AtomicU64::new(options.now.0),
             deadline: AtomicU64::new(NEVER),
-            wall_offset_ns: AtomicU64::new(options.wall_clock_ns.wrapping_sub(options.now.0)),
+            wall_offset_ns: options.wall_clock_ns.wrapping_sub(options.now.0),
             age_ns: options.dirty_age_ns,
             write_through: options.write_through,
             write_out_apart: options.write_out_apart,

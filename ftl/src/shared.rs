@@ -44,7 +44,7 @@ pub(crate) struct Shared {
     /// When dirty pages are due.
     pub(crate) deadline: AtomicU64,
     /// Wall clock minus `now`.
-    pub(crate) wall_offset_ns: AtomicU64,
+    pub(crate) wall_offset_ns: u64,
     pub(crate) age_ns: u64,
     /// Pages are due for write-out as soon as they are put.
     pub(crate) write_through: bool,

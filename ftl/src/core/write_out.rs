@@ -376,7 +376,6 @@ impl Core {
             self.segments.get_mut(segment).epoch = no;
         }
         let now = cx.sh.now.load(Ordering::Relaxed);
-        let offset = cx.sh.wall_offset_ns.load(Ordering::Relaxed);
         Header {
             volume: self.superblock.volume_tag(),
             session: self.superblock.session,
@@ -384,7 +383,7 @@ impl Core {
             epoch: self.segments.get(segment).epoch,
             back: self.log.previous(),
             durable: self.log.durable(),
-            time_ns: now.wrapping_add(offset),
+            time_ns: now.wrapping_add(cx.sh.wall_offset_ns),
             segment,
             position,
             stream,

@@ -136,10 +136,4 @@ impl Ftl {
     pub fn set_waker(&self, port: Port, waker: Box<dyn Fn() + Send + Sync>) {
         self.port(port).set_waker(waker);
     }
-
-    /// Tells the wall clock (Unix nanoseconds at `now`); it only goes into headers, as information.
-    pub fn set_wall_clock(&self, now: Time, unix_ns: u64) {
-        let offset = unix_ns.wrapping_sub(now.0);
-        self.shared.wall_offset_ns.store(offset, Ordering::Relaxed);
-    }
 }

@@ -68,12 +68,6 @@ impl Ledger {
         self.keys.len()
     }
 
-    /// When the next lease ends.
-    #[must_use]
-    pub fn next_expiry(&self) -> Option<Duration> {
-        self.leases.values().map(|lease| lease.until).min()
-    }
-
     /// Ends leases that are over. Returns whether there were any.
     pub fn expire(&mut self, now: Duration) -> bool {
         let over: Vec<i64> = self

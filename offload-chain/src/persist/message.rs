@@ -25,8 +25,6 @@ const MAGIC: u32 = u32::from_le_bytes(*b"PRS1");
 const PARTS_MAX: usize = 2;
 /// Bytes of a message without parts.
 pub const HEADER_BYTES: usize = size_of::<RawHeader>();
-/// Most bytes that one part adds, beside those it carries.
-pub const PART_BYTES: usize = size_of::<RawPart>();
 
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]

@@ -56,9 +56,6 @@ pub struct RawFlushRequest {
 pub const FLUSH_REQUEST_BYTES: usize = size_of::<RawFlushRequest>();
 const _: () = assert!(FLUSH_REQUEST_BYTES == 24);
 
-/// Bytes of a Flush Response's body.
-pub const FLUSH_RESPONSE_BYTES: usize = 4;
-
 /// Body of a Verify Request.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]

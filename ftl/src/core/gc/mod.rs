@@ -1,6 +1,6 @@
 //! Collection: relocating what is live in a victim so that its segment can be reused.
 //!
-//! A victim is read from front to back; what is live joins the write-outs that form (`core/forming.rs`), each grain
+//! A victim is read from front to back; what is live joins the write-outs that form (`core/forming`), each grain
 //! where its stream is. Then the victim *drains*: it empties as those write-outs go out, and meanwhile the next
 //! victims are read, so that write-outs are full although the grains of one victim go many ways. Live grains are
 //! copied with their original version and checksum (a damaged grain stays damaged, it is not laundered) and the map
