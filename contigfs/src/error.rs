@@ -44,6 +44,9 @@ pub enum FsError {
     /// The inode has the most links it may have.
     #[error("too many links")]
     TooManyLinks,
+    /// A path leads through too many symbolic links, or through one that leads to itself.
+    #[error("too many levels of symbolic links")]
+    LinkLoop,
     /// The operation does not exist for this kind of file, or not in this file system.
     #[error("operation not supported")]
     NotSupported,
@@ -153,6 +156,7 @@ impl FsError {
             Self::OtherProject => libc::EXDEV,
             Self::FileTooLarge => libc::EFBIG,
             Self::TooManyLinks => libc::EMLINK,
+            Self::LinkLoop => libc::ELOOP,
             Self::NotSupported => libc::EOPNOTSUPP,
             Self::NotPermitted => libc::EPERM,
             Self::Busy => libc::EBUSY,

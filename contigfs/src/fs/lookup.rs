@@ -19,8 +19,8 @@ pub(crate) enum Remember {
     No,
 }
 
-/// Links that a path may lead through.
-const LINKS_MAX: usize = 40;
+/// Symbolic links that a path may lead through.
+const FOLLOWED_MAX: usize = 40;
 
 /// A directory locked for looking up.
 pub(super) type DirRead<'a> = RwLockReadGuard<'a, Option<DirIndex>>;
@@ -96,8 +96,8 @@ impl<S: BlockStore> Fs<S> {
             let found = self.lookup(at, name)?;
             at = if found.kind == FileKind::Symlink {
                 *links += 1;
-                if *links > LINKS_MAX {
-                    return Err(FsError::TooManyLinks);
+                if *links > FOLLOWED_MAX {
+                    return Err(FsError::LinkLoop);
                 }
                 let target = self.readlink(found.ino)?;
                 self.walk(at, Path::new(OsStr::from_bytes(&target)), links)?
