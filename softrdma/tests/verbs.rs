@@ -126,6 +126,33 @@ fn a_window_is_narrower_than_its_region() {
     assert_eq!(statuses(&world.completions), [(4, Status::RemoteAccess)]);
 }
 
+/// I11: who was given a window gives it back with a message (`SEND_WITH_INV`); who receives that relies on it.
+#[test]
+fn a_message_ends_a_window() {
+    let world = World::new();
+    let (mut client, mut server, mut cable) = world.connect(Config::default());
+    let region = world.shared(4096, rights() | Rights::WINDOW_BIND);
+    let window = world.theirs.allocate_window().unwrap();
+    let lent = Rights::REMOTE_READ | Rights::REMOTE_INVALIDATE;
+    let bind = BindWindow::new(&window, 7, &region, 64..128, lent);
+    server.post_send(bind.wr_id(1)).unwrap();
+    cable.run();
+    assert_eq!(statuses(&world.their_completions), [(1, Status::Success)]);
+    let stag = window.stag(7);
+    let back = SendMessage::inline(*b"done").invalidating(stag);
+    client.post_send(back.wr_id(2)).unwrap();
+    cable.run();
+    let done = world.their_completions.poll().expect("the message");
+    assert_eq!(done.result.invalidated, Some(stag));
+    assert_eq!(statuses(&world.completions), [(2, Status::Success)]);
+    let to = region.remote(64).to;
+    client
+        .post_send(read(RemoteAddr { stag, to }).wr_id(3))
+        .unwrap();
+    cable.run();
+    assert_eq!(statuses(&world.completions), [(3, Status::RemoteAccess)]);
+}
+
 /// I10, I11: a window of type 1 opens a part of a region to all queue pairs of its domain, until it is bound again or
 /// dropped, whichever of them does it.
 #[test]
