@@ -24,6 +24,7 @@ mod registration;
 mod remote;
 mod remount;
 mod resize;
+mod scratch;
 mod scrub;
 mod serve;
 mod show;

@@ -18,6 +18,7 @@ use signal_hook::iterator::Signals;
 use super::interrupt;
 use super::mkfs;
 use super::registration;
+use super::scratch;
 use super::show;
 use super::spawn::Server;
 use crate::cli::{self, Baseline, Measure, Place};
@@ -49,11 +50,7 @@ pub(super) fn run(options: &cli::Perf, json: bool) -> Result<()> {
     }
     descriptors::raise_limit();
     asked::connections(options, &shape)?;
-    let directory = match &options.directory {
-        Some(dir) => tempfile::tempdir_in(dir),
-        None => tempfile::tempdir(),
-    }
-    .context("cannot make a temporary directory")?;
+    let directory = scratch::directory("perf", options.directory.as_deref())?;
     let dir = directory.path();
     clean_up_when_ended(dir)?;
     let subject = match (options.measure, &options.target) {

@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::path::Path;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Result, bail};
 use bytesize::ByteSize;
 use contigfs::{Fs, InodeNo, NewNode, SetAttr};
 use ftl::{OpenOptions, Volume};
@@ -11,6 +11,7 @@ use serde_json::json;
 
 use super::mkfs;
 use super::perf::clean_up_when_ended;
+use super::scratch;
 use super::show;
 use super::spawn::Server;
 use crate::cli;
@@ -35,11 +36,7 @@ pub(super) fn run(options: &cli::Perf, json: bool) -> Result<()> {
     if options.baseline.is_some() {
         bail!("reg has a rival of its own: it takes no --baseline");
     }
-    let directory = match &options.directory {
-        Some(dir) => tempfile::tempdir_in(dir),
-        None => tempfile::tempdir(),
-    }
-    .context("cannot make a temporary directory")?;
+    let directory = scratch::directory("perf", options.directory.as_deref())?;
     clean_up_when_ended(directory.path())?;
     let image = directory.path().join("reg.img");
     mkfs::format(&cli::Mkfs {

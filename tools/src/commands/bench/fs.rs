@@ -19,7 +19,7 @@ use serde_json::json;
 use super::sides::{Ext4, Null, Ours, Passing};
 use crate::cli::fs::BenchFs;
 use crate::commands::interrupt::Interrupt;
-use crate::commands::show;
+use crate::commands::{scratch, show};
 use crate::perf::figures::Figures;
 use crate::perf::files::{self, Access, Run};
 use crate::perf::{cpu, null};
@@ -242,11 +242,7 @@ pub(super) fn run(options: &BenchFs, json: bool) -> Result<()> {
     ensure!(!rows.is_empty(), "no row has that in its name");
     contigfs::fuse::available()?;
     let interrupt = Interrupt::install()?;
-    let directory = match &options.directory {
-        Some(dir) => tempfile::tempdir_in(dir),
-        None => tempfile::tempdir(),
-    }
-    .context("cannot make a temporary directory")?;
+    let directory = scratch::directory("bench-fs", options.directory.as_deref())?;
     interrupt.settle(compare(directory.path(), &plan, rows, &interrupt, json))
 }
 

@@ -20,13 +20,13 @@ use std::{fs, io};
 
 use anyhow::{Context, Result, bail};
 use bytesize::ByteSize;
-use tempfile::TempDir;
 
 use self::input::Input;
 use self::records::Records;
 use self::report::{Report, Step};
 use super::interrupt::Interrupt;
 use super::mkfs;
+use super::scratch;
 use super::show;
 use super::spawn::Server;
 use crate::cli;
@@ -56,8 +56,7 @@ pub(super) fn run(options: &cli::Demo, json: bool) -> Result<()> {
     if let Some(device) = &options.device {
         check_device(device, options.size)?;
     }
-    let scratch =
-        TempDir::with_prefix("flashnet-demo-").context("cannot make a temporary directory")?;
+    let scratch = scratch::directory("demo", None)?;
     let mut report = Report::new(json);
     let result = Demo {
         options,

@@ -10,7 +10,7 @@ use serde_json::json;
 
 use crate::cli::ftl::Bench;
 use crate::commands::perf::clean_up_when_ended;
-use crate::commands::show;
+use crate::commands::{scratch, show};
 use crate::perf::figures::Figures;
 use crate::perf::flash::{APPENDS, Access, BLOCK, Bare, CHUNK, Engine, Run, pairs_per_second};
 
@@ -85,11 +85,7 @@ pub(super) fn run(options: &Bench, json: bool) -> Result<()> {
         "{} seconds: 0.1 to 3600 are possible",
         options.seconds
     );
-    let directory = match &options.directory {
-        Some(dir) => tempfile::tempdir_in(dir),
-        None => tempfile::tempdir(),
-    }
-    .context("cannot make a temporary directory")?;
+    let directory = scratch::directory("ftl-bench", options.directory.as_deref())?;
     clean_up_when_ended(directory.path())?;
     let wanted = |name: &str| options.only.as_ref().is_none_or(|o| name.contains(o));
     let mut rows = Vec::new();

@@ -10,6 +10,7 @@ use tempfile::TempDir;
 use crate::cli;
 use crate::commands::interrupt::Interrupt;
 use crate::commands::mkfs;
+use crate::commands::scratch;
 use crate::commands::spawn::Server;
 
 const NAME: &str = "litmus";
@@ -32,11 +33,7 @@ pub(super) struct SharedFile {
 impl SharedFile {
     /// Starts a target on a temporary image, with a file of zeros.
     pub(super) fn serve(options: &cli::Litmus, interrupt: &Interrupt) -> Result<Self> {
-        let scratch = match &options.directory {
-            Some(directory) => TempDir::with_prefix_in("flashnet-litmus-", directory),
-            None => TempDir::with_prefix("flashnet-litmus-"),
-        }
-        .context("cannot make a temporary directory")?;
+        let scratch = scratch::directory("litmus", options.directory.as_deref())?;
         let image = scratch.path().join("volume.img");
         mkfs::format(&cli::Mkfs {
             devices: vec![image.clone()],

@@ -23,7 +23,6 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
-use tempfile::TempDir;
 
 use self::churn::Churn;
 use self::memory::Memory;
@@ -31,6 +30,7 @@ use self::report::{Counts, Report};
 use self::writer::Writer;
 use super::interrupt::{Interrupt, Interrupted};
 use super::mkfs;
+use super::scratch;
 use super::spawn::{self, Server};
 use crate::cli;
 
@@ -47,11 +47,7 @@ const WRITERS_SHARE: u64 = 4;
 pub(super) fn run(options: &cli::Soak, json: bool) -> Result<()> {
     let interrupt = Interrupt::install()?;
     let seed = options.seed.unwrap_or_else(rand::random);
-    let mut scratch = match &options.directory {
-        Some(directory) => TempDir::with_prefix_in("flashnet-soak-", directory),
-        None => TempDir::with_prefix("flashnet-soak-"),
-    }
-    .context("cannot make a temporary directory")?;
+    let mut scratch = scratch::directory("soak", options.directory.as_deref())?;
     let mut soak = Soak::new(options, scratch.path(), seed, interrupt, json)?;
     let result = soak.run();
     let result = soak.interrupt.settle(result);

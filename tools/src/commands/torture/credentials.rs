@@ -12,14 +12,13 @@ use rand::seq::SliceRandom;
 use rand::{Rng, SeedableRng};
 use serde_json::json;
 use socket2::SockRef;
-use tempfile::TempDir;
 
 use super::client::{Client, Counts, Stage};
 use crate::cli::torture as options;
 use crate::client::Identity;
 use crate::commands::interrupt::{Interrupt, Interrupted};
 use crate::commands::spawn::Server;
-use crate::commands::{mkfs, show};
+use crate::commands::{mkfs, scratch, show};
 use crate::credentials::token::to_text;
 use crate::credentials::{Claims, Key, unix_now};
 
@@ -30,11 +29,7 @@ const LIFE: std::ops::Range<f64> = 0.1..1.0;
 pub(super) fn run(options: &options::Credentials, json: bool) -> Result<()> {
     let interrupt = Interrupt::install()?;
     let seed = options.seed.unwrap_or_else(rand::random);
-    let mut scratch = match &options.directory {
-        Some(directory) => TempDir::with_prefix_in("flashnet-torture-", directory),
-        None => TempDir::with_prefix("flashnet-torture-"),
-    }
-    .context("cannot make a temporary directory")?;
+    let mut scratch = scratch::directory("torture", options.directory.as_deref())?;
     let torture = Torture::new(options, scratch.path(), seed)?;
     match interrupt.settle(torture.run(&interrupt)) {
         Ok(report) => {
