@@ -9,7 +9,7 @@ use crate::GRAIN_BYTES;
 #[derive(Debug, thiserror::Error)]
 pub enum DeviceOpenError {
     /// Another process (or this one) has it open, or it is mounted.
-    #[error("{}: image in use", path.display())]
+    #[error("{}: in use: another process has it open, or it is mounted", path.display())]
     InUse {
         /// What was to be opened.
         path: PathBuf,
