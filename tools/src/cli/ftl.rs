@@ -108,7 +108,7 @@ pub struct BenchWa {
     #[arg(long, value_name = "X", default_value = "10")]
     pub measure: f64,
     /// Seed of the workloads.
-    #[arg(long, default_value = "1")]
+    #[arg(long, value_name = "N", default_value = "1")]
     pub seed: u64,
     /// Policies to run; repeatable [default: all].
     #[arg(long = "gc-policy", value_name = "NAME")]

@@ -38,7 +38,6 @@ pub use litmus::Litmus;
     name = "flashnet",
     version,
     propagate_version = true,
-    about,
     max_term_width = 110
 )]
 pub struct Cli {
@@ -217,7 +216,7 @@ pub struct Demo {
 #[derive(Clone, Debug, Args)]
 pub struct Soak {
     /// How long.
-    #[arg(long, default_value = "2h")]
+    #[arg(long, value_name = "TIME", default_value = "2h")]
     pub duration: humantime::Duration,
     /// Size of the temporary image.
     #[arg(long, default_value = "1GiB")]
@@ -226,10 +225,10 @@ pub struct Soak {
     #[arg(long, value_name = "DIR")]
     pub directory: Option<PathBuf>,
     /// Clients that write over RDMA.
-    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=64))]
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub writers: u32,
     /// Start of all chance [default: another one each time; it is printed].
-    #[arg(long)]
+    #[arg(long, value_name = "N")]
     pub seed: Option<u64>,
 }
 
@@ -246,10 +245,10 @@ pub struct Mkfs {
     #[arg(long, requires = "size")]
     pub prefill: bool,
     /// Share of the device kept from users so that the log can breathe.
-    #[arg(long, default_value = "20%", value_parser = percent)]
+    #[arg(long, value_name = "PERCENT", default_value = "20%", value_parser = percent)]
     pub op: u8,
-    /// Unit of append and reclaim [default: 1/2048 of the device, 512 KiB to 512 MiB].
-    #[arg(long)]
+    /// Unit of append and reclaim [default: 1/2048 of the device, 512 KiB to 512 MiB, or less where a device has no 64 of those].
+    #[arg(long, value_name = "SIZE")]
     pub segment_size: Option<ByteSize>,
     /// Format even if there is a volume already.
     #[arg(long)]
@@ -304,7 +303,7 @@ pub struct Serve {
     #[arg(long = "export", value_name = "PATH[:ro]")]
     pub exports: Vec<String>,
     /// Memory for pages [default: 256MiB].
-    #[arg(long)]
+    #[arg(long, value_name = "SIZE")]
     pub pool: Option<ByteSize>,
     /// Files share their pages with programs that map them: all of them, or those marked by the attribute
     /// user.contigfs.share_pages [default: never]. Takes CAP_SYS_ADMIN.
@@ -317,7 +316,7 @@ pub struct Serve {
     #[arg(long, value_name = "SECONDS")]
     pub share_scan: Option<Seconds>,
     /// Offer a region of plain memory of this size as `/.dram`, to measure without flash.
-    #[arg(long)]
+    #[arg(long, value_name = "SIZE")]
     pub dram: Option<ByteSize>,
     /// Placement and collection: greedy, greedy-window, three-stream or lifetime [default: lifetime].
     #[arg(long, value_name = "NAME")]
@@ -334,7 +333,7 @@ pub struct Serve {
     #[arg(long, value_enum, value_name = "WHEN")]
     pub discard: Option<Discard>,
     /// Reactor threads [default: 1].
-    #[arg(long)]
+    #[arg(long, value_name = "N")]
     pub reactors: Option<usize>,
     /// Reactors look for work all the time instead of sleeping: less latency, for a processor each.
     #[arg(long)]
@@ -514,13 +513,13 @@ pub struct Perf {
     #[arg(long, default_value = "4KiB")]
     pub size: ByteSize,
     /// Operations in flight per connection; `lat` has one.
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value_t = 1)]
     pub depth: usize,
     /// Connections; `lat` has one.
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value_t = 1)]
     pub connections: usize,
     /// Further connections that have the file open and do nothing.
-    #[arg(long, default_value_t = 0)]
+    #[arg(long, value_name = "N", default_value_t = 0)]
     pub idle: usize,
     /// Time to measure.
     #[arg(long, default_value_t = 5.0)]
@@ -535,16 +534,16 @@ pub struct Perf {
     #[arg(long, value_enum)]
     pub baseline: Option<Baseline>,
     /// Turns that a comparison is measured in, to be fair on a machine whose speed changes.
-    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub rounds: u32,
     /// Read the file into the pool first, which must be large enough.
     #[arg(long)]
     pub resident: bool,
     /// Size of the file [default: 1GiB, or 64MiB with --resident; of a running target's file no more than it has].
-    #[arg(long)]
+    #[arg(long, value_name = "SIZE")]
     pub file_size: Option<ByteSize>,
     /// Memory of the started target for pages [default: 32MiB, or twice the file with --resident; more for many connections].
-    #[arg(long)]
+    #[arg(long, value_name = "SIZE")]
     pub pool: Option<ByteSize>,
     /// Directory for the temporary image, on the disk to be measured [default: the system's].
     #[arg(long, value_name = "DIR")]

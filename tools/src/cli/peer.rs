@@ -172,13 +172,13 @@ pub struct PeerOptions {
     #[arg(long, value_name = "HOST:PORT")]
     pub connect: Option<String>,
     /// Pings, messages or operations; the other program must know the same number.
-    #[arg(long, default_value_t = 5, value_parser = number(1, 1000))]
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = number(1, 1000))]
     pub count: usize,
     /// Bytes of each; the other program must know the same number.
     #[arg(long, default_value_t = 1000, value_parser = number(32, 1 << 20))]
     pub size: usize,
     /// Connections: at once with cmatose, one after the other with rping and rdma.
-    #[arg(long, default_value_t = 1, value_parser = number(1, 10_000))]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = number(1, 10_000))]
     pub connections: usize,
     /// Ask for CRCs; they are on if either side asks (soft-iWARP as server only says so if the client asked).
     #[arg(long)]
@@ -204,7 +204,7 @@ pub struct PeerMatrix {
     #[arg(long = "program", value_enum, value_name = "PROGRAM")]
     pub programs: Vec<Program>,
     /// Programs that run in the guest at the same time.
-    #[arg(long, default_value_t = 4, value_parser = number(1, 32))]
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = number(1, 32))]
     pub jobs: usize,
     /// Record the guest's Ethernet frames in this file; those of a second guest, should the network of the first fail, in
     /// one beside it (`FILE` with `2.pcap` for its extension).

@@ -40,16 +40,16 @@ pub struct Key {
 #[derive(Clone, Debug, Args)]
 pub struct Make {
     /// Whose.
-    #[arg(long)]
+    #[arg(long, value_name = "NAME")]
     pub tenant: String,
     /// Secret of the tenant.
     #[arg(long, value_name = "FILE")]
     pub key_file: PathBuf,
     /// Epoch of the tenant, as the target has it.
-    #[arg(long, default_value_t = 0)]
+    #[arg(long, value_name = "N", default_value_t = 0)]
     pub epoch: u64,
     /// How long it is good for.
-    #[arg(long, default_value = "1d")]
+    #[arg(long, value_name = "TIME", default_value = "1d")]
     pub lifetime: humantime::Duration,
     /// Write it to this file instead of standard output.
     #[arg(short = 'o', long, value_name = "FILE")]
