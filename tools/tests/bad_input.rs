@@ -492,6 +492,8 @@ fn wrong_usage_is_status_2() {
         &["serve", "--nonsense"] as &[&str],
         &["nonsense"],
         &["mkfs", "--op", "99%", "x"],
+        &["serve", "x", "--export", "no/slash"],
+        &["token", "make", "--tenant", "A!", "--key-file", "x"],
         &["perf"],
     ] {
         assert_eq!(flashnet(arguments).status.code(), Some(2));

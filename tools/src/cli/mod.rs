@@ -26,6 +26,7 @@ use clap::{Args, Parser, Subcommand, ValueEnum};
 use softrdma::driver::Spin;
 
 use crate::perf::shape::{Direction, Pattern};
+use crate::target::Export;
 use mount::{Listen, Mount, MountOptions, Seconds, SharePages, Umount};
 use tls::{TlsConnect, TlsServe};
 use token::TokenFile;
@@ -301,7 +302,7 @@ pub struct Serve {
     /// Directory of the volume that remote clients may use; append `:ro` for read-only; repeatable; replaces the exports of
     /// the configuration file [default: /].
     #[arg(long = "export", value_name = "PATH[:ro]")]
-    pub exports: Vec<String>,
+    pub exports: Vec<Export>,
     /// Memory for pages [default: 256MiB].
     #[arg(long, value_name = "SIZE")]
     pub pool: Option<ByteSize>,

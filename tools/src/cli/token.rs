@@ -4,6 +4,8 @@ use std::path::PathBuf;
 
 use clap::{Args, Subcommand};
 
+use crate::credentials::TenantName;
+
 /// How a client says who it is.
 #[derive(Clone, Debug, Default, Args)]
 pub struct TokenFile {
@@ -41,7 +43,7 @@ pub struct Key {
 pub struct Make {
     /// Whose.
     #[arg(long, value_name = "NAME")]
-    pub tenant: String,
+    pub tenant: TenantName,
     /// Secret of the tenant.
     #[arg(long, value_name = "FILE")]
     pub key_file: PathBuf,

@@ -220,11 +220,7 @@ impl Settings {
             export.check().context("export in the configuration file")?;
         }
         if !options.exports.is_empty() {
-            exports.clear();
-        }
-        for text in &options.exports {
-            let export = text.parse().map_err(anyhow::Error::msg);
-            exports.push(export.with_context(|| format!("--export {text}"))?);
+            exports.clone_from(&options.exports);
         }
         let read_only = mount_options.read_only == Some(true);
         if read_only {
