@@ -432,18 +432,19 @@ fn tokens_by_command() {
     }
     good(&["ls", &target.url("/"), "--token-file", &token]);
     good(&make);
-    for file in [&key, &token] {
-        fs::set_permissions(file, fs::Permissions::from_mode(0o644)).unwrap();
-    }
     let key_dir = tempfile::tempdir().unwrap();
     fs::set_permissions(&key_dir, fs::Permissions::from_mode(0o755)).unwrap();
-    for (command, file) in [
-        (&make[..], &key),
-        (&["ls", &target.url("/"), "--token-file", &token], &token),
-    ] {
-        let message = bad(command);
-        for part in [file, "0644", "chmod"] {
-            assert_eq!(message.matches(part).count(), 1, "{message}");
+    // Who may change it may put his own in its place.
+    for (mode, shown) in [(0o644, "0644"), (0o602, "0602")] {
+        for (command, file) in [
+            (&make[..], &key),
+            (&["ls", &target.url("/"), "--token-file", &token], &token),
+        ] {
+            fs::set_permissions(file, fs::Permissions::from_mode(mode)).unwrap();
+            let message = bad(command);
+            for part in [file, shown, "chmod"] {
+                assert_eq!(message.matches(part).count(), 1, "{message}");
+            }
         }
     }
     // Nobody is told to shut others out of what is no secret.

@@ -850,9 +850,11 @@ fn set_up_with_care() {
     let long = long.to_str().unwrap();
     let said = start(&["--tls-cert", long, "--tls-key", key, "--mount", "/nothing"]);
     assert!(said.contains(long) && said.contains("too large"), "{said}");
-    fs::set_permissions(key, fs::Permissions::from_mode(0o644)).unwrap();
-    let said = start(&pair);
-    assert!(said.contains("chmod"), "{said}");
+    for mode in [0o644, 0o602] {
+        fs::set_permissions(key, fs::Permissions::from_mode(mode)).unwrap();
+        let said = start(&pair);
+        assert!(said.contains("chmod"), "{said}");
+    }
     fs::set_permissions(key, fs::Permissions::from_mode(0o640)).unwrap();
     let ca = ["--tls-client-ca", place.ca.path()];
     let (target, at) = place.serve_at("0.0.0.0:0", &ca);
