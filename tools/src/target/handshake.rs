@@ -76,6 +76,12 @@ impl Handshake {
         self.left.store(true, Ordering::SeqCst);
     }
 
+    /// The reactor has looked at the port. A thread may have come to the lane meanwhile, and what it had left to be done was
+    /// done by the reactor's asking: nobody else tells it of the answer.
+    pub(super) fn looked(&self) {
+        self.call();
+    }
+
     /// The thread on the lane waits until something appears, or has appeared since it waited last.
     pub(super) fn wait(&self) {
         let mut called = self.lock();
@@ -119,6 +125,8 @@ mod tests {
     #[derive(Default)]
     struct Port {
         actions: VecDeque<Action>,
+        /// Something is to be done by whoever asks for actions next, which brings forth an event at once.
+        owed: bool,
         events: usize,
         done: usize,
         /// Events that were taken in place of those who asked.
@@ -163,8 +171,20 @@ mod tests {
             self.wake.notify_one();
         }
 
+        /// Leaves it to whoever asks for actions.
+        fn owe(&self) {
+            self.port.lock().unwrap().owed = true;
+        }
+
         fn take(&self) -> Option<Action> {
-            self.port.lock().unwrap().actions.pop_front()
+            let mut port = self.port.lock().unwrap();
+            let action = port.actions.pop_front();
+            let owed = action.is_none() && std::mem::take(&mut port.owed);
+            drop(port);
+            if owed {
+                self.carry_out(Action::Asked);
+            }
+            action
         }
 
         fn carry_out(&self, action: Action) {
@@ -175,12 +195,10 @@ mod tests {
 
         /// A request on the lane: waits for one event, for which it `asks` itself or somebody else does. Carries out
         /// itself what was asked for, if `own`, or leaves that to the reactor, too.
-        fn drive(&self, asks: bool, own: bool) {
+        fn drive(&self, asks: fn(&Self), own: bool) {
             let _lane = self.lane.lock().unwrap();
             self.handshake.enter();
-            if asks {
-                self.put(Action::Asked);
-            }
+            asks(self);
             loop {
                 while let Some(action) = self.take() {
                     match action {
@@ -266,6 +284,7 @@ mod tests {
                             self.handshake.found();
                             actions.push(action);
                         }
+                        self.handshake.looked();
                     }
                     let Some(action) = actions.pop() else {
                         break;
@@ -315,15 +334,26 @@ mod tests {
     #[test]
     fn nothing_is_left_on_the_port() {
         let works: &[fn(&World)] = &[
-            |world| world.drive(true, true),
-            |world| world.drive(true, false),
-            |world| world.drive(false, true),
+            |world| world.drive(|world| world.put(Action::Asked), true),
+            |world| world.drive(|world| world.put(Action::Asked), false),
+            |world| world.drive(|_| (), true),
             |world| {
                 world.post(Action::Other);
                 world.post(Action::Asked);
             },
         ];
         check(false, works, (0, 0, 4, 0));
+    }
+
+    /// L4, M8: the reactor looks at a port because of something older, and does what a thread that has come meanwhile had left
+    /// to be done there. The thread hears of the answer: it would sleep for ever, with the page that it got.
+    #[test]
+    fn an_answer_that_the_reactor_brought_forth_is_heard_of() {
+        let works: &[fn(&World)] = &[
+            |world| world.drive(World::owe, true),
+            |world| world.post(Action::Other),
+        ];
+        check(false, works, (0, 0, 2, 0));
     }
 
     /// T1 and T2 of syncs that nobody waits for, M8: of a port that several threads drive nothing is left either, though none of

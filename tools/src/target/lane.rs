@@ -16,6 +16,8 @@
 //!   waker asks which, after the action was queued; the thread looks once more after it has said that it ends
 //!   ([`Handshake`]).
 //! - L3. A driver leaves when every event it asked for has come, so the port of a free lane has no events to come.
+//! - L4. Whoever asks the engine for actions does what was left to be done on the port, and hears of the answers by looking for them:
+//!   the engine wakes nobody. So the reactor, which may have asked in place of a thread that has just come, calls that.
 //!
 //! Who syncs need not even wait: [`Lanes::sync_then`], on a port that all threads share ([`Together`]).
 
@@ -188,10 +190,13 @@ impl Lanes {
                 return found;
             }
         }
-        let mut lanes = self.lanes.iter();
-        lanes.find_map(|lane| match lane.handshake.take_left() {
-            true => left(lane.port, &lane.handshake),
-            false => None,
+        self.lanes.iter().find_map(|lane| {
+            if !lane.handshake.take_left() {
+                return None;
+            }
+            let found = left(lane.port, &lane.handshake);
+            lane.handshake.looked();
+            found
         })
     }
 
