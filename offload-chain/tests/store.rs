@@ -606,6 +606,35 @@ fn damaged_leases_are_over() {
     assert_eq!(ask(Request::KeepAlive { lease }), Reply::NoLease);
 }
 
+/// I14: a machine that has booted anew counts its time from the beginning, so leases of before would last for as long as it had run.
+#[test]
+fn leases_of_another_boot_are_over() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("store");
+    let (now, pass) = clock();
+    pass(Duration::from_secs(3600));
+    let mut before = open(&path, "boot", &now).unwrap();
+    let ttl = Duration::from_millis(300);
+    let Ok(Reply::Granted(lease)) = answer(&mut before, Request::Grant { ttl }) else {
+        panic!("no lease")
+    };
+    let leased = Request::Put {
+        key: "leased".into(),
+        value: vec![1],
+        expect: Expect::Anything,
+        lease: Some(lease),
+    };
+    answer(&mut before, leased).unwrap();
+    let (now, _) = clock();
+    let mut after = open(&path, "another boot", &now).unwrap();
+    let Ok(Reply::Items(items, _)) = answer(&mut after, list("leased")) else {
+        panic!("no list")
+    };
+    assert!(items.is_empty(), "{items:?}");
+    let keep = Request::KeepAlive { lease };
+    assert_eq!(answer(&mut after, keep), Ok(Reply::NoLease));
+}
+
 /// S1: of two processes' worth of users on one file, one wins each revision.
 #[test]
 fn users_of_one_file_take_turns() {
