@@ -434,10 +434,15 @@ fn a_target_that_takes_long_to_make_room() {
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn();
-        // A target that hands over no sockets, up to where it is told to end.
-        let (mut old, _) = listener.accept().unwrap();
+        // A target that answers no questions and hands over no sockets, up to where it is told to end.
         let mut said = [0; 6];
-        old.read_exact(&mut said[..4]).unwrap();
+        let mut old = loop {
+            let (mut old, _) = listener.accept().unwrap();
+            old.read_exact(&mut said[..4]).unwrap();
+            if &said[..4] != b"FNO1" {
+                break old;
+            }
+        };
         old.write_all(b"FNH1").unwrap();
         old.read_exact(&mut said[4..]).unwrap();
         assert_eq!(&said, b"FNH1go");
