@@ -158,7 +158,12 @@ fn who_has_no_leader_is_passed_over() {
     }
     // Nobody else there: it is said what is wrong, and where.
     let mut store = EtcdStore::open(&places[..1], "g/", &EtcdTls::default()).unwrap();
-    let said = answer(&mut store, list("k")).unwrap_err().to_string();
+    // On a machine that is busy it may take longer to say so than it is waited for.
+    let mut says = || answer(&mut store, list("k")).unwrap_err().to_string();
+    let said = (0..10)
+        .map(|_| says())
+        .find(|said| !said.contains("no answer"));
+    let said = said.expect("it says something");
     assert!(
         said.contains(&places[0]) && said.contains("no leader"),
         "{said}"
