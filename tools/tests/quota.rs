@@ -12,7 +12,9 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use common::{Image, Target, bad, can_mount, can_serve, good, pattern};
+use common::{Image, Target, bad, can_mount, can_serve, good, pattern, skip};
+use contigfs::fuse::{QUOTA, QuotaAction, QuotaRefusal, QuotaRequest};
+use contigfs::{NewLimits, Quota};
 use serde_json::Value;
 use tools::control::{FLAG_WRITE, Op, Request};
 
@@ -330,4 +332,56 @@ fn limits_on_a_mount() {
     assert!(target.stop().success());
     let report = good(&["fsck", text(&image.path())]);
     assert!(report.contains("0 problems"), "{report}");
+}
+
+/// Asks as the command does, on a descriptor that somebody else may have opened.
+fn ask(dir: &File, action: QuotaAction) -> io::Result<Result<Option<Quota>, QuotaRefusal>> {
+    let mut request = QuotaRequest::new(action);
+    // SAFETY: the request has the length that the number says, and lives over the call.
+    let done = unsafe { libc::ioctl(dir.as_raw_fd(), QUOTA as libc::c_ulong, &raw mut request) };
+    match done {
+        0 => Ok(request.outcome()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// What is to bind somebody is not his to change, nor the limits of others to see; he sees what he is in.
+#[test]
+fn whose_limits_are_to_change() {
+    if !can_serve() || !can_mount() {
+        return;
+    }
+    // SAFETY: no arguments.
+    if unsafe { libc::geteuid() } != 0 {
+        return skip("another user takes root");
+    }
+    let image = Image::new("64MiB");
+    let mount = image.beside("mnt");
+    fs::create_dir(&mount).unwrap();
+    let target = image.serve(&["--mount", text(&mount)]);
+    let dir = mount.join("dir");
+    fs::create_dir(&dir).unwrap();
+    good(&["quota", "set", text(&dir), "--bytes", "1MiB"]);
+    let opened = File::open(&dir).unwrap();
+    let nobody = || {
+        // SAFETY: changes this thread alone, which ends with it.
+        unsafe { libc::setfsuid(65534) };
+        let more = NewLimits {
+            bytes: Some(None),
+            inodes: None,
+        };
+        for action in [
+            QuotaAction::Set(more, None),
+            QuotaAction::Remove,
+            QuotaAction::Next(None),
+        ] {
+            assert_eq!(errno(ask(&opened, action)), libc::EPERM, "{action:?}");
+        }
+        let shown = ask(&opened, QuotaAction::Show).unwrap();
+        assert_eq!(shown.unwrap().unwrap().limits.bytes, Some(1 << 20));
+    };
+    std::thread::scope(|scope| scope.spawn(nobody).join()).unwrap();
+    let shown = json(&["quota", "show", text(&dir)]);
+    assert_eq!(shown[0]["bytes_limit"], 1 << 20);
+    assert!(target.stop().success());
 }
