@@ -49,24 +49,41 @@ pub struct TlsMember {
     pub tls_name: Option<String>,
 }
 
+/// Whom a client trusts by TLS, and how it shows who it is.
+#[derive(Clone, Debug, Default, Args)]
+struct TlsFiles {
+    /// PEM file with the CAs to trust [default: those that this system trusts].
+    #[arg(long, value_name = "FILE", requires = "tls")]
+    tls_ca: Option<PathBuf>,
+    /// Whose certificate the other end must have [default: that of the host in its address].
+    #[arg(long, value_name = "NAME", requires = "tls")]
+    tls_name: Option<String>,
+    /// PEM file with a certificate of this client, where the other end wants one.
+    #[arg(long, value_name = "FILE", requires_all = ["tls", "tls_key"])]
+    tls_cert: Option<PathBuf>,
+    /// PEM file with its key.
+    #[arg(long, value_name = "FILE", requires_all = ["tls", "tls_cert"])]
+    tls_key: Option<PathBuf>,
+}
+
+impl TlsFiles {
+    fn named(&self) -> ClientFiles {
+        ClientFiles {
+            ca: self.tls_ca.clone(),
+            name: self.tls_name.clone(),
+            own: self.tls_cert.clone().zip(self.tls_key.clone()),
+        }
+    }
+}
+
 /// How a client of a replication group calls its members.
 #[derive(Clone, Debug, Default, Args)]
 pub struct TlsGroup {
     /// Speak TLS with the members, as they do.
     #[arg(long)]
     pub tls: bool,
-    /// PEM file with the CAs to trust [default: those that this system trusts].
-    #[arg(long, value_name = "FILE", requires = "tls")]
-    pub tls_ca: Option<PathBuf>,
-    /// Whose certificate every member must have [default: that of the host it is reached at].
-    #[arg(long, value_name = "NAME", requires = "tls")]
-    pub tls_name: Option<String>,
-    /// PEM file with a certificate of this client, where members want one.
-    #[arg(long, value_name = "FILE", requires_all = ["tls", "tls_key"])]
-    pub tls_cert: Option<PathBuf>,
-    /// PEM file with its key.
-    #[arg(long, value_name = "FILE", requires_all = ["tls", "tls_cert"])]
-    pub tls_key: Option<PathBuf>,
+    #[command(flatten)]
+    files: TlsFiles,
 }
 
 impl TlsMember {
@@ -91,12 +108,8 @@ impl TlsMember {
 impl TlsGroup {
     /// How to call members; none: plainly.
     pub fn read(&self) -> Result<Option<GroupTls>, TlsFileError> {
-        let files = ClientFiles {
-            ca: self.tls_ca.clone(),
-            name: self.tls_name.clone(),
-            own: self.tls_cert.clone().zip(self.tls_key.clone()),
-        };
-        self.tls.then(|| GroupTls::new(&files)).transpose()
+        let group = self.tls.then(|| GroupTls::new(&self.files.named()));
+        group.transpose()
     }
 }
 
@@ -106,18 +119,8 @@ pub struct TlsConnect {
     /// Connect by TLS; the port is 7175 then, unless the address names another.
     #[arg(long)]
     pub tls: bool,
-    /// PEM file with the CAs to trust [default: those that this system trusts].
-    #[arg(long, value_name = "FILE", requires = "tls")]
-    pub tls_ca: Option<PathBuf>,
-    /// Whose certificate the target must have [default: that of HOST].
-    #[arg(long, value_name = "NAME", requires = "tls")]
-    pub tls_name: Option<String>,
-    /// PEM file with a certificate of this client, where the target wants one.
-    #[arg(long, value_name = "FILE", requires_all = ["tls", "tls_key"])]
-    pub tls_cert: Option<PathBuf>,
-    /// PEM file with its key.
-    #[arg(long, value_name = "FILE", requires_all = ["tls", "tls_cert"])]
-    pub tls_key: Option<PathBuf>,
+    #[command(flatten)]
+    files: TlsFiles,
 }
 
 impl TlsConnect {
@@ -131,11 +134,8 @@ impl TlsConnect {
         if !self.tls {
             return Ok(None);
         }
-        let files = ClientFiles {
-            ca: self.tls_ca.clone(),
-            name: self.tls_name.clone(),
-            own: self.tls_cert.clone().zip(self.tls_key.clone()),
-        };
-        ClientTls::new(&files)?.for_host(host).map(Some)
+        ClientTls::new(&self.files.named())?
+            .for_host(host)
+            .map(Some)
     }
 }
