@@ -68,11 +68,7 @@ fn space(status: &Status) -> String {
 pub(super) fn warnings(status: &Status) -> Vec<Line> {
     let volume = &status.volume;
     let mut said = Vec::new();
-    if let Some(failure) = &volume.failure {
-        said.push(format!(
-            "the volume has failed ({failure}): nothing is changed any more until another target opens it"
-        ));
-    }
+    said.extend(volume.why_failed());
     if volume.suspect {
         said.push("something is wrong with what the volume holds: let flashnet fsck look at it when it is not served".to_owned());
     }

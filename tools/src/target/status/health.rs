@@ -8,10 +8,8 @@ const SILENT: f64 = 10.0;
 /// Nothing is wrong; else what is.
 pub(super) fn of(status: &Status) -> Result<(), String> {
     let volume = &status.volume;
-    if let Some(failure) = &volume.failure {
-        return Err(format!(
-            "the volume has failed ({failure}): nothing is changed any more until another target opens it"
-        ));
+    if let Some(why) = volume.why_failed() {
+        return Err(why);
     }
     let lost: Vec<String> = volume
         .devices

@@ -72,6 +72,16 @@ pub struct Volume {
     pub devices: Vec<Device>,
 }
 
+impl Volume {
+    /// What there is to say of it if it has failed.
+    pub fn why_failed(&self) -> Option<String> {
+        let failure = self.failure.as_ref()?;
+        Some(format!(
+            "the volume has failed ({failure}): nothing is changed any more until another target opens it"
+        ))
+    }
+}
+
 /// What a stream of the placement policy holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
