@@ -61,7 +61,7 @@ pub use inode::{Attr, FileKind, InodeNo, Limits, ProjectId, SetAttr, SetTime};
 pub use mem_store::MemStore;
 pub use owner::{Owner, owners};
 pub use repair::{Care, RepairReport, repair};
-pub use snapshot::{SNAPSHOTS, SnapshotView};
+pub use snapshot::{SNAPSHOT_NUMBER_SHIFT, SNAPSHOTS, SnapshotView, Sweeper};
 pub use span::Span;
 pub use store::{
     BlockStore, ByteAddr, GrowError, Grown, PageDone, ShareError, StoreError, SyncDone, share_on,

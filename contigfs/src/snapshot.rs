@@ -14,6 +14,8 @@ use crate::store::{BlockStore, ByteAddr, StoreError};
 /// Name, in the root directory of a mount, of the directory where snapshots are. It is nowhere on media, and a file of this name
 /// would hide it.
 pub const SNAPSHOTS: &str = ".snapshots";
+/// Numbers of inodes as they are told: those of a snapshot have its number above this many bits.
+pub const SNAPSHOT_NUMBER_SHIFT: u32 = 32;
 /// Pause between pieces of giving back what a snapshot held, for everybody else.
 const SWEEP_PAUSE: Duration = Duration::from_millis(1);
 /// After an error.
@@ -94,15 +96,20 @@ impl<S: BlockStore> BlockStore for SnapshotView<S> {
     }
 }
 
-/// Gives back what deleted snapshots hold, on a thread of its own; ends when it is dropped.
+/// Gives back what deleted snapshots hold, on a thread of its own; ends when it is dropped. A mount that can be written to has one; a
+/// file system has one at a time.
 #[derive(Debug)]
-pub(crate) struct Sweeper {
+pub struct Sweeper {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Sweeper {
-    pub(crate) fn start<S: BlockStore + 'static>(fs: Arc<Fs<S>>) -> std::io::Result<Self> {
+    /// Starts the thread.
+    ///
+    /// # Errors
+    /// If there can be no more threads.
+    pub fn start<S: BlockStore + 'static>(fs: Arc<Fs<S>>) -> std::io::Result<Self> {
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
         let builder = std::thread::Builder::new().name("snapshots".into());

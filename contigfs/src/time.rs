@@ -18,7 +18,7 @@ impl Timestamp {
     }
 
     /// So many nanoseconds after the beginning of 1970.
-    pub(crate) const fn from_unix_ns(ns: u64) -> Self {
+    pub const fn from_unix_ns(ns: u64) -> Self {
         Self {
             secs: (ns / 1_000_000_000) as i64,
             nanos: (ns % 1_000_000_000) as u32,

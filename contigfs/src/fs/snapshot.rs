@@ -90,7 +90,7 @@ impl<S: BlockStore> Fs<S> {
     }
 
     /// Whether the snapshot of this number is there.
-    pub(crate) fn is_there(&self, number: u64) -> bool {
+    pub fn is_there(&self, number: u64) -> bool {
         self.snapshots.list().iter().any(|s| s.number == number)
     }
 

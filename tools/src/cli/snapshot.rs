@@ -8,29 +8,33 @@ use clap::{Args, Subcommand};
 /// The commands of `snapshot`.
 #[derive(Clone, Debug, Subcommand)]
 pub enum SnapshotCommand {
-    /// Make a read-only image of everything as it is now, in no time: it is in DIR/.snapshots/NAME.
-    #[command(after_help = "Example: flashnet snapshot create /mnt/flash before-upgrade")]
+    /// Make a read-only image of everything as it is now, in no time: it is in DIR/.snapshots/NAME, and for remote clients in HOST/.snapshots/NAME.
+    #[command(
+        after_help = "Example: flashnet snapshot create /mnt/flash before-upgrade\n         flashnet snapshot create volume.img before-upgrade"
+    )]
     Create(Named),
     /// Show the snapshots of a volume, oldest first.
     #[command(after_help = "Example: flashnet snapshot list /mnt/flash")]
-    List(Mount),
+    List(Volume),
     /// Delete a snapshot; what it alone holds is given back in the background.
     #[command(after_help = "Example: flashnet snapshot delete /mnt/flash before-upgrade")]
     Delete(Named),
 }
 
-/// A mounted volume.
+/// A volume that is served.
 #[derive(Clone, Debug, Args)]
-pub struct Mount {
-    /// Where it is mounted.
-    pub dir: PathBuf,
+pub struct Volume {
+    /// Where it is mounted, or its device; several are separated by commas.
+    #[arg(value_name = "DIR|DEV")]
+    pub volume: PathBuf,
 }
 
-/// A snapshot of a mounted volume.
+/// A snapshot of a volume that is served.
 #[derive(Clone, Debug, Args)]
 pub struct Named {
-    /// Where the volume is mounted.
-    pub dir: PathBuf,
+    /// The volume.
+    #[command(flatten)]
+    pub of: Volume,
     /// Name of the snapshot, 96 bytes at most.
     pub name: OsString,
 }

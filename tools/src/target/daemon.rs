@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow};
 use contigfs::fuse::{MountOptions, Mounted, mount_with_cache};
-use contigfs::{Fs, FsOptions, InodeNo};
+use contigfs::{Fs, FsOptions, InodeNo, Sweeper};
 use ftl::device::FileDevice;
 use ftl::{ArrayDevice, Ftl, Port};
 use socket2::Socket;
@@ -40,6 +40,7 @@ use super::regions::{Follower, Regions};
 use super::service::Service;
 use super::sessions::Sessions;
 use super::settings::Settings;
+use super::snapshots::{self, SnapshotFiles, SnapshotReaders};
 use super::status::{Gatherer, Latest, ReactorMeters};
 use super::store::TargetStore;
 use super::tenancy::{Observers, TargetHooks, Tenancy};
@@ -56,8 +57,8 @@ use crate::reactor::Inbox;
 const CONTROL_THREADS: usize = 4;
 /// Other threads that use the volume: the housekeeper, the one that starts and stops the target, the one that recalls
 /// mapped pages, the one that ends privileges, the one that answers operators, the one that answers monitoring systems, those that
-/// read ahead.
-const OTHER_THREADS: usize = 6 + readahead::THREADS;
+/// read ahead, those that read snapshots for peers, and the one that gives back what deleted ones held.
+const OTHER_THREADS: usize = 7 + readahead::THREADS + snapshots::THREADS;
 /// Descriptors that a target takes beside those it has been prepared with, its devices, its reactors and the threads of its mount.
 const DESCRIPTORS: usize = 16;
 /// For each device: it is opened once more where it can be made larger.
@@ -101,6 +102,8 @@ pub struct Target {
     file: Option<Arc<File>>,
     lanes: Option<Arc<Lanes>>,
     readahead: Option<Arc<Readahead>>,
+    snapshots: Option<SnapshotReaders>,
+    sweeper: Option<Sweeper>,
     control: Vec<JoinHandle<()>>,
     housekeeper: Option<Housekeeper>,
     privileges: Option<EnderThread>,
@@ -193,12 +196,14 @@ impl Target {
         let places = Arc::new(Places::new());
         let regions = Regions::new(Arc::clone(&stags), Arc::clone(&places), inboxes.clone());
         let mapped = Mapped::new(inboxes.clone());
+        let snapshots = Arc::new(SnapshotFiles::default());
         let (control, control_jobs) = ControlSenders::new(CONTROL_THREADS);
         let meters: Vec<Arc<ReactorMeters>> = inboxes.iter().map(|_| Arc::default()).collect();
         let pages = |index: usize| {
             let told = (Arc::clone(&inboxes[index]), Arc::clone(&meters[index]));
             let port = (Arc::clone(&ftl), Port(index as u16), settings.reactors);
-            let files = (Arc::clone(&places), Arc::clone(&mapped));
+            let places = Arc::clone(&places);
+            let files = (places, Arc::clone(&mapped), Arc::clone(&snapshots));
             FlashPages::new(port, files, told)
         };
         let media = Media::of(&device);
@@ -320,6 +325,7 @@ impl Target {
             stags,
             regions,
             mapped: Arc::clone(&mapped),
+            snapshots: Arc::clone(&snapshots),
             tenancy,
             registry: Arc::clone(&registry),
             sessions,
@@ -338,6 +344,7 @@ impl Target {
                 .watch_privileges(ino)
                 .with_context(|| format!("cannot look at inode {ino}, which has regions"))?;
         }
+        let snapshots = SnapshotReaders::start(&snapshots)?;
         let control = service.start(control_jobs)?;
         let media_places = MediaPlaces::of(&ftl, &settings.devices);
         let housekeeper = Housekeeper::start(
@@ -361,6 +368,8 @@ impl Target {
             file,
             lanes,
             readahead,
+            snapshots: Some(snapshots),
+            sweeper: None,
             control,
             housekeeper: Some(housekeeper),
             privileges: Some(privileges),
@@ -399,9 +408,14 @@ impl Target {
             let dir = std::path::absolute(dir).unwrap_or_else(|_| dir.clone());
             let _ = gatherer.mount.set((dir, mounted.requests()));
             self.mounted = Some(mounted);
+        } else if self.fs.has_snapshots() && !settings.fuse.read_only {
+            // Else the mount has one.
+            self.sweeper = Some(Sweeper::start(Arc::clone(&self.fs))?);
         }
         let status = Arc::clone(gatherer);
-        let operator = Operator::of(Arc::clone(&gatherer.registry), move || status.status());
+        let fs = Arc::clone(&self.fs);
+        let registry = Arc::clone(&gatherer.registry);
+        let operator = Operator::of(fs, registry, move || status.status());
         match Handover::offer(&settings.devices, sockets.try_clone()?, operator) {
             Ok(handover) => self.handover = Some(handover),
             Err(error) => warn!(%error, "this target can not be replaced while it runs"),
@@ -522,6 +536,7 @@ impl Target {
         if let Some(mounted) = self.mounted.take() {
             note(mounting::unmount(mounted));
         }
+        drop(self.sweeper.take());
         drop(self.housekeeper.take());
         note(
             self.fs
@@ -541,8 +556,9 @@ impl Target {
                     .map_err(|_| anyhow!("a control thread panicked")),
             );
         }
-        // Only connections and control threads ask for it.
+        // Only connections and control threads ask for these.
         drop(self.privileges.take());
+        drop(self.snapshots.take());
         // Files that connections had open for writing got their new times when these ended.
         let settled = self.fs.sync_all();
         if let Some((registry, verifier)) = self.farewell.take()

@@ -10,10 +10,11 @@ use flashnet_tls::Records;
 use ftl::snapshot::SnapshotChange;
 use ftl::{Action, AtomicBatch, DurableError, GetError, Intent, Lba, LbaRange, PageRef, Port};
 use socket2::Socket;
-use softrdma::Ticket;
+use softrdma::{PageError, Ticket};
 
 use super::pages::{Recalled, Wanted};
 use super::regions::Owner;
+use super::snapshots::Copied;
 use super::stalls::Of;
 use crate::reactor::{Inbox, LinkTag};
 
@@ -110,6 +111,8 @@ pub(super) enum Job {
     Recalled(Wanted, Box<Recalled>),
     /// The file of a page gives no privileges any more, or that could not be: then false.
     Unprivileged(Wanted, bool),
+    /// A page of a file in a snapshot has been copied.
+    Copied(Wanted, Result<Copied, PageError>),
     /// Mappings see what was written to a page.
     Told(Ticket),
     /// Send a control reply.

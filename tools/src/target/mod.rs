@@ -39,6 +39,7 @@ mod service;
 mod sessions;
 mod settings;
 mod share;
+mod snapshots;
 mod stalls;
 pub mod status;
 mod store;
@@ -53,7 +54,10 @@ pub use daemon::{Prepared, Target};
 pub use exports::{Export, ExportError, Exports};
 pub use handover::{Predecessor, Replacement, Sockets};
 pub use mounting::{detach, take_down};
-pub use operator::{Question, ask, ask_status, check_devices, check_tenants};
+pub use operator::{
+    ListedSnapshot, Question, SnapshotQuestion, ask, ask_snapshots, ask_status, check_devices,
+    check_tenants,
+};
 pub use pages::POOL_PER_CONNECTION;
 pub use service::DRAM_PATH;
 pub use settings::{PORT, Settings};

@@ -1,5 +1,5 @@
-//! What the operator of a running target asks it, on the same machine: how it is, what registrations are stored, to revoke some, and
-//! whether its volume would have certain tenants.
+//! What the operator of a running target asks it, on the same machine: how it is, what registrations are stored, to revoke some,
+//! whether its volume would have certain tenants, and for snapshots, which one with a mount makes there.
 //!
 //! ```text
 //!   command                                     target
@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow, bail};
-use contigfs::BlockStore;
+use contigfs::{BlockStore, Fs, FsError};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -52,7 +52,28 @@ pub enum Question {
 #[serde(untagged)]
 enum Asked {
     About(Question),
+    Snapshots(SnapshotQuestion),
     State(State),
+}
+
+/// What an operator wants with snapshots. Their names are any bytes.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub enum SnapshotQuestion {
+    /// To see all of them.
+    ListSnapshots,
+    /// A new one.
+    MakeSnapshot(Vec<u8>),
+    /// That this one goes.
+    DeleteSnapshot(Vec<u8>),
+}
+
+/// A snapshot, as an operator is told of it.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct ListedSnapshot {
+    /// What its maker calls it.
+    pub name: Vec<u8>,
+    /// When it was made, Unix nanoseconds.
+    pub created_ns: u64,
 }
 
 /// How things are.
@@ -79,13 +100,17 @@ impl fmt::Debug for Operator {
 }
 
 impl Operator {
-    /// Answers for this registry, and with what `status` tells.
+    /// Answers for this file system and its registry, and with what `status` tells.
     pub(super) fn of<S: BlockStore + 'static>(
+        fs: Arc<Fs<S>>,
         registry: Arc<Registry<S>>,
         status: impl Fn() -> Status + Send + 'static,
     ) -> Self {
         Self(Box::new(move |question| {
             let listed = match question {
+                Asked::Snapshots(question) => {
+                    return said(&snapshots(&fs, question).map_err(|error| error.errno()));
+                }
                 Asked::About(Question::List(choice)) => registry.list(choice),
                 Asked::About(Question::Revoke(choice)) => registry.revoke_chosen(choice),
                 Asked::State(State::Status) => return said(&status()),
@@ -108,6 +133,15 @@ impl Operator {
 /// Asks the target that serves these devices about registrations; none if nobody does.
 pub fn ask(devices: &[PathBuf], question: &Question) -> Result<Option<Vec<Listed>>> {
     all_said(answer_to(devices, &Asked::About(question.clone())))
+}
+
+/// Asks the target that serves these devices for snapshots, of which it answers those that the question is about, or an errno; none if
+/// nobody does.
+pub fn ask_snapshots(
+    devices: &[PathBuf],
+    question: SnapshotQuestion,
+) -> Result<Option<Result<Vec<ListedSnapshot>, i32>>> {
+    all_said(answer_to(devices, &Asked::Snapshots(question)))
 }
 
 /// Asks the target that serves these devices how it is; none if nobody does.
@@ -163,6 +197,25 @@ pub fn check_devices(devices: &[PathBuf], degraded: bool) -> Result<()> {
 
 fn all_said<T>(answer: Result<Option<Answer<T>>>) -> Result<Option<T>> {
     answer?.transpose().map_err(|why| anyhow!(why))
+}
+
+fn snapshots<S: BlockStore>(
+    fs: &Fs<S>,
+    question: &SnapshotQuestion,
+) -> Result<Vec<ListedSnapshot>, FsError> {
+    let all = match question {
+        SnapshotQuestion::ListSnapshots => fs.snapshots(),
+        SnapshotQuestion::MakeSnapshot(name) => vec![fs.make_snapshot(name)?],
+        SnapshotQuestion::DeleteSnapshot(name) => {
+            fs.delete_snapshot(name)?;
+            Vec::new()
+        }
+    };
+    let listed = all.into_iter().map(|snapshot| ListedSnapshot {
+        name: snapshot.name,
+        created_ns: snapshot.created_ns,
+    });
+    Ok(listed.collect())
 }
 
 fn would_enrol<S: BlockStore>(registry: &Registry<S>, tenants: &[(String, u64)]) -> Answer<Value> {

@@ -26,6 +26,7 @@ use super::ahead::Ahead;
 use super::job::{Job, PagesJob, Reader, Waiter};
 use super::mapped::{Before, Mapped};
 use super::places::{Place, Places};
+use super::snapshots::{Copied, SnapshotFiles};
 use super::stalls::{Drained, Of, Stalls};
 use super::status::ReactorMeters;
 use crate::reactor::{Inbox, LinkTag};
@@ -53,21 +54,33 @@ pub(super) struct Recalled {
     bytes: std::ops::Range<u64>,
 }
 
-/// A grain in memory, pinned until dropped.
+/// Where a page lies.
+#[derive(Debug)]
+enum Held {
+    /// In the pool, pinned.
+    Grain(PageRef),
+    /// Of a file in a snapshot: nobody writes to it.
+    Copy(Copied),
+}
+
+/// A page in memory, held until dropped.
 #[derive(Debug)]
 pub(super) struct FlashPage {
-    page: PageRef,
+    held: Held,
     /// Of a mapped file, to be written.
     recalled: Option<Box<Recalled>>,
 }
 
 impl softrdma::page::Page for FlashPage {
     fn copy_out(&self, offset: usize, to: &mut [u8]) {
-        self.page.copy_out(offset, to);
+        match &self.held {
+            Held::Grain(page) => page.copy_out(offset, to),
+            Held::Copy(page) => to.copy_from_slice(&page.bytes()[offset..offset + to.len()]),
+        }
     }
 
     fn copy_in(&mut self, offset: usize, from: &[u8]) {
-        self.page.copy_in(offset, from);
+        self.grain().copy_in(offset, from);
         if let Some(recalled) = &mut self.recalled {
             let start = recalled.offset + offset as u64;
             recalled.bytes = start..start + from.len() as u64;
@@ -75,7 +88,7 @@ impl softrdma::page::Page for FlashPage {
     }
 
     fn atomic(&mut self, offset: usize, op: Atomic) -> u64 {
-        let old = self.page.fetch_update(offset, |old| op.apply(old));
+        let old = self.grain().fetch_update(offset, |old| op.apply(old));
         if let Some(recalled) = &mut self.recalled {
             let start = recalled.offset + offset as u64;
             recalled.bytes = start..start + ATOMIC_BYTES as u64;
@@ -84,7 +97,25 @@ impl softrdma::page::Page for FlashPage {
     }
 
     fn append_to(&self, offset: usize, len: usize, out: &mut Vec<u8>) {
-        self.page.append_to(offset, len, out);
+        match &self.held {
+            Held::Grain(page) => page.append_to(offset, len, out),
+            Held::Copy(page) => out.extend_from_slice(&page.bytes()[offset..offset + len]),
+        }
+    }
+}
+
+impl FlashPage {
+    fn of(page: PageRef, recalled: Option<Box<Recalled>>) -> Self {
+        let held = Held::Grain(page);
+        Self { held, recalled }
+    }
+
+    /// To be written to.
+    fn grain(&self) -> &PageRef {
+        match &self.held {
+            Held::Grain(page) => page,
+            Held::Copy(_) => unreachable!("no page of a snapshot is got to be written"),
+        }
     }
 }
 
@@ -96,6 +127,23 @@ pub(super) struct Wanted {
     intent: ftl::Intent,
     /// Whom to hand it to.
     ticket: Ticket,
+}
+
+impl Wanted {
+    /// Of what.
+    pub(super) fn backing(&self) -> BackingId {
+        self.backing
+    }
+
+    /// Which one.
+    pub(super) fn page(&self) -> u64 {
+        self.page
+    }
+
+    /// Whether it is the one behind another.
+    pub(super) fn follows(&self, other: &Self) -> bool {
+        self.backing == other.backing && self.page == other.page + 1
+    }
 }
 
 /// A page that has come, or never will, and for whom.
@@ -149,6 +197,7 @@ pub(super) struct FlashPages {
     pub port: Port,
     places: Arc<Places>,
     mapped: Arc<Mapped>,
+    snapshots: Arc<SnapshotFiles>,
     inbox: Arc<Inbox<Job>>,
     waiting: Slab<Waiting>,
     syncs: Slab<SyncWait>,
@@ -169,7 +218,7 @@ impl FlashPages {
     /// counted by `meters`.
     pub(super) fn new(
         (ftl, port, reactors): (Arc<Ftl>, Port, usize),
-        (places, mapped): (Arc<Places>, Arc<Mapped>),
+        (places, mapped, snapshots): (Arc<Places>, Arc<Mapped>, Arc<SnapshotFiles>),
         (inbox, meters): (Arc<Inbox<Job>>, Arc<ReactorMeters>),
     ) -> Self {
         let ahead = Ahead::new(ftl.pool_frames() / reactors);
@@ -179,6 +228,7 @@ impl FlashPages {
             port,
             places,
             mapped,
+            snapshots,
             inbox,
             waiting: Slab::new(),
             syncs: Slab::new(),
@@ -257,7 +307,7 @@ impl FlashPages {
         };
         let lba = start.offset(wanted.page);
         if let Some(page) = self.ftl.try_get(lba, wanted.intent) {
-            return GetPage::Ready(FlashPage { page, recalled });
+            return GetPage::Ready(FlashPage::of(page, recalled));
         }
         let token = self.wait(Waiting::Page(wanted, recalled));
         let page = match self.ftl.get(self.port, lba, wanted.intent, token) {
@@ -272,12 +322,25 @@ impl FlashPages {
             unreachable!("the token is that of this request");
         };
         page.map_or_else(GetPage::Failed, |page| {
-            GetPage::Ready(FlashPage { page, recalled })
+            GetPage::Ready(FlashPage::of(page, recalled))
         })
+    }
+
+    /// Has a page of a file in a snapshot copied.
+    #[cold]
+    fn copy(&self, wanted: Wanted) -> GetPage<FlashPage> {
+        if wanted.intent != ftl::Intent::Read {
+            return GetPage::Failed(PageError::Gone);
+        }
+        self.snapshots.ask(wanted, &self.inbox);
+        GetPage::Pending
     }
 
     /// Gets a page, whatever has to be done first.
     fn get_or_recall(&mut self, wanted: Wanted) -> GetPage<FlashPage> {
+        if SnapshotFiles::has(wanted.backing) {
+            return self.copy(wanted);
+        }
         if self.comes_later(wanted) {
             return GetPage::Pending;
         }
@@ -319,6 +382,15 @@ impl FlashPages {
         }
     }
 
+    /// A page of a file in a snapshot has been copied.
+    pub(super) fn copied(&self, wanted: Wanted, page: Result<Copied, PageError>) -> Answer {
+        let page = page.map(|copied| FlashPage {
+            held: Held::Copy(copied),
+            recalled: None,
+        });
+        (wanted.ticket, page)
+    }
+
     /// The translation layer has answered a request for a page. None: its answer comes later.
     pub(super) fn came(
         &mut self,
@@ -341,7 +413,7 @@ impl FlashPages {
         if recalled.is_none() && page.is_ok() && self.comes_later(wanted) {
             return None;
         }
-        let page = page.map(|page| FlashPage { page, recalled });
+        let page = page.map(|page| FlashPage::of(page, recalled));
         Some((wanted.ticket, page.map_err(|error| page_error(&error))))
     }
 
@@ -497,9 +569,9 @@ impl PageStore for FlashPages {
     }
 
     fn put(&mut self, page: FlashPage, ticket: Ticket) -> PutPage {
-        let FlashPage { page, recalled } = page;
+        let FlashPage { held, recalled } = page;
         // A page that was overwritten is seen from here on.
-        drop(page);
+        drop(held);
         let Some(recalled) = recalled else {
             return PutPage::Done;
         };

@@ -56,8 +56,10 @@ impl TooMany {
 pub(super) struct OpenRegion {
     /// Whose it is.
     pub domain: ProtectionDomain,
-    /// Its file; none for the region of plain memory.
+    /// Its file; none for the region of plain memory, or of a file in a snapshot.
     pub inode: Option<InodeNo>,
+    /// What it is of, if that is a file in a snapshot.
+    pub of_snapshot: Option<BackingId>,
     /// Its plain STag, which names both flavours.
     pub stag: Stag,
     /// Its first byte in the file.
@@ -344,6 +346,7 @@ mod tests {
         OpenRegion {
             domain: ProtectionDomain(tenant),
             inode: Some(InodeNo(7)),
+            of_snapshot: None,
             stag: Stag(1),
             offset: 0,
             end: 1,

@@ -26,11 +26,10 @@ use super::{Adapter, Served};
 use crate::error::FsError;
 use crate::fs::{DirEntry, Fs, open_snapshot};
 use crate::inode::{Attr, FileKind, InodeNo};
-use crate::snapshot::{SNAPSHOTS, SnapshotView};
+use crate::snapshot::{SNAPSHOT_NUMBER_SHIFT as NUMBER_SHIFT, SNAPSHOTS, SnapshotView};
 use crate::store::BlockStore;
 use crate::time::Timestamp;
 
-const NUMBER_SHIFT: u32 = 32;
 /// Behind all numbers of snapshots that are ever told.
 const NUMBER_END: u64 = 1 << 31;
 const DIRECTORY: u64 = NUMBER_END << NUMBER_SHIFT | 1;

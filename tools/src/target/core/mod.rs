@@ -423,6 +423,10 @@ impl Core {
                         self.net.page(pages, ticket, page);
                     }
                 }
+                Job::Copied(wanted, page) => {
+                    let (ticket, page) = pages.copied(wanted, page);
+                    self.net.page(pages, ticket, page);
+                }
                 Job::Told(ticket) => self.net.put(pages, ticket),
                 // Its end is heard of in the round of connections that follows.
                 Job::Fence(tag) => {

@@ -3,7 +3,7 @@
 use std::ffi::OsStr;
 use std::path::Path;
 
-use contigfs::{Attr, FileKind, Fs, FsError, InodeNo, NewNode, RenameMode, SNAPSHOTS};
+use contigfs::{Attr, FileKind, Fs, FsError, InodeNo, NewNode, RenameMode};
 
 use super::names::{checked, named, node, path};
 use super::{DRAM_PATH, Refusal, Service};
@@ -124,6 +124,9 @@ impl Service {
     /// Where a name is changed. Who may change it may change its directory, too, and what is exported, or leads there, keeps its name:
     /// another rule would hold for what has moved.
     fn place<'a>(&'a self, member: &Member, text: &'a str) -> Result<Place<'a>, Refusal> {
+        if let Some(inside) = self.in_snapshots(text.as_bytes()) {
+            return Err(inside.stays());
+        }
         let path = Path::new(text);
         let stays = || Refusal(libc::EBUSY, format!("{text} stays: it is exported"));
         let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
@@ -139,10 +142,6 @@ impl Service {
         let above = parent.to_str().expect("a part of a text is one");
         member.exports.check(above, true)?;
         let directory = self.resolve(parent)?;
-        if directory.attr.ino == InodeNo::ROOT && name == SNAPSHOTS && self.fs.has_snapshots() {
-            let text = format!("{text} is the directory of the snapshots");
-            return Err(Refusal(libc::EBUSY, text));
-        }
         Ok(Place {
             directory,
             name,

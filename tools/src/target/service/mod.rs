@@ -3,6 +3,7 @@
 
 mod changes;
 mod names;
+mod snapshots;
 
 use std::io;
 use std::path::Path;
@@ -32,6 +33,7 @@ use crate::target::job::{Job, admit};
 use crate::target::mapped::Mapped;
 use crate::target::regions::{OPEN_MAX, OpenRegion, Owner, Regions};
 use crate::target::sessions::Sessions;
+use crate::target::snapshots::SnapshotFiles;
 use crate::target::store::TargetStore;
 use crate::target::tenancy::{Member, Tenancy};
 
@@ -52,6 +54,8 @@ pub(super) struct Service {
     pub regions: Arc<Regions>,
     /// Files that are mapped.
     pub mapped: Arc<Mapped>,
+    /// Files in snapshots.
+    pub snapshots: Arc<SnapshotFiles>,
     /// What may be used, by whom.
     pub tenancy: Tenancy,
     /// Regions that outlive the process.
@@ -217,6 +221,9 @@ impl Service {
             }
             return self.open_dram(owner, member, dram);
         }
+        if let Some(inside) = self.in_snapshots(&request.path) {
+            return self.open_in_snapshot((owner, member), &inside, write, request);
+        }
         let path = path(member, request, write)?;
         let found = match self.resolve(Path::new(path)) {
             Ok(_) if request.flags & FLAG_EXCLUSIVE != 0 => {
@@ -233,18 +240,7 @@ impl Service {
         if self.registry.is_own(found.attr.ino) {
             return Err(IssueError::Own.into());
         }
-        match found.attr.kind {
-            FileKind::File => {}
-            FileKind::Directory => {
-                return Err(Refusal(libc::EISDIR, format!("{path} is a directory")));
-            }
-            _ => {
-                return Err(Refusal(
-                    libc::EOPNOTSUPP,
-                    format!("{path} is not a regular file"),
-                ));
-            }
-        }
+        regular(path, found.attr.kind)?;
         let inode = found.keep();
         let opened = self.register((owner, member), inode, path, write, request);
         if opened.is_err() {
@@ -329,20 +325,7 @@ impl Service {
         let grows = request.flags & FLAG_GROW != 0;
         let persistent = request.flags & FLAG_PERSISTENT != 0;
         let offset = request.offset;
-        let has = if grows { GROWING_MAX } else { extent.size };
-        let beyond = |what: &str, at: u64| {
-            let (path, size) = (file.path, extent.size);
-            let text = format!("{path} has {size} bytes, the region would {what} at {at}");
-            Refusal(libc::EINVAL, text)
-        };
-        let rest = has
-            .checked_sub(offset)
-            .ok_or_else(|| beyond("start", offset))?;
-        let length = match request.length {
-            0 => rest,
-            length if length <= rest => length,
-            length => return Err(beyond("end", offset.saturating_add(length))),
-        };
+        let length = length_of(request, file.path, extent.size)?;
         self.with_backing(inode, extent, |backing| {
             let standing = member.standing;
             let region = if persistent {
@@ -370,6 +353,7 @@ impl Service {
             let open = OpenRegion {
                 domain: standing.domain,
                 inode: Some(inode),
+                of_snapshot: None,
                 stag: region.stag,
                 offset,
                 end: offset + length,
@@ -418,6 +402,7 @@ impl Service {
         let open = OpenRegion {
             domain,
             inode: None,
+            of_snapshot: None,
             stag: region.stag,
             offset: 0,
             end: region.len,
@@ -472,6 +457,7 @@ impl Service {
                 let open = OpenRegion {
                     domain,
                     inode: Some(inode),
+                    of_snapshot: None,
                     stag: region.stag,
                     offset: record.offset,
                     end: record.offset.saturating_add(record.length),
@@ -532,6 +518,9 @@ impl Service {
 
     /// Lets go of the files of regions.
     fn let_go(&self, regions: &[OpenRegion]) {
+        for backing in regions.iter().filter_map(|region| region.of_snapshot) {
+            self.snapshots.close(backing);
+        }
         for inode in regions.iter().filter_map(|region| region.inode) {
             if let Err(error) = self.fs.close(inode) {
                 debug!(%error, ?inode, "close");
@@ -588,6 +577,41 @@ struct File<'a> {
     generation: u64,
     path: &'a str,
     extent: Extent,
+}
+
+/// Refuses to make a region of anything but a regular file.
+fn regular(path: &str, kind: FileKind) -> Result<(), Refusal> {
+    match kind {
+        FileKind::File => Ok(()),
+        FileKind::Directory => Err(is_directory(path)),
+        _ => {
+            let text = format!("{path} is not a regular file");
+            Err(Refusal(libc::EOPNOTSUPP, text))
+        }
+    }
+}
+
+fn is_directory(path: &str) -> Refusal {
+    Refusal(libc::EISDIR, format!("{path} is a directory"))
+}
+
+/// How long a region becomes that is asked for, of a file of `size` bytes.
+fn length_of(request: &Request, path: &str, size: u64) -> Result<u64, Refusal> {
+    let grows = request.flags & FLAG_GROW != 0;
+    let has = if grows { GROWING_MAX } else { size };
+    let beyond = |what: &str, at: u64| {
+        let text = format!("{path} has {size} bytes, the region would {what} at {at}");
+        Refusal(libc::EINVAL, text)
+    };
+    let offset = request.offset;
+    let rest = has
+        .checked_sub(offset)
+        .ok_or_else(|| beyond("start", offset))?;
+    match request.length {
+        0 => Ok(rest),
+        length if length <= rest => Ok(length),
+        length => Err(beyond("end", offset.saturating_add(length))),
+    }
 }
 
 /// What the client hears of a region of a file.

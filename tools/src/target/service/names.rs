@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Component, Path};
 
-use contigfs::{FallocMode, FileKind, FsError, InodeNo, NewNode, SNAPSHOTS, SetAttr};
+use contigfs::{Attr, BlockStore, FallocMode, FileKind, Fs, FsError, InodeNo, NewNode, SetAttr};
 use ftl::GRAIN_BYTES;
 
 use super::{Refusal, Service};
@@ -23,90 +23,24 @@ const NAME_GRAINS: u64 = 8;
 
 impl Service {
     pub(super) fn stat(&self, member: &Member, request: &Request) -> Result<Reply, Refusal> {
+        if let Some(inside) = self.in_snapshots(&request.path) {
+            return self.stat_in_snapshot(member, &inside);
+        }
         let path = path(member, request, false)?;
-        let attr = self.resolve(Path::new(path))?.attr;
-        Ok(Reply {
-            mode: attr.mode,
-            size: attr.size,
-            mtime_ns: attr.mtime.as_unix_ns(),
-            ..Reply::default()
-        })
+        Ok(shown(&self.resolve(Path::new(path))?.attr))
     }
 
     pub(super) fn list(&self, member: &Member, request: &Request) -> Result<Reply, Refusal> {
+        if let Some(inside) = self.in_snapshots(&request.path) {
+            return self.list_in_snapshot(member, &inside, request.offset);
+        }
         let path = Path::new(path(member, request, false)?);
-        let directory = self.resolve(path)?;
-        let inode = directory.attr.ino;
-        let mut names = Vec::new();
-        let mut room = Reply::PAYLOAD_BYTES_MAX;
-        let mut full = false;
-        let read = self.fs.readdir(inode, request.offset, |entry| {
-            let bytes = Reply::entry_bytes(entry.name.len());
-            if bytes > room {
-                full = true;
-                return false;
-            }
-            room -= bytes;
-            names.push((entry.name.to_owned(), entry.next_cookie));
-            true
-        });
-        read.map_err(|error| named(path, &error))?;
-        let cookie = if full {
-            names.last().map_or(0, |(_, cookie)| *cookie)
-        } else {
-            0
-        };
-        let entries = names
-            .into_iter()
-            .filter(|(name, _)| name != "." && name != "..")
-            .filter(|(name, _)| inode != InodeNo::ROOT || *name != SYSTEM_DIRECTORY[1..])
-            .filter_map(|(name, _)| {
-                // An entry that was removed meanwhile is not listed, and no other by its number.
-                let attr = self.fs.lookup(inode, &name).ok()?;
-                Some(Entry {
-                    size: attr.size,
-                    mtime_ns: attr.mtime.as_unix_ns(),
-                    mode: attr.mode,
-                    name: name.as_bytes().to_vec(),
-                })
-            })
-            .collect();
-        Ok(Reply {
-            cookie,
-            entries,
-            ..Reply::default()
-        })
+        list(&self.fs, path, request.offset)
     }
 
-    /// The file at a path that the exports allow. Symbolic links are not followed: they may lead out of the exports.
+    /// The file of now at a path that the exports allow.
     pub(super) fn resolve(&self, path: &Path) -> Result<Held<'_, TargetStore>, Refusal> {
-        for _ in 0..WALKS_MAX {
-            if let Some(found) = self.walk(path)? {
-                return Ok(found);
-            }
-        }
-        let text = format!("{}: is replaced again and again", path.display());
-        Err(Refusal(libc::ESTALE, text))
-    }
-
-    /// The same; none if something on the way has gone as soon as it was found.
-    fn walk(&self, path: &Path) -> Result<Option<Held<'_, TargetStore>>, Refusal> {
-        let mut at = Held::of(&self.fs, &self.fs.attr(InodeNo::ROOT)?)?;
-        for part in path.components() {
-            let Component::Normal(name) = part else {
-                continue;
-            };
-            let Some(directory) = &at else {
-                return Ok(None);
-            };
-            if directory.attr.kind == FileKind::Symlink {
-                let text = format!("{}: leads through a symbolic link", path.display());
-                return Err(Refusal(libc::ELOOP, text));
-            }
-            let found = self.fs.lookup(directory.attr.ino, name);
-            at = Held::of(&self.fs, &found.map_err(|error| named(path, &error))?)?;
-        }
-        Ok(at)
+        resolve(&self.fs, path)
     }
 
     /// Makes a file that is to have `length` bytes. If they are known not to fit there is none afterwards, not even an empty
@@ -124,10 +58,6 @@ impl Service {
         };
         let directory = self.resolve(parent)?;
         let parent = directory.attr.ino;
-        if parent == InodeNo::ROOT && name == SNAPSHOTS && self.fs.has_snapshots() {
-            // Who uses the mount finds the snapshots there.
-            return Err(Refusal(libc::EISDIR, format!("{text} is a directory")));
-        }
         // It will belong to the project of the directory, whose own grains stay. What has no room has to be refused before there is
         // a name, which takes room, too.
         let (room, reason) = self.fs.room_in_place_of(parent)?;
@@ -173,6 +103,100 @@ impl Service {
     }
 }
 
+/// What the client hears of a file that it asks about.
+pub(super) fn shown(attr: &Attr) -> Reply {
+    Reply {
+        mode: attr.mode,
+        size: attr.size,
+        mtime_ns: attr.mtime.as_unix_ns(),
+        ..Reply::default()
+    }
+}
+
+/// What the client hears of a file in a directory.
+pub(super) fn entry(name: &[u8], attr: &Attr) -> Entry {
+    Entry {
+        size: attr.size,
+        mtime_ns: attr.mtime.as_unix_ns(),
+        mode: attr.mode,
+        name: name.to_vec(),
+    }
+}
+
+/// The entries of a directory behind a cookie, as many as fit into a reply.
+pub(super) fn list<S: BlockStore>(fs: &Fs<S>, path: &Path, from: u64) -> Result<Reply, Refusal> {
+    let directory = resolve(fs, path)?;
+    let inode = directory.attr.ino;
+    let mut names = Vec::new();
+    let mut room = Reply::PAYLOAD_BYTES_MAX;
+    let mut full = false;
+    let read = fs.readdir(inode, from, |entry| {
+        let bytes = Reply::entry_bytes(entry.name.len());
+        if bytes > room {
+            full = true;
+            return false;
+        }
+        room -= bytes;
+        names.push((entry.name.to_owned(), entry.next_cookie));
+        true
+    });
+    read.map_err(|error| named(path, &error))?;
+    let cookie = if full {
+        names.last().map_or(0, |(_, cookie)| *cookie)
+    } else {
+        0
+    };
+    let entries = names
+        .into_iter()
+        .filter(|(name, _)| name != "." && name != "..")
+        .filter(|(name, _)| inode != InodeNo::ROOT || *name != SYSTEM_DIRECTORY[1..])
+        .filter_map(|(name, _)| {
+            // An entry that was removed meanwhile is not listed, and no other by its number.
+            let attr = fs.lookup(inode, &name).ok()?;
+            Some(entry(name.as_bytes(), &attr))
+        })
+        .collect();
+    Ok(Reply {
+        cookie,
+        entries,
+        ..Reply::default()
+    })
+}
+
+/// The file at a path. Symbolic links are not followed: they may lead out of the exports.
+pub(super) fn resolve<'a, S: BlockStore>(
+    fs: &'a Fs<S>,
+    path: &Path,
+) -> Result<Held<'a, S>, Refusal> {
+    for _ in 0..WALKS_MAX {
+        if let Some(found) = walk(fs, path)? {
+            return Ok(found);
+        }
+    }
+    let text = format!("{}: is replaced again and again", path.display());
+    Err(Refusal(libc::ESTALE, text))
+}
+
+/// The same; none if something on the way has gone as soon as it was found.
+fn walk<'a, S: BlockStore>(fs: &'a Fs<S>, path: &Path) -> Result<Option<Held<'a, S>>, Refusal> {
+    let mut at = Held::of(fs, &fs.attr(InodeNo::ROOT)?)?;
+    for part in path.components() {
+        let Component::Normal(name) = part else {
+            continue;
+        };
+        let Some(directory) = &at else {
+            return Ok(None);
+        };
+        if directory.attr.kind == FileKind::Symlink {
+            let text = format!("{}: leads through a symbolic link", path.display());
+            return Err(Refusal(libc::ELOOP, text));
+        }
+        let found = fs.lookup(directory.attr.ino, name);
+        at = Held::of(fs, &found.map_err(|error| named(path, &error))?)?;
+    }
+    Ok(at)
+}
+
 /// What is made for a client: it belongs to whoever runs the target.
 pub(super) fn node(kind: FileKind, mode: u32) -> NewNode {
     NewNode {
@@ -204,13 +228,19 @@ pub(super) fn checked<'r>(
 ) -> Result<&'r str, Refusal> {
     let path = std::str::from_utf8(bytes)
         .map_err(|_| Refusal(libc::EILSEQ, "the path is not UTF-8".into()))?;
+    allowed(member, path, write)?;
+    Ok(path)
+}
+
+/// Whether this client may use a path.
+pub(super) fn allowed(member: &Member, path: &str, write: bool) -> Result<(), Refusal> {
     member.exports.check(path, write)?;
     let own = path
         .strip_prefix(SYSTEM_DIRECTORY)
         .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
     match own {
         true => Err(ExportError::NotExported(path.to_owned()).into()),
-        false => Ok(path),
+        false => Ok(()),
     }
 }
 
