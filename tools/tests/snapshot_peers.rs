@@ -335,3 +335,45 @@ fn a_volume_without_a_mount_has_them() {
     assert!(target.stop().success());
     good(&["fsck", "-f", text(&path)]);
 }
+
+/// I2: a damaged grain is an error for who reads it, never other bytes, and for nobody else, although many are read at once.
+#[test]
+fn damage_is_where_it_is() {
+    const DAMAGED: usize = 100;
+    if !can_serve() || !can_mount() {
+        return;
+    }
+    let image = Image::new("128MiB");
+    let (target, then) = with_snapshot(&image, &[]);
+    assert!(target.stop().success());
+    let page = &then[DAMAGED * 4096..][..4096];
+    let bytes = fs::read(image.path()).unwrap();
+    let lies = bytes.chunks_exact(4096).position(|grain| grain == page);
+    let at = lies.expect("it is on the media") as u64 * 4096 + 77;
+    let media = File::options().write(true).open(image.path()).unwrap();
+    media.write_all_at(&[!page[77]], at).unwrap();
+    drop(media);
+
+    let target = image.serve(&[]);
+    let part = |first: usize, pages: usize| Request {
+        offset: first as u64 * 4096,
+        length: pages as u64 * 4096,
+        ..of_file("/.snapshots/then/file")
+    };
+    let around = [(0, DAMAGED), (DAMAGED + 1, 400)];
+    for (first, pages) in around {
+        let there = read(&mut target.session(), part(first, pages));
+        assert!(there == then[first * 4096..][..pages * 4096]);
+    }
+    let mut session = target.session();
+    let file = session.open(part(0, 512)).unwrap();
+    let mut came = Vec::new();
+    let take = |_, bytes: &[u8]| {
+        came.extend_from_slice(bytes);
+        Ok(())
+    };
+    let whole = session.read(&file, 0, file.length, take);
+    assert!(whole.is_err());
+    assert!(came.len() <= DAMAGED * 4096 && then.starts_with(&came));
+    assert!(target.stop().success());
+}

@@ -59,8 +59,13 @@ type Made = (OsString, Option<SystemTime>);
 
 impl Place {
     fn of(volume: &Path) -> Result<Self> {
-        if !volume.is_dir() {
-            return Ok(Self::Served(devices::from_spec(volume)));
+        match fs::metadata(volume) {
+            Ok(found) if found.is_dir() => {}
+            // Of several devices that are named there is no file.
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return Err(mounted::unasked(volume, error));
+            }
+            _ => return Ok(Self::Served(devices::from_spec(volume))),
         }
         let dir = volume.join(SNAPSHOTS);
         match fs::metadata(&dir) {
