@@ -4,9 +4,11 @@ mod common;
 
 use std::cell::RefCell;
 use std::fs::{self, File};
-use std::io::{BufRead, BufReader, Read, sink};
+use std::io::{BufRead, BufReader, Read, Write, sink};
+use std::net::TcpListener;
 use std::os::unix::fs::FileExt;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, ChildStderr, Command, Output, Stdio};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use common::client::Wire;
@@ -140,7 +142,7 @@ fn get_of_a_file_that_is_replaced_meanwhile() {
     wire.refuse(usize::MAX);
     wire.cut();
     // It hears of the loss when there is room in the pipe again.
-    std::thread::sleep(Duration::from_millis(100));
+    thread::sleep(Duration::from_millis(100));
     put_file(&image, &target, &pattern(16 << 20, 7));
     wire.refuse(0);
     std::io::copy(&mut reader, &mut sink()).unwrap();
@@ -175,6 +177,135 @@ fn a_target_that_does_not_come_back() {
     }
 }
 
+fn signal(target: &common::Target, signal: i32) {
+    // SAFETY: a signal to a child that has not been waited for.
+    let sent = unsafe { libc::kill(target.pid() as i32, signal) };
+    assert_eq!(sent, 0);
+}
+
+/// Commands that wait for a target that takes their connections and does not answer, after all of them have said so.
+fn waiting(commands: &[&[&str]]) -> Vec<(Child, BufReader<ChildStderr>)> {
+    let start = |command: &&[&str]| {
+        let mut child = Command::new(FLASHNET)
+            .args(*command)
+            .args(["--timeout", "24s"])
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let stderr = BufReader::new(child.stderr.take().unwrap());
+        (child, stderr)
+    };
+    let mut all: Vec<_> = commands.iter().map(start).collect();
+    for (_, stderr) in &mut all {
+        let mut said = String::new();
+        stderr.read_line(&mut said).unwrap();
+        let waits = "did not answer for 4 s: waits for the target, 24s at most";
+        assert!(said.contains(waits), "{said}");
+    }
+    all
+}
+
+fn all_succeed(commands: Vec<(Child, BufReader<ChildStderr>)>) {
+    for (mut child, mut stderr) in commands {
+        let mut said = String::new();
+        stderr.read_to_string(&mut said).unwrap();
+        assert!(child.wait().unwrap().success(), "{said}");
+        assert!(said.is_empty(), "{said}");
+    }
+}
+
+/// A target that stands still when a command begins, as one does that opens its volume or is replaced, is waited for: a script would
+/// lose its copy to a pause that a copy under way outlives.
+#[test]
+fn a_target_that_does_not_answer_yet() {
+    if !can_serve() {
+        return;
+    }
+    let image = Image::new("128MiB");
+    let target = image.serve(&[]);
+    let content = pattern(3_000_001, 6);
+    put_file(&image, &target, &content);
+    let (source, back) = (image.beside("source"), image.beside("back"));
+    let (source, back) = (source.to_str().unwrap(), back.to_str().unwrap());
+    let url = |path| target.url(path);
+    let [root, file, there, moved, gone, dir, directory] = [
+        "/",
+        "/file",
+        "/there",
+        "/moved",
+        "/gone",
+        "/dir",
+        "/directory",
+    ]
+    .map(url);
+    good(&["mkdir", &moved, &gone]);
+    signal(&target, libc::SIGSTOP);
+    let commands = waiting(&[
+        &["get", &file, back],
+        &["put", source, &there],
+        &["ls", &root],
+        &["stat", &file],
+        &["mkdir", &dir],
+        &["mv", &moved, &directory],
+        &["rm", "-d", &gone],
+    ]);
+    signal(&target, libc::SIGCONT);
+    all_succeed(commands);
+    assert!(fs::read(back).unwrap() == content);
+    let listed = good(&["ls", &root]);
+    let names = listed
+        .lines()
+        .filter_map(|line| line.split_whitespace().next_back());
+    assert_eq!(
+        names.collect::<Vec<_>>(),
+        ["dir", "directory", "file", "there"]
+    );
+
+    // One that is killed then, and comes back.
+    signal(&target, libc::SIGSTOP);
+    let commands = waiting(&[&["get", &there, back], &["put", source, &file]]);
+    let address = target.address.to_string();
+    target.kill();
+    let target = image.serve(&["--listen", &address]);
+    all_succeed(commands);
+    assert!(fs::read(back).unwrap() == content);
+    assert!(target.stop().success());
+}
+
+/// Where no target is, or something else, that is said and nobody is waited for; nor is one without end that says nothing.
+#[test]
+fn who_is_no_target_is_not_waited_for() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let at = format!("{}/", listener.local_addr().unwrap());
+    let said = common::bad(&["ls", &at, "--timeout", "2s"]);
+    let [told, error] = said.lines().collect::<Vec<_>>()[..] else {
+        panic!("{said}");
+    };
+    assert!(told.contains("did not answer for 1 s: waits"), "{said}");
+    assert!(error.ends_with("did not answer for 1 s"), "{said}");
+    let said = common::bad(&["ls", &at, "--timeout", "1s"]);
+    assert_eq!(said.lines().count(), 1, "{said}");
+
+    let other = TcpListener::bind("127.0.0.1:0").unwrap();
+    let elsewhere = format!("{}/", other.local_addr().unwrap());
+    thread::spawn(move || {
+        for stream in other.incoming() {
+            let _ = stream
+                .unwrap()
+                .write_all(b"SSH-2.0-of_some_kind, and quite talkative\r\n");
+        }
+    });
+    let said = common::bad(&["ls", &elsewhere, "--timeout", "1h"]);
+    assert!(said.contains("not an MPA start frame"), "{said}");
+    assert!(!said.contains("waits"), "{said}");
+
+    drop(listener);
+    let said = common::bad(&["ls", &at, "--timeout", "1h"]);
+    assert!(said.contains("Connection refused"), "{said}");
+    assert!(!said.contains("waits"), "{said}");
+}
+
 /// What is written goes on where what is acknowledged ends, unless that was in the memory of a target that was killed: then
 /// where what is durable ends.
 #[test]
@@ -204,7 +335,7 @@ fn what_a_target_has_lost_is_written_again() {
             ..Request::new(Op::Open, "/file")
         };
         let options = ChannelOptions::default();
-        let mut transfer = Transfer::open(&[wire.address], options, request).unwrap();
+        let mut transfer = Transfer::open(&[wire.address], options, request, |_| ()).unwrap();
         let (mut is_cut, mut lost_at) = (false, Vec::new());
         let mut least = u64::MAX;
         let fill = |at: u64, bytes: &mut [u8]| {
@@ -268,7 +399,7 @@ fn memory_of_a_target() {
     good(&["put", source.to_str().unwrap(), &target.url("/.dram")]);
     let request = Request::new(Op::Open, "/.dram");
     let options = ChannelOptions::default();
-    let mut transfer = Transfer::open(&[wire.address], options, request).unwrap();
+    let mut transfer = Transfer::open(&[wire.address], options, request, |_| ()).unwrap();
     let running = RefCell::new(Some(target));
     let mut came = Vec::new();
     let mut is_anew = false;

@@ -36,7 +36,8 @@ impl ClientBuilder {
         self
     }
 
-    /// How long the target may be away before operations fail [default: a minute].
+    /// How long the target may be away before operations fail [default: a minute]. One that has a connection and has answered nothing on it
+    /// for half a minute is away.
     #[must_use]
     pub fn patience(mut self, patience: Duration) -> Self {
         self.options.patience = patience;

@@ -77,6 +77,7 @@ mod remote_path;
 mod session;
 mod transfer;
 mod unflushed;
+mod waiting;
 
 pub use channel::{Acknowledged, Channel, ChannelOptions, FileNo, WINDOW_MAX};
 pub use client::{Attributes, Client, ClientBuilder};
@@ -90,3 +91,4 @@ pub use remote_path::RemotePath;
 pub use session::{RemoteFile, Session, SessionOptions};
 pub use softrdma::Atomic;
 pub use transfer::Transfer;
+pub use waiting::until_answered;

@@ -24,8 +24,10 @@ use softrdma::driver::Spin;
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Longest wait for the TCP connection.
 const CONNECT: Duration = Duration::from_secs(5);
-/// Longest wait for TLS on it.
+/// Longest wait for TLS on it, and for the RDMA connection behind that.
 const HANDSHAKE: Duration = Duration::from_secs(10);
+/// Shortest of all of these.
+const SHORTEST: Duration = Duration::from_secs(1);
 /// Receive buffers.
 const BUFFERS: u16 = 64;
 /// Bytes of one transfer operation.
@@ -45,6 +47,31 @@ pub struct SessionOptions {
     /// How long to look for an answer before going to sleep, while answers come as soon as that [default: [`Spin::MOST`]; zero:
     /// always sleep].
     pub spin: Option<Duration>,
+    /// How long the target may be silent [default: a minute, which is the most, too]: of that an answer may take a half, and each step of
+    /// connecting a sixth, but a second at least.
+    pub patience: Option<Duration>,
+}
+
+impl SessionOptions {
+    /// Longest wait for an answer.
+    fn answer(&self) -> Duration {
+        self.part(2).min(PATIENCE)
+    }
+
+    /// Longest wait for the TCP connection.
+    fn connect(&self) -> Duration {
+        self.part(6).min(CONNECT)
+    }
+
+    /// Longest wait for TLS, and for the RDMA connection behind it.
+    fn handshake(&self) -> Duration {
+        self.part(6).min(HANDSHAKE)
+    }
+
+    fn part(&self, share: u32) -> Duration {
+        let all = self.patience.unwrap_or(Duration::MAX);
+        (all / share).max(SHORTEST)
+    }
 }
 
 /// An open region of a remote file.
@@ -118,6 +145,14 @@ fn end_of(file: &RemoteFile, offset: u64, length: u64) -> Result<u64, ClientErro
     })
 }
 
+/// Nothing has come of a target for so long.
+fn silent(address: SocketAddr, patience: Duration) -> ClientError {
+    ClientError::TimedOut {
+        address,
+        seconds: patience.as_secs(),
+    }
+}
+
 /// A connection to a target.
 #[derive(Debug)]
 pub struct Session {
@@ -128,6 +163,9 @@ pub struct Session {
     completions: VecDeque<Completion>,
     messages: VecDeque<Vec<u8>>,
     closed: Option<CloseReason>,
+    /// Longest wait for an answer, and for the connection.
+    patience: Duration,
+    handshake: Duration,
     /// What the target, or somebody on the way, has done to TLS.
     tls_error: Option<TlsError>,
     established: bool,
@@ -155,7 +193,7 @@ impl Session {
     ) -> Result<Self, ClientError> {
         let mut last = None;
         for &address in addresses {
-            match TcpStream::connect_timeout(&address, CONNECT) {
+            match TcpStream::connect_timeout(&address, options.connect()) {
                 Ok(stream) => return Self::start(stream, address, &options, private_data),
                 Err(cause) => last = Some(ClientError::Connect { address, cause }),
             }
@@ -184,9 +222,13 @@ impl Session {
         // A target that has just ended takes the connection along before it is looked at.
         let lost = |cause| ClientError::Connect { address, cause };
         connected().map_err(lost)?;
-        let shake = |tls: &ClientTls| tls.connect(&stream, address, HANDSHAKE).map(Box::new);
+        let handshake = options.handshake();
+        let shake = |tls: &ClientTls| tls.connect(&stream, address, handshake).map(Box::new);
         let records = options.tls.as_ref().map(shake).transpose();
         let records = records.map_err(|error| match error {
+            HandshakeError::Socket(cause) if cause.kind() == io::ErrorKind::TimedOut => {
+                silent(address, handshake)
+            }
             HandshakeError::Socket(cause) => lost(cause),
             HandshakeError::Tls(cause) => ClientError::Tls { address, cause },
         })?;
@@ -195,6 +237,7 @@ impl Session {
             // Beyond loopback a checksum of TCP alone is not enough. TLS has better ones.
             crc: options.crc || records.is_none() && !address.ip().is_loopback(),
             private_profile: true,
+            start_timeout: handshake,
             ..Config::default()
         };
         let table = RegionTable::new(rand::random());
@@ -213,6 +256,8 @@ impl Session {
             completions: VecDeque::new(),
             messages: VecDeque::new(),
             closed: None,
+            patience: options.answer(),
+            handshake,
             tls_error: None,
             established: false,
             next_id: 0,
@@ -262,7 +307,7 @@ impl Session {
             })?;
             // A reply to a request that was given up is of no interest any more. There are not many.
             if reply.id != request.id && reply.id != 0 {
-                match asked.elapsed() > PATIENCE {
+                match asked.elapsed() > self.patience {
                     true => return Err(self.timed_out()),
                     false => continue,
                 }
@@ -451,10 +496,7 @@ impl Session {
     }
 
     fn timed_out(&self) -> ClientError {
-        ClientError::TimedOut {
-            address: self.address,
-            seconds: PATIENCE.as_secs(),
-        }
+        silent(self.address, self.patience)
     }
 
     fn post_recv(&mut self) -> Result<(), ClientError> {
@@ -483,6 +525,9 @@ impl Session {
         {
             return ClientError::Denied { address, denial };
         }
+        if matches!(reason, CloseReason::TimedOut) && !self.established {
+            return silent(address, self.handshake);
+        }
         // A stream that was cut or changed is a connection that was lost, but for the target's last word in a handshake.
         if let Some(cause) = self.tls_error.clone()
             && !self.established
@@ -504,13 +549,13 @@ impl Session {
             if let Some(reason) = self.closed.clone() {
                 return Err(self.ended(reason));
             }
-            if started.elapsed() > PATIENCE {
+            if started.elapsed() > self.patience {
                 return Err(self.timed_out());
             }
-            let timer = self.net.next_timeout().map_or(PATIENCE, |at| {
+            let timer = self.net.next_timeout().map_or(self.patience, |at| {
                 Duration::from_nanos(at.0.saturating_sub(now.0))
             });
-            let timer = timer.max(Duration::from_micros(1)).min(PATIENCE);
+            let timer = timer.max(Duration::from_micros(1)).min(self.patience);
             self.net.ring.rest(Some(timer), &mut self.spin)?;
             let now = self.now();
             while let Some(done) = self.net.ring.next_done() {

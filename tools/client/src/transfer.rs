@@ -31,6 +31,7 @@ use crate::control::{FLAG_DURABLE, FLAG_WRITE, Op, Reply, Request};
 use crate::credentials::SessionBlock;
 use crate::error::ClientError;
 use crate::session::{RemoteFile, Session};
+use crate::waiting::until_answered;
 
 /// Bytes that are written before the first acknowledgement, on each connection; twice as many before the next.
 const RUN_FIRST: u64 = 1 << 20;
@@ -88,25 +89,31 @@ impl Lives {
 }
 
 impl Transfer {
-    /// Connects to the first of `addresses` (at least one) that answers, and opens a file as `request` says. Only what is lost
-    /// later on is made again, for as long as the options have patience.
+    /// Connects to the first of `addresses` (at least one) that answers, and opens a file as `request` says. A target that is
+    /// there and does not answer is waited for, as one is that is lost later on; `waits` hears of it.
     pub fn open(
         addresses: &[SocketAddr],
         options: ChannelOptions,
         request: Request,
+        waits: impl FnOnce(&ClientError),
     ) -> Result<Self, ClientError> {
         let mut block = SessionBlock {
             id: rand::random(),
             connection: 0,
         };
         let writes = request.flags & FLAG_WRITE != 0;
-        let mut session = connect(addresses, &options, &mut block, writes)?;
-        let lives = Lives::of(&mut session)?;
+        // Opened twice, it is as if it had been once.
+        let open = || -> Result<_, ClientError> {
+            let mut session = connect(addresses, &options, &mut block, writes)?;
+            let lives = Lives::of(&mut session)?;
+            let reply = session.call(request.clone())?;
+            Ok((session, lives, reply))
+        };
+        let (session, lives, reply) = until_answered(options.patience, open, waits)?;
         let again = Request {
             flags: request.flags & FLAG_WRITE,
-            ..request.clone()
+            ..request
         };
-        let reply = session.call(request)?;
         Ok(Self {
             addresses: addresses.to_vec(),
             options,

@@ -410,12 +410,25 @@ pub struct Remote {
     /// `HOST[:PORT]/PATH`
     #[arg(value_name = "HOST[:PORT]/PATH")]
     pub target: String,
+    /// How long it waits.
+    #[command(flatten)]
+    pub patience: Patience,
     /// Who asks.
     #[command(flatten)]
     pub identity: TokenFile,
     /// How it connects.
     #[command(flatten)]
     pub tls: TlsConnect,
+}
+
+/// How long a client waits.
+#[derive(Clone, Copy, Debug, Args)]
+pub struct Patience {
+    /// How long a target is waited for that takes the connection and does not answer, or is lost in the middle of a copy, which goes on
+    /// where it was then. It is lost, too, when an answer takes half of this time, or 30s. Where nobody takes the connection at the
+    /// beginning, nobody is waited for. 0s: not at all.
+    #[arg(long, value_name = "TIME", default_value = "1m")]
+    pub timeout: humantime::Duration,
 }
 
 /// Options of `get`.
@@ -428,9 +441,9 @@ pub struct Get {
     /// all of it has come; until then it is beside it as `.NAME.*.part`, which goes when the command is cut off. What is no
     /// regular file is written to as it is.
     pub to: Option<PathBuf>,
-    /// How long a target that is lost in the middle is waited for; the copy goes on where it was then. 0s: not at all.
-    #[arg(long, value_name = "TIME", default_value = "1m")]
-    pub timeout: humantime::Duration,
+    /// How long it waits.
+    #[command(flatten)]
+    pub patience: Patience,
     /// Who asks.
     #[command(flatten)]
     pub identity: TokenFile,
@@ -447,9 +460,9 @@ pub struct Put {
     /// `HOST[:PORT]/PATH`
     #[arg(value_name = "HOST[:PORT]/PATH")]
     pub target: String,
-    /// How long a target that is lost in the middle is waited for; the copy goes on where it was then. 0s: not at all.
-    #[arg(long, value_name = "TIME", default_value = "1m")]
-    pub timeout: humantime::Duration,
+    /// How long it waits.
+    #[command(flatten)]
+    pub patience: Patience,
     /// Who asks.
     #[command(flatten)]
     pub identity: TokenFile,

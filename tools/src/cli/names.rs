@@ -2,6 +2,7 @@
 
 use clap::Args;
 
+use super::Patience;
 use super::tls::TlsConnect;
 use super::token::TokenFile;
 
@@ -20,6 +21,9 @@ pub struct Rm {
     /// What is not there is no error.
     #[arg(short = 'f', long)]
     pub force: bool,
+    /// How long it waits.
+    #[command(flatten)]
+    pub patience: Patience,
     /// Who asks.
     #[command(flatten)]
     pub identity: TokenFile,
@@ -37,6 +41,9 @@ pub struct Mkdir {
     /// Make the directories above it, too, where they are missing; one that is there is no error.
     #[arg(short = 'p', long)]
     pub parents: bool,
+    /// How long it waits.
+    #[command(flatten)]
+    pub patience: Patience,
     /// Who asks.
     #[command(flatten)]
     pub identity: TokenFile,
@@ -57,6 +64,9 @@ pub struct Mv {
     /// What has the name already stays, and that is an error.
     #[arg(short = 'n', long)]
     pub no_clobber: bool,
+    /// How long it waits.
+    #[command(flatten)]
+    pub patience: Patience,
     /// Who asks.
     #[command(flatten)]
     pub identity: TokenFile,

@@ -3,7 +3,8 @@
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::json;
 
-use super::remote::way;
+use super::remote::{connect, way};
+use crate::cli::Patience;
 use crate::cli::names::{Mkdir, Mv, Rm};
 use crate::cli::tls::TlsConnect;
 use crate::cli::token::TokenFile;
@@ -13,14 +14,16 @@ use crate::unsaid;
 
 /// The target of the path before, and how that is asked.
 struct Asked<'a> {
+    patience: Patience,
     identity: &'a TokenFile,
     tls: &'a TlsConnect,
     session: Option<((String, u16), Session)>,
 }
 
 impl<'a> Asked<'a> {
-    fn new(identity: &'a TokenFile, tls: &'a TlsConnect) -> Self {
+    fn new(patience: Patience, identity: &'a TokenFile, tls: &'a TlsConnect) -> Self {
         Self {
+            patience,
             identity,
             tls,
             session: None,
@@ -29,7 +32,7 @@ impl<'a> Asked<'a> {
 
     /// A path, and a session with its target.
     fn target(&mut self, text: &str) -> Result<(RemotePath, &mut Session)> {
-        let (remote, how) = way(text, self.identity, self.tls)?;
+        let (remote, how) = way(text, self.patience, self.identity, self.tls)?;
         let place = (remote.host.clone(), remote.port);
         let session = match self.session.take() {
             Some((same, session)) if same == place => session,
@@ -37,8 +40,7 @@ impl<'a> Asked<'a> {
                 if let Some((_, session)) = other {
                     session.close();
                 }
-                let token = how.identity.token();
-                Session::connect_as(&remote.resolve()?, how.session, &token)?
+                connect(&remote, &how)?
             }
         };
         let (_, session) = self.session.insert((place, session));
@@ -89,7 +91,7 @@ fn is_lost(error: &ClientError) -> bool {
 /// `rm`: names that go.
 pub(super) fn rm(options: &Rm, json: bool) -> Result<()> {
     let mut removed = 0u64;
-    let asked = Asked::new(&options.identity, &options.tls);
+    let asked = Asked::new(options.patience, &options.identity, &options.tls);
     let done = asked.each(&options.targets, |session, remote| {
         name_of(remote)?;
         let path = remote.path.trim_end_matches('/');
@@ -138,7 +140,7 @@ fn remove(session: &mut Session, path: &str, options: &Rm, removed: &mut u64) ->
 
 /// `mkdir`: directories.
 pub(super) fn mkdir(options: &Mkdir, json: bool) -> Result<()> {
-    let asked = Asked::new(&options.identity, &options.tls);
+    let asked = Asked::new(options.patience, &options.identity, &options.tls);
     let mut made = Vec::new();
     let done = asked.each(&options.targets, |session, remote| {
         let path = remote.path.trim_end_matches('/');
@@ -183,7 +185,7 @@ fn make_all(session: &mut Session, path: &str) -> Result<()> {
 
 /// `mv`: another name.
 pub(super) fn mv(options: &Mv, json: bool) -> Result<()> {
-    let mut asked = Asked::new(&options.identity, &options.tls);
+    let mut asked = Asked::new(options.patience, &options.identity, &options.tls);
     let mut to = RemotePath::with_port(&options.to, options.tls.port())?;
     let (from, session) = asked.target(&options.from)?;
     let name = name_of(&from)?;

@@ -12,11 +12,12 @@ use serde_json::json;
 
 use super::part::Part;
 use super::show;
-use crate::cli;
 use crate::cli::tls::TlsConnect;
 use crate::cli::token::TokenFile;
+use crate::cli::{self, Patience};
 use crate::client::{
     ChannelOptions, ClientError, Identity, RemotePath, Session, SessionOptions, Transfer,
+    until_answered,
 };
 use crate::control::{Entry, FLAG_CREATE, FLAG_TRUNCATE, FLAG_WRITE, Op, Request, printable};
 use crate::unsaid;
@@ -24,46 +25,73 @@ use crate::unsaid;
 /// The path, and how to connect to its host.
 pub(super) fn way(
     text: &str,
+    patience: Patience,
     identity: &TokenFile,
     tls: &TlsConnect,
 ) -> Result<(RemotePath, ChannelOptions)> {
     let remote = RemotePath::with_port(text, tls.port())?;
+    let timeout: Duration = patience.timeout.into();
     let options = ChannelOptions {
         identity: Identity::of_file(identity.token_file.as_deref())?,
         session: SessionOptions {
             tls: tls.to(&remote.host)?,
+            // Who does not want to wait for a target that is away gives one that is there its time.
+            patience: Some(timeout).filter(|timeout| !timeout.is_zero()),
             ..SessionOptions::default()
         },
-        ..ChannelOptions::default()
+        patience: timeout,
     };
     Ok((remote, options))
 }
 
-fn connect(options: &cli::Remote) -> Result<(RemotePath, Session)> {
-    let (remote, how) = way(&options.target, &options.identity, &options.tls)?;
-    let token = how.identity.token();
-    let session = Session::connect_as(&remote.resolve()?, how.session, &token)?;
-    Ok((remote, session))
+/// A session with a target, which is waited for.
+pub(super) fn connect(remote: &RemotePath, how: &ChannelOptions) -> Result<Session> {
+    asked(remote, how, |_| Ok(())).map(|(session, ())| session)
+}
+
+/// A session with a target, which is waited for, and what it answers to something that may be asked again.
+fn asked<T>(
+    remote: &RemotePath,
+    how: &ChannelOptions,
+    ask: impl Fn(&mut Session) -> Result<T, ClientError>,
+) -> Result<(Session, T)> {
+    let addresses = remote.resolve()?;
+    let attempt = || -> Result<_, ClientError> {
+        let token = how.identity.token();
+        let mut session = Session::connect_as(&addresses, how.session.clone(), &token)?;
+        let answer = ask(&mut session)?;
+        Ok((session, answer))
+    };
+    Ok(until_answered(how.patience, attempt, waits(how.patience))?)
+}
+
+/// Tells that a command waits for its target.
+fn waits(timeout: Duration) -> impl FnOnce(&ClientError) {
+    move |error| {
+        let timeout = humantime::format_duration(timeout);
+        unsaid::complain(&format!("{error}: waits for the target, {timeout} at most"));
+    }
 }
 
 /// Begins a copy.
-fn transfer(
-    remote: &RemotePath,
-    how: ChannelOptions,
-    timeout: humantime::Duration,
-    request: Request,
-) -> Result<Transfer> {
-    let how = ChannelOptions {
-        patience: timeout.into(),
-        ..how
-    };
-    Ok(Transfer::open(&remote.resolve()?, how, request)?)
+fn transfer(remote: &RemotePath, how: ChannelOptions, request: Request) -> Result<Transfer> {
+    let waits = waits(how.patience);
+    Ok(Transfer::open(&remote.resolve()?, how, request, waits)?)
+}
+
+fn way_of(options: &cli::Remote) -> Result<(RemotePath, ChannelOptions)> {
+    way(
+        &options.target,
+        options.patience,
+        &options.identity,
+        &options.tls,
+    )
 }
 
 /// `ls`: names, with sizes and times.
 pub(super) fn ls(options: &cli::Remote, json: bool) -> Result<()> {
-    let (remote, mut session) = connect(options)?;
-    let mut entries = session.list(&remote.path)?;
+    let (remote, how) = way_of(options)?;
+    let (session, mut entries) = asked(&remote, &how, |session| session.list(&remote.path))?;
     session.close();
     entries.sort_by(|a, b| a.name.cmp(&b.name));
     if json {
@@ -85,8 +113,9 @@ pub(super) fn ls(options: &cli::Remote, json: bool) -> Result<()> {
 
 /// `stat`: attributes of one path.
 pub(super) fn stat(options: &cli::Remote, json: bool) -> Result<()> {
-    let (remote, mut session) = connect(options)?;
-    let reply = session.call(Request::new(Op::Stat, remote.path.as_str()))?;
+    let (remote, how) = way_of(options)?;
+    let request = Request::new(Op::Stat, remote.path.as_str());
+    let (session, reply) = asked(&remote, &how, |session| session.call(request.clone()))?;
     session.close();
     if json {
         println!(
@@ -113,14 +142,19 @@ pub(super) fn stat(options: &cli::Remote, json: bool) -> Result<()> {
 
 /// `get`: a remote file to here.
 pub(super) fn get(options: &cli::Get, json: bool) -> Result<()> {
-    let (remote, how) = way(&options.source, &options.identity, &options.tls)?;
+    let (remote, how) = way(
+        &options.source,
+        options.patience,
+        &options.identity,
+        &options.tls,
+    )?;
     let to = match &options.to {
         Some(to) if to.is_dir() => to.join(remote.file_name().context("the path names no file")?),
         Some(to) => to.clone(),
         None => PathBuf::from(remote.file_name().context("the path names no file")?),
     };
     let request = Request::new(Op::Open, remote.path.as_str());
-    let mut transfer = transfer(&remote, how, options.timeout, request)?;
+    let mut transfer = transfer(&remote, how, request)?;
     let length = transfer.file().length;
     let standard_output = to == Path::new("-");
     let mut part = None;
@@ -146,7 +180,7 @@ pub(super) fn get(options: &cli::Get, json: bool) -> Result<()> {
         written.map_err(|error| here("write", &to, &error))
     };
     let done = transfer.read(take, |error, done| {
-        lost(&progress, error, (done, length), options.timeout);
+        lost(&progress, error, (done, length), options.patience.timeout);
     });
     whole(done, &remote, (transfer.done(), length))?;
     out.flush()
@@ -184,7 +218,12 @@ pub(super) fn put(options: &cli::Put, json: bool) -> Result<()> {
     if !meta.is_file() {
         bail!("{} is not a regular file", from.display());
     }
-    let (mut remote, how) = way(&options.target, &options.identity, &options.tls)?;
+    let (mut remote, how) = way(
+        &options.target,
+        options.patience,
+        &options.identity,
+        &options.tls,
+    )?;
     if remote.path.ends_with('/') {
         let name = from.file_name().context("the source has no name")?;
         let Some(name) = name.to_str() else {
@@ -201,7 +240,7 @@ pub(super) fn put(options: &cli::Put, json: bool) -> Result<()> {
         length,
         ..Request::new(Op::Open, remote.path.as_str())
     };
-    let mut transfer = transfer(&remote, how, options.timeout, request)?;
+    let mut transfer = transfer(&remote, how, request)?;
     let progress = show::progress(length, "put");
     let mut checksum = crc32fast::Hasher::new();
     let mut checked = 0;
@@ -225,7 +264,7 @@ pub(super) fn put(options: &cli::Put, json: bool) -> Result<()> {
         Ok(())
     };
     let done = transfer.write(length, fill, |error, done| {
-        lost(&progress, error, (done, length), options.timeout);
+        lost(&progress, error, (done, length), options.patience.timeout);
     });
     whole(done, &remote, (transfer.done(), length))?;
     let elapsed = start.elapsed();
