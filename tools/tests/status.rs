@@ -12,13 +12,13 @@ use std::time::{Duration, Instant};
 use common::client::{add, create};
 use common::{Image, Target, can_mount, can_serve, good};
 use tools::client::Client;
-use tools::target::ask_status;
 use tools::target::status::{Operations, Status};
+use tools::target::{PATIENCE, ask_status};
 
 const GRAIN: u64 = 4096;
 
 fn status(devices: &[PathBuf]) -> Status {
-    let told = ask_status(devices).unwrap();
+    let told = ask_status(devices, PATIENCE).unwrap();
     told.expect("a target serves the volume")
 }
 
@@ -128,7 +128,7 @@ fn requests_of_the_mount() {
     assert_eq!(of_streams + of_device.free, of_device.segments);
     drop(file);
     assert!(target.stop().success());
-    assert!(ask_status(&devices).unwrap().is_none());
+    assert!(ask_status(&devices, PATIENCE).unwrap().is_none());
 }
 
 /// One-sided operations, control requests, and connections: of strangers and of tenants.

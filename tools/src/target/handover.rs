@@ -39,7 +39,7 @@ use nix::sys::socket::{
 use socket2::{Domain, SockAddr, Socket, Type};
 use tracing::{info, warn};
 
-use super::operator::{self, Operator};
+use super::operator::{self, Operator, Silent};
 
 const HELLO: &[u8; 4] = b"FNH1";
 /// The same of one whose last socket is that for TLS.
@@ -386,7 +386,10 @@ impl Predecessor {
         };
         stream.set_read_timeout(Some(WORD))?;
         stream.write_all(HELLO)?;
-        let sockets = receive(&stream).context("the running target does not hand over")?;
+        let sockets = match receive(&stream) {
+            Err(error) if operator::is_silence(&error) => return Err(Silent(WORD).into()),
+            sockets => sockets.context("the running target does not hand over")?,
+        };
         Ok(Some(Self { stream, sockets }))
     }
 

@@ -55,8 +55,8 @@ pub use exports::{Export, ExportError, Exports};
 pub use handover::{Predecessor, Replacement, Sockets};
 pub use mounting::{detach, take_down};
 pub use operator::{
-    ListedSnapshot, Question, SnapshotQuestion, ask, ask_snapshots, ask_status, check_devices,
-    check_tenants,
+    ListedSnapshot, PATIENCE, Question, SHORT, SnapshotQuestion, ask, ask_snapshots, ask_status,
+    check_devices, check_tenants,
 };
 pub use pages::POOL_PER_CONNECTION;
 pub use service::DRAM_PATH;

@@ -21,6 +21,7 @@ use contigfs::{BlockStore, Fs, FsError};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use thiserror::Error;
 use tracing::debug;
 
 use super::handover::{self, Purpose};
@@ -36,7 +37,14 @@ const QUESTION_MAX: usize = 64 << 10;
 /// Longest answer: all registrations, with their paths.
 const ANSWER_MAX: usize = 256 << 20;
 /// Longest wait for an answer.
-const PATIENCE: Duration = Duration::from_secs(120);
+pub const PATIENCE: Duration = Duration::from_secs(120);
+/// The same, to who only wants to know something.
+pub const SHORT: Duration = Duration::from_secs(10);
+
+/// A target that is there and does not answer.
+#[derive(Clone, Copy, Debug, Error)]
+#[error("the running target has not answered for {} s: it has been stopped, or it hangs", .0.as_secs())]
+pub(super) struct Silent(pub Duration);
 
 /// What an operator wants with registrations.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -132,7 +140,13 @@ impl Operator {
 
 /// Asks the target that serves these devices about registrations; none if nobody does.
 pub fn ask(devices: &[PathBuf], question: &Question) -> Result<Option<Vec<Listed>>> {
-    all_said(answer_to(devices, &Asked::About(question.clone())))
+    let patience = match question {
+        Question::List(_) => SHORT,
+        // It is durable when it is answered.
+        Question::Revoke(_) => PATIENCE,
+    };
+    let asked = Asked::About(question.clone());
+    all_said(answer_to(devices, &asked, patience))
 }
 
 /// Asks the target that serves these devices for snapshots, of which it answers those that the question is about, or an errno; none if
@@ -141,16 +155,21 @@ pub fn ask_snapshots(
     devices: &[PathBuf],
     question: SnapshotQuestion,
 ) -> Result<Option<Result<Vec<ListedSnapshot>, i32>>> {
-    all_said(answer_to(devices, &Asked::Snapshots(question)))
+    let patience = match question {
+        SnapshotQuestion::ListSnapshots => SHORT,
+        // They are there, or gone, durably when this is answered.
+        SnapshotQuestion::MakeSnapshot(_) | SnapshotQuestion::DeleteSnapshot(_) => PATIENCE,
+    };
+    all_said(answer_to(devices, &Asked::Snapshots(question), patience))
 }
 
-/// Asks the target that serves these devices how it is; none if nobody does.
-pub fn ask_status(devices: &[PathBuf]) -> Result<Option<Status>> {
-    all_said(answer_to(devices, &Asked::State(State::Status)))
+/// Asks the target that serves these devices how it is, and waits so long for the answer; none if nobody does.
+pub fn ask_status(devices: &[PathBuf], patience: Duration) -> Result<Option<Status>> {
+    all_said(answer_to(devices, &Asked::State(State::Status), patience))
 }
 
-/// Fails if the target that serves these devices says that their volume would not have these tenants. If nobody serves them, or
-/// only one that is too old to know, that is found out later.
+/// Fails if the target that serves these devices says that their volume would not have these tenants, or nothing. If nobody serves
+/// them, or only one that is too old to know, that is found out later.
 pub fn check_tenants(devices: &[PathBuf], tenants: &[TenantSettings]) -> Result<()> {
     if tenants.is_empty() {
         return Ok(());
@@ -158,9 +177,10 @@ pub fn check_tenants(devices: &[PathBuf], tenants: &[TenantSettings]) -> Result<
     let tenants = epochs(tenants).into_iter();
     let text = |(name, epoch): (TenantName, u64)| (name.as_str().to_owned(), epoch);
     let question = State::WouldEnrol(tenants.map(text).collect());
-    match answer_to::<Value>(devices, &Asked::State(question)) {
+    match answer_to::<Value>(devices, &Asked::State(question), SHORT) {
         Ok(Some(Err(why))) => Err(anyhow!(why)),
         Ok(_) => Ok(()),
+        Err(error) if error.is::<Silent>() => Err(error),
         Err(error) => {
             debug!("tenants are checked later: {error:#}");
             Ok(())
@@ -168,15 +188,17 @@ pub fn check_tenants(devices: &[PathBuf], tenants: &[TenantSettings]) -> Result<
     }
 }
 
-/// Fails if the target that serves these devices goes on without some of them: another one does so only if it is told to, and the
-/// volume would be served by nobody. If nobody serves them, or only one that does not say, that is found out later.
+/// Fails if the target that serves these devices says nothing, or goes on without some of them: another one does so only if it is
+/// told to, and the volume would be served by nobody. If nobody serves them, or only one that is too old to say, that is found out
+/// later.
 pub fn check_devices(devices: &[PathBuf], degraded: bool) -> Result<()> {
     if degraded {
         return Ok(());
     }
-    let status = match ask_status(devices) {
+    let status = match ask_status(devices, SHORT) {
         Ok(Some(status)) => status,
         Ok(None) => return Ok(()),
+        Err(error) if error.is::<Silent>() => return Err(error),
         Err(error) => {
             debug!("devices are checked later: {error:#}");
             return Ok(());
@@ -231,19 +253,29 @@ fn would_enrol<S: BlockStore>(registry: &Registry<S>, tenants: &[(String, u64)])
 fn answer_to<T: DeserializeOwned>(
     devices: &[PathBuf],
     question: &Asked,
+    patience: Duration,
 ) -> Result<Option<Answer<T>>> {
     let Some(mut stream) = handover::connect(devices, Purpose::Question)? else {
         return Ok(None);
     };
-    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(patience))?;
     // A path that is no text cannot be asked about.
     let question = serde_json::to_vec(question)?;
     let asked = stream.write_all(HELLO);
     let asked = asked.and_then(|()| send(&mut stream, &question));
-    let answer = asked
-        .and_then(|()| receive(&mut stream, ANSWER_MAX))
-        .context("the running target does not answer: it may be older than this program")?;
+    let answer = match asked.and_then(|()| receive(&mut stream, ANSWER_MAX)) {
+        Err(error) if is_silence(&error) => return Err(Silent(patience).into()),
+        answer => answer,
+    };
+    let answer =
+        answer.context("the running target does not answer: it may be older than this program")?;
     Ok(Some(serde_json::from_slice(&answer)?))
+}
+
+/// Whether that says that nothing has come for as long as it was waited for.
+pub(super) fn is_silence(error: &io::Error) -> bool {
+    use io::ErrorKind::{TimedOut, WouldBlock};
+    matches!(error.kind(), TimedOut | WouldBlock)
 }
 
 fn said(answer: &impl Serialize) -> Answer<Value> {

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Result, bail};
 
 use crate::devices;
-use crate::target::ask_status;
 use crate::target::status::Status;
+use crate::target::{self, SHORT, ask_status};
 
 /// How long another target is waited for when one has ended.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -38,7 +38,13 @@ impl Watched {
     pub(super) fn look(&mut self) -> Result<Status> {
         let mut missed: Option<Instant> = None;
         loop {
-            let answer = ask_status(&self.devices);
+            // Who looks on sees for how long it has been silent.
+            let patience = if self.was_seen {
+                target::PATIENCE
+            } else {
+                SHORT
+            };
+            let answer = ask_status(&self.devices, patience);
             match answer {
                 Ok(Some(status)) => {
                     self.was_seen = true;
