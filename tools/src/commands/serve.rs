@@ -8,7 +8,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use sd_notify::NotifyState;
 use serde_json::json;
-use signal_hook::iterator::Signals;
+use signal_hook::iterator::{Handle, Signals};
 use syslog_tracing::{Facility, Options, Syslog};
 use tracing::{error, info, warn};
 use tracing_subscriber::EnvFilter;
@@ -46,6 +46,7 @@ pub(super) fn run(options: &cli::Serve, json: bool) -> Result<()> {
     let settings = Settings::new(options)?;
     // A mount is not left behind dead by a terminal that is closed.
     let mut signals = Signals::new(interrupt::ending())?;
+    let opening = Opening::new()?;
     let names = devices::names(&settings.devices);
     tell_manager(&[NotifyState::Status(&format!("opening {names}"))]);
     let predecessor = match options.replace {
@@ -92,7 +93,10 @@ pub(super) fn run(options: &cli::Serve, json: bool) -> Result<()> {
             signals.pending().next().is_none()
         })?;
     }
-    let target = Target::start_on(&settings, prepared).map_err(in_the_way)?;
+    let opening = opening.begins();
+    let target = Target::start_on(&settings, prepared).map_err(in_the_way);
+    drop(opening);
+    let target = target?;
     let address = target.address().map(|address| address.to_string());
     let tls_address = target.tls_address().map(|address| address.to_string());
     let place = match (&address, &tls_address) {
@@ -149,6 +153,41 @@ pub(super) fn run(options: &cli::Serve, json: bool) -> Result<()> {
             bail!("the target ended: {what} had ended by itself")
         }
         End::Signal(_) | End::Unmounted => target.stop(),
+    }
+}
+
+/// Signals while a volume is opened, which takes as long as its devices do. With the first one it is opened to be closed in order; a
+/// second one ends the process at once: recovery may be cut off anywhere (I6).
+struct Opening(Signals);
+
+/// While this is there, they are heard.
+struct Hearing(Handle);
+
+impl Opening {
+    fn new() -> io::Result<Self> {
+        Signals::new(interrupt::ending()).map(Self)
+    }
+
+    fn begins(mut self) -> Hearing {
+        let hearing = Hearing(self.0.handle());
+        std::thread::spawn(move || {
+            let mut signals = self.0.forever();
+            if signals.next().is_none() {
+                return;
+            }
+            info!("ending when the volume is open; another signal ends at once");
+            tell_manager(&[NotifyState::Status("ending when the volume is open")]);
+            if let Some(signal) = signals.next() {
+                std::process::exit(128 + signal);
+            }
+        });
+        hearing
+    }
+}
+
+impl Drop for Hearing {
+    fn drop(&mut self) {
+        self.0.close();
     }
 }
 
