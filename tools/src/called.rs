@@ -7,6 +7,7 @@ use signal_hook::iterator::Signals;
 
 use crate::cli::mount::OptionError;
 use crate::commands::{Damaged, Done};
+use crate::target::SettingsError;
 
 /// What the program was called as.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,8 +109,8 @@ impl Called {
     /// Exit status when the command failed.
     pub fn failed(self, error: &anyhow::Error) -> u8 {
         match self {
-            Self::Mount if error.is::<OptionError>() => self.wrong_usage(),
-            Self::Flashnet if error.is::<OptionError>() => self.wrong_usage(),
+            Self::Mount | Self::Flashnet if error.is::<OptionError>() => self.wrong_usage(),
+            Self::Flashnet if error.is::<SettingsError>() => self.wrong_usage(),
             // fsck(8): "filesystem errors left uncorrected", "operational error".
             Self::Fsck if error.is::<Damaged>() => 4,
             Self::Fsck => 8,

@@ -20,7 +20,9 @@ use std::thread;
 use std::time::Duration;
 
 use common::fault_disk::FaultDisk;
-use common::{FLASHNET, Image, Target, bad, can_mount, can_serve, drain, flashnet, good, pattern};
+use common::{
+    FLASHNET, Image, Target, bad, can_mount, can_serve, drain, flashnet, good, pattern, wrong,
+};
 use serde_json::Value;
 use softrdma::{
     Buffer, CloseReason, LocalSlice, Operation, Source, Stag, TaggedOffset, WorkRequest, WrId,
@@ -302,7 +304,7 @@ fn beyond_loopback_needs_a_word() {
         return;
     }
     let image = Image::new("64MiB");
-    let message = bad(&[
+    let message = wrong(&[
         "serve",
         image.path().to_str().unwrap(),
         "--listen",
@@ -485,7 +487,8 @@ fn bad_configuration() {
     fs::write(&config, "#".repeat(20 << 20)).unwrap();
     assert_says(&serve(), &["target.toml", "too large"]);
     fs::write(&config, "").unwrap();
-    assert_says(&serve(), &["no device"]);
+    let message = wrong(&["serve", "--config", config.to_str().unwrap()]);
+    assert_says(&message, &["no device"]);
 }
 
 #[test]
@@ -500,8 +503,26 @@ fn wrong_usage_is_status_2() {
         &["serve", "x", "--export", "no/slash"],
         &["token", "make", "--tenant", "A!", "--key-file", "x"],
         &["perf"],
+        // Wrong only together, and with what a configuration file says.
+        &["serve"],
+        &["serve", "x", "--listen", "none"],
+        &["serve", "x", "--listen", "0.0.0.0:0"],
+        &[
+            "serve",
+            "x",
+            "--listen",
+            "127.0.0.1:9",
+            "--metrics",
+            "127.0.0.1:9",
+        ],
+        &["serve", "x", "--tls-listen", "127.0.0.1:0"],
+        &["serve", "x", "--pool", "1KiB"],
+        &["serve", "x", "--dram", "1PiB"],
+        &["serve", "x", "--reactors", "65"],
+        &["serve", "x", "--spin", "1h"],
+        &["serve", "x", "-o", "sync,metadata_sync=relaxed"],
     ] {
-        assert_eq!(flashnet(arguments).status.code(), Some(2));
+        wrong(arguments);
     }
 }
 

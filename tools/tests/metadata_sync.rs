@@ -105,5 +105,5 @@ fn it_is_named_when_it_makes_no_sense() {
     let (status, message) = refused("metadata_sync=lax");
     assert!(status == Some(2) && message.contains("neither strict nor relaxed"));
     let (status, message) = refused("metadata_sync=relaxed,sync");
-    assert!(status == Some(1) && message.contains("contradict"));
+    assert!(status == Some(2) && message.contains("contradict"));
 }

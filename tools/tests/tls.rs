@@ -15,7 +15,7 @@ use std::thread;
 use std::time::Duration;
 
 use common::client::wait;
-use common::{FLASHNET, Image, Target, bad, can_serve, good, pattern};
+use common::{FLASHNET, Image, Target, bad, can_serve, good, pattern, wrong};
 use rcgen::{
     BasicConstraints, CertificateParams, CertificateRevocationListParams, CertifiedIssuer, IsCa,
     KeyIdMethod, KeyPair, RevokedCertParams, SerialNumber,
@@ -414,15 +414,13 @@ fn revoked_certificates() {
     assert!(target.stop().success());
 
     let image = place.image.path();
-    let start = |more: &[&str]| {
-        let [certificate, key] = &place.files;
-        let all = ["serve", image.to_str().unwrap(), "--listen", "none"];
-        let pair = ["--tls-cert", certificate, "--tls-key", key];
-        bad(&[&all[..], &pair, more].concat())
-    };
-    let said = start(&[&ca[..], &["--tls-client-crl", clients.path()]].concat());
+    let [certificate, key] = &place.files;
+    let all = ["serve", image.to_str().unwrap(), "--listen", "none"];
+    let pair = ["--tls-cert", certificate, "--tls-key", key];
+    let list = ["--tls-client-crl", clients.path()];
+    let said = bad(&[&all[..], &pair, &ca, &list].concat());
     assert!(said.contains("list of revoked certificates"), "{said}");
-    let said = start(&["--tls-client-crl", &crl]);
+    let said = wrong(&[&all[..], &pair, &["--tls-client-crl", &crl]].concat());
     assert!(said.contains("--tls-client-ca"), "{said}");
 }
 
@@ -824,13 +822,12 @@ fn set_up_with_care() {
     }
     let place = Place::new();
     let image = place.image.path();
-    let start = |more: &[&str]| {
-        let all = ["serve", image.to_str().unwrap(), "--listen", "none"];
-        bad(&[&all[..], more].concat())
-    };
+    let all = ["serve", image.to_str().unwrap(), "--listen", "none"];
+    let start = |more: &[&str]| bad(&[&all[..], more].concat());
+    let asks_wrongly = |more: &[&str]| wrong(&[&all[..], more].concat());
     let [certificate, key] = &place.files;
     let pair = ["--tls-cert", certificate, "--tls-key", key];
-    let said = start(&["--tls-listen", "127.0.0.1:0"]);
+    let said = asks_wrongly(&["--tls-listen", "127.0.0.1:0"]);
     assert!(said.contains("--tls-cert"), "{said}");
     let said = start(&["--tls-cert", key, "--tls-key", key]);
     assert!(said.contains(key) && said.contains("certificate"), "{said}");
@@ -841,7 +838,7 @@ fn set_up_with_care() {
     assert!(said.contains(&foreign), "{said}");
     let said = start(&[&pair[..], &["--tls-client-ca", key]].concat());
     assert!(said.contains("certificate"), "{said}");
-    let said = start(&[&pair[..], &["--tls-listen", "0.0.0.0:0"]].concat());
+    let said = asks_wrongly(&[&pair[..], &["--tls-listen", "0.0.0.0:0"]].concat());
     assert!(said.contains("--tls-client-ca"), "{said}");
     // Longer than any, as /dev/zero is.
     let long = place.image.beside("long.pem");

@@ -60,6 +60,6 @@ pub use operator::{
 };
 pub use pages::POOL_PER_CONNECTION;
 pub use service::DRAM_PATH;
-pub use settings::{PORT, Settings};
+pub use settings::{PORT, Settings, SettingsError};
 pub use tenancy::TenantSettings;
 pub use tls_settings::TlsSettings;

@@ -13,6 +13,7 @@ use contigfs::fuse::SharePages;
 use ftl::GcPolicy;
 use serde::{Deserialize, Deserializer};
 use softrdma::driver::Spin;
+use thiserror::Error;
 
 use super::exports::{Export, Exports};
 use super::tenancy::{TenantEntry, TenantSettings};
@@ -133,6 +134,62 @@ pub struct Settings {
     pub ready_file: Option<PathBuf>,
 }
 
+/// What is asked of a target, on the command line and in its file together, that it can not be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum SettingsError {
+    /// Of what?
+    #[error("no device given: name one, or set `devices` in the configuration file")]
+    NoDevice,
+    /// To whom?
+    #[error("there is nothing to serve: name a directory (--mount), or an address (--listen)")]
+    Nothing,
+    /// Two things at one port.
+    #[error(
+        "metrics can not be had at {0}: clients connect to that port; \
+         choose another for --metrics (-o metrics=ADDR), or for clients"
+    )]
+    Metrics(SocketAddr),
+    /// A list that nobody is looked up in.
+    #[error(
+        "a list of revoked certificates goes with the CAs of clients: --tls-client-ca, \
+         or `client_ca` of [tls] in the configuration file"
+    )]
+    Revoked,
+    /// TLS with half of what it takes.
+    #[error(
+        "TLS takes a certificate and its key: --tls-cert and --tls-key, \
+         or `cert` and `key` of [tls] in the configuration file"
+    )]
+    Certificate,
+    /// Everybody could read and write.
+    #[error(
+        "{0} is reachable from other machines and peers are not authenticated: \
+         listen on 127.0.0.1, name tenants in the configuration file, \
+         listen for TLS only and want certificates of clients (--tls-client-ca), \
+         or say --insecure (-o insecure) on a network where everybody may read and write"
+    )]
+    Reachable(SocketAddr),
+    /// Too few pages in memory.
+    #[error("a pool of {0} is too small: 1MiB is the least")]
+    Pool(ByteSize),
+    /// More memory than there is.
+    #[error("pool, shared pages and plain memory together are larger than this machine's {0}")]
+    Memory(ByteSize),
+    /// None of them, or too many.
+    #[error("{0} reactors: 1 to 64 are possible")]
+    Reactors(usize),
+    /// Longer than that is no pause any more.
+    #[error(
+        "to look for work for {}: {:?} is the most; with --poll a reactor never sleeps",
+        humantime::format_duration(*.0),
+        Spin::LONGEST
+    )]
+    Spin(Duration),
+    /// Every write durable, and names not.
+    #[error("sync and relaxed metadata contradict each other")]
+    Contradiction,
+}
+
 impl Settings {
     /// Merges the options given with the file they name.
     pub fn new(options: &cli::Serve) -> Result<Self> {
@@ -156,7 +213,7 @@ impl Settings {
         };
         devices.extend_from_slice(&mount_options.devices);
         if devices.is_empty() {
-            bail!("no device given: name one, or set `devices` in the configuration file");
+            return Err(SettingsError::NoDevice.into());
         }
         let discard = match [options.discard, mount_options.discard, file.discard]
             .into_iter()
@@ -185,16 +242,11 @@ impl Settings {
         if let Some(at) = metrics
             && others.into_iter().flatten().any(|other| collide(at, other))
         {
-            bail!(
-                "metrics can not be had at {at}: clients connect to that port; \
-                 choose another for --metrics (-o metrics=ADDR), or for clients"
-            );
+            return Err(SettingsError::Metrics(at).into());
         }
         let mount = options.mount.clone().or(file.mount);
         if listen.is_none() && tls.is_none() && mount.is_none() {
-            bail!(
-                "there is nothing to serve: name a directory (--mount), or an address (--listen)"
-            );
+            return Err(SettingsError::Nothing.into());
         }
         let insecure =
             options.insecure || mount_options.insecure.or(file.insecure).unwrap_or(false);
@@ -203,12 +255,7 @@ impl Settings {
         let unauthenticated = [listen, by_tls.map(|tls| tls.listen)];
         for address in unauthenticated.into_iter().flatten() {
             if !address.ip().is_loopback() && !insecure && file.tenant.is_empty() {
-                bail!(
-                    "{address} is reachable from other machines and peers are not authenticated: \
-                     listen on 127.0.0.1, name tenants in the configuration file, \
-                     listen for TLS only and want certificates of clients (--tls-client-ca), \
-                     or say --insecure (-o insecure) on a network where everybody may read and write"
-                );
+                return Err(SettingsError::Reachable(address).into());
             }
         }
         let credential_lifetime = file.credential_lifetime.unwrap_or(CREDENTIAL_LIFETIME);
@@ -241,7 +288,7 @@ impl Settings {
         let pool = options.pool.or(mount_options.pool).or(file.pool);
         let pool = pool.unwrap_or(ByteSize::mib(256));
         if pool < ByteSize::mib(1) {
-            bail!("a pool of {pool} is too small: 1MiB is the least");
+            return Err(SettingsError::Pool(pool).into());
         }
         let dram_bytes = options.dram.or(file.dram).map(|size| size.as_u64());
         let mut fuse = fuse_options(&mount_options, &devices);
@@ -263,22 +310,16 @@ impl Settings {
             .fold(0, |sum: u64, bytes| sum.saturating_add(*bytes))
             > memory
         {
-            bail!(
-                "pool, shared pages and plain memory together are larger than this machine's {}",
-                ByteSize::b(memory)
-            );
+            return Err(SettingsError::Memory(ByteSize::b(memory)).into());
         }
         let reactors = options.reactors.or(file.reactors).unwrap_or(1);
         if !(1..=64).contains(&reactors) {
-            bail!("{reactors} reactors: 1 to 64 are possible");
+            return Err(SettingsError::Reactors(reactors).into());
         }
         let spin = options.spin.map(Into::into).or(file.spin);
         let spin = spin.unwrap_or(Spin::MOST);
         if spin > Spin::LONGEST {
-            let (spin, most) = (humantime::format_duration(spin), Spin::LONGEST);
-            bail!(
-                "to look for work for {spin}: {most:?} is the most; with --poll a reactor never sleeps"
-            );
+            return Err(SettingsError::Spin(spin).into());
         }
         let metadata_sync = options
             .metadata_sync
@@ -286,7 +327,7 @@ impl Settings {
             .or(file.metadata_sync)
             .unwrap_or_default();
         if metadata_sync == MetadataSync::Relaxed && mount_options.sync == Some(true) {
-            bail!("sync and relaxed metadata contradict each other");
+            return Err(SettingsError::Contradiction.into());
         }
         Ok(Self {
             metadata_sync,

@@ -3,10 +3,11 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
 
-use anyhow::{Result, bail};
+use anyhow::Result;
 use flashnet_tls::{ServerFiles, ServerTls};
 use serde::Deserialize;
 
+use super::settings::SettingsError;
 use crate::cli::tls::TlsServe;
 use crate::control::TLS_PORT;
 
@@ -39,10 +40,7 @@ impl TlsSettings {
         let client_ca = options.tls_client_ca.clone().or(file.client_ca);
         let client_crl = options.tls_client_crl.clone().or(file.client_crl);
         if client_crl.is_some() && client_ca.is_none() {
-            bail!(
-                "a list of revoked certificates goes with the CAs of clients: --tls-client-ca, \
-                 or `client_ca` of [tls] in the configuration file"
-            );
+            return Err(SettingsError::Revoked.into());
         }
         // A certificate is not mixed with the key of another.
         let pair = match (&options.tls_cert, &options.tls_key) {
@@ -54,10 +52,7 @@ impl TlsSettings {
             (None, None) if !is_wanted && listen.is_none() && client_ca.is_none() => {
                 return Ok(None);
             }
-            _ => bail!(
-                "TLS takes a certificate and its key: --tls-cert and --tls-key, \
-                 or `cert` and `key` of [tls] in the configuration file"
-            ),
+            _ => return Err(SettingsError::Certificate.into()),
         };
         let how = ServerTls::new(&ServerFiles {
             certificate,

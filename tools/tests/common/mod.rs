@@ -97,9 +97,18 @@ pub fn good<S: AsRef<std::ffi::OsStr>>(arguments: &[S]) -> String {
 
 /// The message of a run that must fail with status 1.
 pub fn bad<S: AsRef<std::ffi::OsStr>>(arguments: &[S]) -> String {
+    ends_with(1, arguments)
+}
+
+/// The message of a run that must say that its usage is wrong.
+pub fn wrong<S: AsRef<std::ffi::OsStr>>(arguments: &[S]) -> String {
+    ends_with(2, arguments)
+}
+
+fn ends_with<S: AsRef<std::ffi::OsStr>>(status: i32, arguments: &[S]) -> String {
     let output = flashnet(arguments);
     let errors = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert_eq!(output.status.code(), Some(1), "{errors}");
+    assert_eq!(output.status.code(), Some(status), "{errors}");
     errors
 }
 
