@@ -59,18 +59,6 @@ impl Called {
         }
     }
 
-    /// For messages.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Flashnet => "flashnet",
-            Self::Mkfs => "mkfs.contigfs",
-            Self::Fsck => "fsck.contigfs",
-            Self::Mount => "mount.contigfs",
-            Self::Resize => "resize.contigfs",
-            Self::Umount => "umount.contigfs",
-        }
-    }
-
     /// Exit status when the arguments make no sense.
     pub fn wrong_usage(self) -> u8 {
         match self {
@@ -99,7 +87,7 @@ impl Called {
         };
         std::thread::spawn(move || {
             if signals.forever().next().is_some() {
-                eprintln!("{}: cancelled", self.name());
+                eprintln!("fsck.contigfs: cancelled");
                 // fsck(8): "checking canceled by user request". What has been repaired stays so.
                 std::process::exit(32);
             }

@@ -546,6 +546,22 @@ fn mistakes() {
     assert!(message.contains("Usage: fsck.contigfs <DEV>"), "{message}");
     let output = place.call("umount.fuse.contigfs", &[place.dir.to_str().unwrap()]);
     assert_eq!(output.status.code(), Some(32));
+    let message = String::from_utf8_lossy(&output.stderr);
+    // Who reads it in a log looks for the program that was called.
+    assert!(
+        message.starts_with("umount.fuse.contigfs: no volume"),
+        "{message}"
+    );
+
+    // A boot goes on without a device that may be missing, if all entries of fstab are mounted by one command.
+    fs::remove_file(place.image.path()).unwrap();
+    let (status, message) = place.mount_fails("noatime");
+    assert!(
+        status == 32 && message.contains("no such file"),
+        "{message}"
+    );
+    place.mount("noatime,nofail");
+    assert!(place.entry().is_none() && place.server().is_none());
 }
 
 /// A target that is told to end closes everything in order, with its mount in use or not.

@@ -23,6 +23,11 @@ fn main() -> ExitCode {
     }
     let written = arguments.first().map(Path::new).and_then(Path::file_name);
     let written = written.unwrap_or_default().to_string_lossy().into_owned();
+    // What messages begin with.
+    let name = match called {
+        Called::Flashnet => "flashnet",
+        _ => written.as_str(),
+    };
     let cli = match Cli::try_parse_from(arguments) {
         Ok(cli) => cli,
         Err(error) => {
@@ -46,7 +51,7 @@ fn main() -> ExitCode {
                 // As below: it has seen enough.
                 Err(why) if why.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
                 Err(why) => {
-                    unsaid::complain(&format!("{}: cannot write to stdout: {why}", called.name()));
+                    unsaid::complain(&format!("{name}: cannot write to stdout: {why}"));
                     ExitCode::from(called.failed(&why.into()))
                 }
             };
@@ -61,7 +66,7 @@ fn main() -> ExitCode {
     match unsaid::run(|| tools::commands::run(&cli)) {
         Ok(done) => ExitCode::from(called.done(done)),
         Err(error) => {
-            unsaid::complain(&format!("{}: {error:#}", called.name()));
+            unsaid::complain(&format!("{name}: {error:#}"));
             ExitCode::from(called.failed(&error))
         }
     }

@@ -34,6 +34,11 @@ pub(super) fn run(options: &cli::mount::Mount) -> Result<()> {
         paths.push(absolute(path)?);
     }
     known.retain(|option| !option.starts_with("device="));
+    // mount(8): then a device that does not exist is no error, and it leaves that to its helpers.
+    let is_missing = |path: &PathBuf| matches!(path.try_exists(), Ok(false));
+    if known.contains(&"nofail") && paths.iter().any(is_missing) {
+        return Ok(());
+    }
     if options.fake {
         return Ok(());
     }
