@@ -108,10 +108,14 @@ pub enum Command {
     #[command(after_help = "Example: flashnet stat localhost/photos/1.jpg")]
     Stat(Remote),
     /// Copy a remote file here by one-sided reads.
-    #[command(after_help = "Example: flashnet get localhost/photos/1.jpg 1.jpg")]
+    #[command(
+        after_help = "Example: flashnet get localhost/photos/1.jpg 1.jpg\n         flashnet get -r localhost/.snapshots/monday/photos"
+    )]
     Get(Get),
     /// Copy a local file there by one-sided writes, durable when the command returns.
-    #[command(after_help = "Example: flashnet put 1.jpg localhost/photos/1.jpg")]
+    #[command(
+        after_help = "Example: flashnet put 1.jpg localhost/photos/1.jpg\n         flashnet put -r photos localhost/"
+    )]
     Put(Put),
     /// Remove remote files and directories.
     #[command(
@@ -441,6 +445,10 @@ pub struct Get {
     /// all of it has come; until then it is beside it as `.NAME.*.part`, which goes when the command is cut off. What is no
     /// regular file is written to as it is.
     pub to: Option<PathBuf>,
+    /// A directory, with everything in it: into TO if that is one, else to this name. Modes and times are not copied, nor is what is
+    /// neither directory nor regular file.
+    #[arg(short = 'r', visible_short_alias = 'R', long)]
+    pub recursive: bool,
     /// How long it waits.
     #[command(flatten)]
     pub patience: Patience,
@@ -460,6 +468,10 @@ pub struct Put {
     /// `HOST[:PORT]/PATH`
     #[arg(value_name = "HOST[:PORT]/PATH")]
     pub target: String,
+    /// A directory, with everything in it: into PATH if that is one or ends with a slash, else to this name. Modes and times are not
+    /// copied, nor is what is neither directory nor regular file.
+    #[arg(short = 'r', visible_short_alias = 'R', long)]
+    pub recursive: bool,
     /// How long it waits.
     #[command(flatten)]
     pub patience: Patience,

@@ -2,6 +2,7 @@
 
 mod bench;
 mod chain;
+mod copy;
 mod demo;
 mod fsck;
 mod fsck_meter;
@@ -34,6 +35,7 @@ mod spawn;
 mod token;
 mod top;
 mod torture;
+mod tree;
 mod umount;
 mod volume;
 
@@ -67,8 +69,8 @@ pub fn run(cli: &Cli) -> Result<Done> {
         Command::Resize(options) => resize::run(options, json),
         Command::Ls(options) => remote::ls(options, json),
         Command::Stat(options) => remote::stat(options, json),
-        Command::Get(options) => remote::get(options, json),
-        Command::Put(options) => remote::put(options, json),
+        Command::Get(options) => copy::get(options, json),
+        Command::Put(options) => copy::put(options, json),
         Command::Rm(options) => names::rm(options, json),
         Command::Mkdir(options) => names::mkdir(options, json),
         Command::Mv(options) => names::mv(options, json),

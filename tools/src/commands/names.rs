@@ -217,12 +217,18 @@ pub(super) fn mv(options: &Mv, json: bool) -> Result<()> {
     Ok(())
 }
 
-fn is_directory(session: &mut Session, path: &str) -> Result<bool> {
+/// Whether there is a directory at a path.
+pub(super) fn is_directory(session: &mut Session, path: &str) -> Result<bool, ClientError> {
     match session.call(Request::new(Op::Stat, path)) {
         Ok(reply) => Ok(reply.mode & libc::S_IFMT == libc::S_IFDIR),
         Err(ClientError::Refused { status, .. }) if status == libc::ENOENT => Ok(false),
-        Err(error) => Err(error.into()),
+        Err(error) => Err(error),
     }
+}
+
+/// Makes a directory; one that is there is as good.
+pub(super) fn make_directory(session: &mut Session, path: &str) -> Result<Reply, ClientError> {
+    session.call(Request::new(Op::Mkdir, path))
 }
 
 /// Asks a target, which may be older than this program.

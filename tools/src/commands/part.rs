@@ -2,10 +2,13 @@
 //!
 //! What is cut off leaves nothing behind, and what was there before stays.
 
+use std::collections::HashSet;
 use std::fs::{self, File, Permissions};
 use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread::Builder;
 
 use signal_hook::iterator::Signals;
 use signal_hook::low_level::emulate_default_handler;
@@ -14,6 +17,45 @@ use super::interrupt;
 
 /// So much of the name is in that of the part: whole, the longest names would not leave room for the rest.
 const NAME_CHARS: usize = 48;
+/// All parts that there are.
+static PARTS: Mutex<Option<HashSet<PathBuf>>> = Mutex::new(None);
+
+fn parts() -> MutexGuard<'static, Option<HashSet<PathBuf>>> {
+    PARTS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn know(part: &Path) {
+    if let Some(known) = parts().as_mut() {
+        known.insert(part.to_owned());
+    }
+}
+
+fn forget(part: &Path) {
+    if let Some(known) = parts().as_mut() {
+        known.remove(part);
+    }
+}
+
+/// From now on a signal that ends the process removes all parts.
+fn heed_signals() -> io::Result<()> {
+    let mut known = parts();
+    if known.is_some() {
+        return Ok(());
+    }
+    let mut signals = Signals::new(interrupt::ending())?;
+    Builder::new().spawn(move || {
+        for signal in &mut signals {
+            // Not to be let go: nobody begins another one.
+            let known = parts();
+            for path in known.iter().flatten() {
+                let _ = fs::remove_file(path);
+            }
+            let _ = emulate_default_handler(signal);
+        }
+    })?;
+    *known = Some(HashSet::new());
+    Ok(())
+}
 
 /// A part of a file. Dropping it removes it.
 #[derive(Debug)]
@@ -45,16 +87,10 @@ impl Part {
         let begins: String = name.to_string_lossy().chars().take(NAME_CHARS).collect();
         let name = format!(".{begins}.{:08x}.part", rand::random::<u32>());
         let path = to.with_file_name(name);
-        let mut signals = Signals::new(interrupt::ending())?;
-        let file = File::create_new(&path)?;
+        heed_signals()?;
+        know(&path);
+        let file = File::create_new(&path).inspect_err(|_| forget(&path))?;
         let this = Self { path, to };
-        let path = this.path.clone();
-        std::thread::Builder::new().spawn(move || {
-            for signal in &mut signals {
-                let _ = fs::remove_file(&path);
-                let _ = emulate_default_handler(signal);
-            }
-        })?;
         if let Some(before) = before {
             file.set_permissions(Permissions::from_mode(before.permissions().mode() & 0o777))?;
         }
@@ -74,5 +110,6 @@ impl Drop for Part {
     fn drop(&mut self) {
         // Fails when it has become the file.
         let _ = fs::remove_file(&self.path);
+        forget(&self.path);
     }
 }
