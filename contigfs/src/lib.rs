@@ -34,6 +34,7 @@ pub mod fuse;
 #[doc(hidden)]
 pub mod fuzz;
 mod inode;
+mod lost_root;
 mod mem_store;
 mod owner;
 pub mod planted;

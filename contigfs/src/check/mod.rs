@@ -21,6 +21,7 @@ use crate::format::{
 };
 use crate::fs::read_projects;
 use crate::inode::{FileKind, InodeNo};
+use crate::lost_root;
 use crate::store::{BlockStore, ByteAddr};
 use crate::strays;
 use crate::volume_check::Stage;
@@ -165,7 +166,11 @@ impl<'a, S: BlockStore> Checker<'a, S> {
         let (first, second) = match (features(first), features(second)) {
             (Ok(first), Ok(second)) => (first, second),
             (Ok(only), Err(_)) | (Err(_), Ok(only)) => (only, only),
-            (Err(_), Err(_)) => return false,
+            // What it would be made up of is looked at all the same.
+            (Err(_), Err(_)) => match lost_root::made_up(self.store) {
+                Some(root) => (root.features, root.features),
+                None => return false,
+            },
         };
         self.features = first.with(second);
         self.announced = first.common(second);

@@ -98,7 +98,7 @@ use project::Projects;
 use txn::Txn;
 
 pub(crate) use lookup::Remember;
-pub(crate) use mount::read_root;
+pub(crate) use mount::{hot_grains, hot_records, read_root};
 pub(crate) use privileges::gives_privileges;
 pub(crate) use project::read_projects;
 pub(crate) use txn::{cold_place, hot_place};

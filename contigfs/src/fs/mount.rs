@@ -488,23 +488,30 @@ fn scan(
 /// Places and sizes of files that are not on their way to another place, or to be freed.
 fn settled_files(store: &impl BlockStore, grains: u64) -> impl Iterator<Item = (Range, u64)> {
     hot_grains(store, grains).flat_map(move |number| {
-        let mut bytes = [0; GRAIN_BYTES];
-        let at = ByteAddr::new(HOT_RANGE.start.offset(number), 0);
-        let is_read = store.read(at, &mut bytes).is_ok();
-        let (records, _) = bytes.as_chunks::<HOT_BYTES>();
-        let numbers = (number * HOT_PER_GRAIN..).map(InodeNo);
-        let parse = |(ino, hot)| {
-            let record = HotRecord::parse(ino, hot).ok()??;
+        let settled = |(_, record): (InodeNo, HotRecord)| {
             let settled = !record.relocating && !record.orphan;
             Some((record.range.filter(|_| settled)?, record.size))
         };
-        let files = numbers.zip(records).filter(|_| is_read).filter_map(parse);
-        files.collect::<Vec<_>>()
+        hot_records(store, number).into_iter().filter_map(settled)
     })
 }
 
+/// The records of a grain that can be read; that of the table is none.
+pub(crate) fn hot_records(store: &impl BlockStore, number: u64) -> Vec<(InodeNo, HotRecord)> {
+    let mut bytes = [0; GRAIN_BYTES];
+    let at = ByteAddr::new(HOT_RANGE.start.offset(number), 0);
+    let is_read = store.read(at, &mut bytes).is_ok();
+    let (records, _) = bytes.as_chunks::<HOT_BYTES>();
+    let numbers = (number * HOT_PER_GRAIN..).map(InodeNo);
+    let parse = |(ino, hot)| Some((ino, HotRecord::parse(ino, hot).ok()??));
+    let all = numbers.zip(records).filter(|_| is_read);
+    all.filter(|(ino, _)| *ino != InodeNo::TABLE)
+        .filter_map(parse)
+        .collect()
+}
+
 /// Which of the first so many grains of hot records are there.
-fn hot_grains(store: &impl BlockStore, grains: u64) -> impl Iterator<Item = u64> {
+pub(crate) fn hot_grains(store: &impl BlockStore, grains: u64) -> impl Iterator<Item = u64> {
     let next = move |from: u64| {
         let rest = LbaRange::new(HOT_RANGE.start.offset(from), grains.checked_sub(from)?);
         Some(store.next_mapped(rest)?.0 - HOT_RANGE.start.0)

@@ -11,6 +11,7 @@ use crate::format::{
 };
 use crate::fs::{cold_place, hot_place};
 use crate::inode::{FileKind, InodeNo};
+use crate::lost_root;
 use crate::store::{BlockStore, ByteAddr, StoreError};
 use crate::time::Timestamp;
 
@@ -18,7 +19,7 @@ use crate::time::Timestamp;
 const SET_ID: u16 = 0o6000;
 
 impl<S: BlockStore> Surgeon<'_, S> {
-    /// Writes the damaged one of the two root records anew, from the other.
+    /// Writes the damaged one of the two root records anew, from the other. If both are lost, one is made up.
     pub(super) fn roots(&self) -> Result<Done, FsError> {
         let mut done = Done::default();
         for problem in self.problems() {
@@ -37,7 +38,15 @@ impl<S: BlockStore> Surgeon<'_, S> {
             let mut bytes = [0; RootRecord::BYTES];
             let read = self.store.read(ByteAddr::new(other, 0), &mut bytes);
             if read.is_err() || RootRecord::parse(&bytes).is_err() {
-                continue;
+                let may_be_whole = self.all.iter().any(Problem::is_unreadable);
+                let made_up = match self.is_full() && !may_be_whole {
+                    true => lost_root::made_up(self.store),
+                    false => None,
+                };
+                match made_up {
+                    Some(record) => bytes = record.emit(),
+                    None => continue,
+                }
             }
             // All of it: a grain that the media have lost can not be changed in part.
             let mut grain = vec![0; GRAIN_BYTES];

@@ -15,15 +15,21 @@ use support::name;
 #[test]
 fn grains_lost_by_the_media() {
     // What is lost, whether that can be repaired, and where the file is then.
-    let cases = [
-        (Lba(0), true, "/d/a"),
-        (Lba(1), true, "/d/a"),
-        (HOT, true, "/d/a"),
-        (COLD, true, "/d/a"),
-        (ROOT_DIR, true, "/lost+found/#2/a"),
-        (XATTRS.offset(3), true, "/d/a"),
+    let cases: [(&[Lba], bool, &str); 10] = [
+        (&[Lba(0)], true, "/d/a"),
+        (&[Lba(1)], true, "/d/a"),
+        (&[HOT], true, "/d/a"),
+        (&[COLD], true, "/d/a"),
+        (&[ROOT_DIR], true, "/lost+found/#2/a"),
+        (&[XATTRS.offset(3)], true, "/d/a"),
+        // Both root records, which are written together, alone and with what else is.
+        (&[Lba(0), Lba(1)], true, "/d/a"),
+        (&[Lba(0), Lba(1), HOT], true, "/d/a"),
+        (&[Lba(0), Lba(1), COLD, ROOT_DIR], true, "/lost+found/#2/a"),
+        // Nothing says that there is a file system.
+        (&[Lba(0), Lba(1), HOT, ROOT_DIR], false, ""),
     ];
-    for (lba, curable, path) in cases {
+    for (lbas, curable, path) in cases {
         let mut device = ftl::MemDevice::new(32 << 20).unwrap();
         ftl::Ftl::format(&mut device, &ftl::FormatOptions::default()).unwrap();
         let volume = Arc::new(open(device));
@@ -40,27 +46,29 @@ fn grains_lost_by_the_media() {
         volume.shutdown().unwrap();
         let mut device = Arc::into_inner(volume).unwrap().into_device();
         let map = ftl::check(&mut device).unwrap().map;
-        let Some(ftl::Checked::Data { pba, .. }) = map.get(&lba) else {
-            panic!("{lba} is not on media");
-        };
-        let at = pba.0 as usize * GRAIN;
-        device.image_mut()[at..at + 100].fill(0x5a);
+        for lba in lbas {
+            let Some(ftl::Checked::Data { pba, .. }) = map.get(lba) else {
+                panic!("{lba} is not on media");
+            };
+            let at = pba.0 as usize * GRAIN;
+            device.image_mut()[at..at + 100].fill(0x5a);
+        }
 
         let volume = Arc::new(open(device));
-        assert!(!check(&volume).is_clean(), "{lba}");
+        assert!(!check(&volume).is_clean(), "{lbas:?}");
         let report = repair(&volume, Care::Full).unwrap();
-        assert_eq!(report.after.is_clean(), curable, "{lba}: {report:?}");
+        assert_eq!(report.after.is_clean(), curable, "{lbas:?}: {report:?}");
         assert!(repair(&volume, Care::Full).unwrap().repaired.is_empty());
         if curable {
             let fs = Fs::mount(Arc::clone(&volume)).unwrap();
             let ino = fs.lookup_path(path).unwrap();
             let mut byte = [0];
-            assert_eq!(fs.read(ino, 0, &mut byte), Ok(1), "{lba}");
-            assert_eq!(&byte, b"a", "{lba}");
+            assert_eq!(fs.read(ino, 0, &mut byte), Ok(1), "{lbas:?}");
+            assert_eq!(&byte, b"a", "{lbas:?}");
             drop(fs);
             volume.shutdown().unwrap();
             let mut device = Arc::into_inner(volume).unwrap().into_device();
-            assert!(ftl::check(&mut device).unwrap().is_sound(), "{lba}");
+            assert!(ftl::check(&mut device).unwrap().is_sound(), "{lbas:?}");
         }
     }
 }
