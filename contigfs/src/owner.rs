@@ -1,6 +1,6 @@
 //! Whose grains are, for people who are told that some are damaged.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::ffi::OsString;
 use std::fmt;
 use std::os::unix::ffi::OsStringExt;
@@ -40,6 +40,17 @@ impl fmt::Display for Owner {
     }
 }
 
+/// What of many grains is one owner's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Share {
+    /// Whose, and where the first of them begins; none of what belongs to no content, or to one whose records can not be read.
+    pub(crate) owner: Option<Owner>,
+    /// The first of them.
+    pub(crate) first: Lba,
+    /// How many.
+    pub(crate) grains: u64,
+}
+
 /// Whose each of these grains is; none of what belongs to no content, or to one whose records can not be read. All records and
 /// names are read for it.
 pub fn owners(store: &impl BlockStore, lbas: &[Lba]) -> Vec<Option<Owner>> {
@@ -47,25 +58,78 @@ pub fn owners(store: &impl BlockStore, lbas: &[Lba]) -> Vec<Option<Owner>> {
         return Vec::new();
     }
     let known = survey(store);
-    let places = known.inodes.iter().flat_map(|(&ino, record)| {
-        let ranges = [
-            record.range,
-            record.relocation.map(|on_its_way| on_its_way.to),
-        ];
-        let ranges = ranges.into_iter().flatten();
-        ranges.map(move |range| (range.lbas(), ino))
-    });
-    let mut places: Vec<(LbaRange, InodeNo)> = places.collect();
-    places.sort_unstable_by_key(|(range, _)| range.start);
-    let owner = |lba: Lba| {
-        let behind = places.partition_point(|(range, _)| range.start <= lba);
-        let (range, ino) = places[..behind].last().filter(|(r, _)| r.contains(lba))?;
-        Some((*ino, (lba.0 - range.start.0) * GRAIN_BYTES as u64))
+    let places = Contents::of(&known);
+    let found: Vec<_> = lbas.iter().map(|&lba| places.find(lba)).collect();
+    named(store, &known, &found)
+}
+
+/// The same of many, for each owner together; what is nobody's comes first.
+pub(crate) fn shares(store: &impl BlockStore, lbas: &[Lba]) -> Vec<Share> {
+    if lbas.is_empty() {
+        return Vec::new();
+    }
+    let known = survey(store);
+    let places = Contents::of(&known);
+    let mut shares: BTreeMap<Option<InodeNo>, (u64, Lba, u64)> = BTreeMap::new();
+    for &lba in lbas {
+        let found = places.find(lba);
+        let (ino, offset) = found.unzip();
+        let share = shares.entry(ino).or_insert((offset.unwrap_or(0), lba, 0));
+        share.2 += 1;
+    }
+    let found: Vec<_> = shares
+        .iter()
+        .map(|(ino, &(offset, ..))| ino.map(|ino| (ino, offset)))
+        .collect();
+    let owners = named(store, &known, &found);
+    let shares = shares.into_values().zip(owners);
+    let share = |((_, first, grains), owner)| Share {
+        owner,
+        first,
+        grains,
     };
-    let found: Vec<_> = lbas.iter().map(|&lba| owner(lba)).collect();
+    shares.map(share).collect()
+}
+
+/// Where the content of each inode lies.
+struct Contents {
+    /// By the first grain.
+    ranges: Vec<(LbaRange, InodeNo)>,
+}
+
+impl Contents {
+    fn of(known: &Survey) -> Self {
+        let ranges = known.inodes.iter().flat_map(|(&ino, record)| {
+            let ranges = [
+                record.range,
+                record.relocation.map(|on_its_way| on_its_way.to),
+            ];
+            let ranges = ranges.into_iter().flatten();
+            ranges.map(move |range| (range.lbas(), ino))
+        });
+        let mut ranges: Vec<(LbaRange, InodeNo)> = ranges.collect();
+        ranges.sort_unstable_by_key(|(range, _)| range.start);
+        Self { ranges }
+    }
+
+    /// To whom a grain belongs, and the byte of the content at which it begins.
+    fn find(&self, lba: Lba) -> Option<(InodeNo, u64)> {
+        let behind = self.ranges.partition_point(|(range, _)| range.start <= lba);
+        let before = self.ranges[..behind].last();
+        let (range, ino) = before.filter(|(range, _)| range.contains(lba))?;
+        Some((*ino, (lba.0 - range.start.0) * GRAIN_BYTES as u64))
+    }
+}
+
+/// With their names.
+fn named(
+    store: &impl BlockStore,
+    known: &Survey,
+    found: &[Option<(InodeNo, u64)>],
+) -> Vec<Option<Owner>> {
     let wanted = found.iter().flatten().map(|&(ino, _)| ino).collect();
-    let names = names(store, &known, &wanted);
-    let owners = found.into_iter().map(|found| {
+    let names = names(store, known, &wanted);
+    let owners = found.iter().map(|found| {
         found.map(|(ino, offset)| Owner {
             ino,
             offset,

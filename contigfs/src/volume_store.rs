@@ -2,6 +2,7 @@
 
 use std::fs::File;
 
+use ftl::device::MediaError;
 use ftl::{
     AccountId, AccountUse, AtomicBatch, Device, Intent, Lba, LbaRange, Space, Volume, VolumeError,
 };
@@ -13,7 +14,12 @@ impl From<VolumeError> for StoreError {
         match error {
             VolumeError::NoSpace => Self::NoSpace,
             VolumeError::Quota => Self::Quota,
-            VolumeError::Damaged { lba } => Self::Damaged { lba },
+            // What a device held that the volume goes on without is not there any more.
+            VolumeError::Damaged { lba }
+            | VolumeError::Media {
+                lba,
+                error: MediaError::Missing,
+            } => Self::Damaged { lba },
             VolumeError::Media { lba, .. } => Self::Unreadable { lba },
             VolumeError::BatchTooLarge => Self::BatchTooLarge,
             VolumeError::ManyAlong => Self::ManyAlong,

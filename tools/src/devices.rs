@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Result, anyhow, bail};
 use ftl::device::DeviceOpenError;
-use ftl::{ArrayDevice, DeviceUse, FileDevice, Ftl, Pba};
+use ftl::{ArrayDevice, Device, DeviceUse, FileDevice, Ftl, Pba};
 use serde_json::{Value, json};
 
 /// What is to be done with the devices.
@@ -19,6 +19,15 @@ pub enum Access {
     Write,
     /// The same, although devices of the volume may be missing.
     Degraded,
+    /// Nothing is written, although devices may be missing.
+    ReadDegraded,
+}
+
+impl Access {
+    /// Whether devices may be missing.
+    const fn is_degraded(self) -> bool {
+        matches!(self, Self::Degraded | Self::ReadDegraded)
+    }
 }
 
 /// Opens the devices of a volume.
@@ -34,7 +43,7 @@ pub fn open(paths: &[PathBuf], access: Access) -> Result<ArrayDevice<FileDevice>
     let mut devices = Vec::new();
     for path in paths {
         let device = match access {
-            Access::Read => FileDevice::open_read_only(path),
+            Access::Read | Access::ReadDegraded => FileDevice::open_read_only(path),
             Access::Write | Access::Degraded => FileDevice::open(path),
         };
         let device = device.map_err(|error| match error {
@@ -47,13 +56,20 @@ pub fn open(paths: &[PathBuf], access: Access) -> Result<ArrayDevice<FileDevice>
         })?;
         devices.push((path.display().to_string(), device));
     }
-    match ArrayDevice::assemble(devices, access == Access::Degraded) {
+    match ArrayDevice::assemble(devices, access.is_degraded()) {
         Ok(device) => Ok(device),
         Err(error) if error.is_missing() => bail!(
-            "{error}; serve goes on without it if told so by --degraded, and what is on it is lost then (scrub --degraded tells what that is)"
+            "{error}; serve goes on without it if told so by --degraded, and what is on it is lost then (fsck --degraded tells what that is)"
         ),
         Err(error) => Err(error.into()),
     }
+}
+
+/// The devices that a volume lacks, by the paths that they had when it was formatted.
+pub fn missing<D: Device>(device: &D) -> Vec<PathBuf> {
+    let all = device.members().map_or(&[][..], |members| members.list());
+    let missing = all.iter().filter(|member| !member.is_live());
+    missing.map(|member| member.name().into()).collect()
 }
 
 /// One path twice would only be told as being in use.

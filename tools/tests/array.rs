@@ -248,6 +248,140 @@ fn what_can_not_be_done_without() {
     assert!(target.stop().success());
 }
 
+/// `fsck --degraded`: says what is lost with a device and writes nothing; with `-y` what is left becomes a file system again,
+/// whatever was lost, the root records too. No file that is there by then reads as anything that it was not: whole, or an error; and
+/// when those that miss something are deleted, the volume is whole.
+#[test]
+fn what_is_left_is_checked_and_repaired() {
+    if !can_serve() {
+        return;
+    }
+    let disks = Disks::new();
+    good(&disks.with(&["mkfs"], &[0, 1, 2]));
+    let target = disks.serve(&[0, 1, 2], &[]);
+    let contents: Vec<Vec<u8>> = (0..16).map(|n| pattern(256 << 10, n + 1)).collect();
+    let local = disks.beside("local");
+    let put = |n: usize| {
+        std::fs::write(&local, &contents[n]).unwrap();
+        let url = target.url(&format!("/d{}/file{n}", n % 4));
+        good(&["put", local.to_str().unwrap(), &url]);
+    };
+    // So that grains of the table and of directories lie on several devices.
+    for n in 0..16 {
+        if n < 4 {
+            good(&["mkdir", &target.url(&format!("/d{n}"))]);
+        }
+        put(n);
+    }
+    assert!(target.stop().success());
+    let link = disks.beside("fsck.contigfs");
+    std::os::unix::fs::symlink(FLASHNET, &link).unwrap();
+    let mut repaired = 0;
+    for lost in 0..3 {
+        let copies = Disks::new();
+        for n in 0..3 {
+            std::fs::copy(disks.path(n), copies.path(n)).unwrap();
+        }
+        let rest: Vec<usize> = (0..3).filter(|&n| n != lost).collect();
+        let images = || rest.iter().map(|&n| std::fs::read(copies.path(n)).unwrap());
+        let before: Vec<Vec<u8>> = images().collect();
+        let said = bad(&copies.with(&["fsck"], &rest));
+        assert!(said.contains("fsck --degraded"), "{said}");
+        let (looked, _) = report(&copies.with(&["--json", "fsck", "--degraded"], &rest));
+        let (scrubbed, _) = report(&copies.with(&["--json", "scrub", "--degraded"], &rest));
+        let damaged = scrubbed["damaged"].as_array().unwrap();
+        assert_eq!(looked["missing_grains"], damaged.len(), "{looked}");
+        let path = disks.path(lost).display().to_string();
+        assert_eq!(looked["missing"], serde_json::json!([path]));
+        // Each file that misses something is named.
+        let text = looked["problems"].to_string();
+        for file in damaged.iter().filter_map(|fault| fault["path"].as_str()) {
+            assert!(text.contains(&format!("{file}, inode")), "{file}: {text}");
+        }
+        let names: Vec<String> = copies.with(&[], &rest);
+        let called = |options: &[&str]| {
+            let mut command = Command::new(&link);
+            command.args(options).arg(names.join(","));
+            command.stdin(Stdio::null()).output().unwrap().status.code()
+        };
+        assert_eq!(called(&["-p"]), Some(8));
+        assert_eq!(called(&["-n", "--degraded"]), Some(4));
+        assert!(images().eq(before), "that was a look");
+        good(&copies.with(&["fsck"], &[0, 1, 2]));
+
+        let (first, status) = report(&copies.with(&["--json", "fsck", "-y", "--degraded"], &rest));
+        repaired += first["repaired"].as_array().unwrap().len();
+        let (second, _) = report(&copies.with(&["--json", "fsck", "-y", "--degraded"], &rest));
+        assert_eq!(second["repaired"], serde_json::json!([]), "{first}");
+        assert_eq!(second["problems"], first["problems"], "{first}");
+        assert_eq!(status, Some(1), "data are lost");
+        for problem in second["problems"].as_array().unwrap() {
+            let problem = problem.as_str().unwrap();
+            assert!(problem.contains("lost with a device"), "{problem}");
+        }
+        // It was left out: what is on it is out of date.
+        let said = bad(&copies.with(&["fsck"], &[0, 1, 2]));
+        assert!(said.contains("out of date"), "{said}");
+
+        let target = copies.serve(&rest, &["--degraded"]);
+        let back = disks.beside("back");
+        let (mut whole, mut torn) = (0, 0);
+        for path in files_below(&target, "") {
+            let url = target.url(&path);
+            let got = common::flashnet(&["get", &url, back.to_str().unwrap()]);
+            if !got.status.success() {
+                torn += 1;
+                good(&["rm", &url]);
+                continue;
+            }
+            whole += 1;
+            let content = std::fs::read(&back).unwrap();
+            let number = path.rsplit_once("/file").map(|(_, n)| n.parse::<usize>());
+            match number {
+                Some(n) => assert!(content == contents[n.unwrap()], "{path}"),
+                None => assert!(contents.contains(&content), "{path}"),
+            }
+        }
+        assert!(target.stop().success());
+        println!("without disk{lost}: {whole} files are whole, {torn} are not: {first}");
+        assert!(whole > 0 && torn > 0);
+        let (end, status) = report(&copies.with(&["--json", "fsck", "--degraded"], &rest));
+        assert_eq!(
+            (end["missing_grains"].as_u64(), status),
+            (Some(0), Some(0)),
+            "{end}"
+        );
+        assert_eq!(called(&["-p", "--degraded"]), Some(0));
+    }
+    assert!(repaired > 0, "nothing was lost that files are found by");
+}
+
+/// Every file in a directory and below.
+fn files_below(target: &Target, dir: &str) -> Vec<String> {
+    let url = target.url(&format!("{dir}/"));
+    let list: Value = serde_json::from_str(&good(&["--json", "ls", &url])).unwrap();
+    let mut files = Vec::new();
+    for entry in list["entries"].as_array().unwrap() {
+        let path = format!("{dir}/{}", entry["name"].as_str().unwrap());
+        match entry["mode"].as_str().unwrap().strip_prefix("40") {
+            Some(_) => files.extend(files_below(target, &path)),
+            None => files.push(path),
+        }
+    }
+    files
+}
+
+/// What a command prints, and how it ends.
+fn report(arguments: &[String]) -> (Value, Option<i32>) {
+    let output = common::flashnet(arguments);
+    let printed = serde_json::from_slice(&output.stdout);
+    let said = String::from_utf8_lossy(&output.stderr);
+    (
+        printed.unwrap_or_else(|error| panic!("{error}: {said}")),
+        output.status.code(),
+    )
+}
+
 /// A target that loses the device with the root records goes on, since it knows what they say; it leaves a volume that others can go
 /// on with, too, and not one in which nothing is found any more.
 #[test]

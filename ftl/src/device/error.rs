@@ -14,6 +14,9 @@ pub enum MediaError {
     /// The device has disappeared.
     #[error("the device is gone")]
     Gone,
+    /// The device of an array that has this was not there when the volume was opened without it: what it holds is given up.
+    #[error("the device is missing")]
+    Missing,
     /// The device stopped in the middle of a transfer and does not go on.
     #[error("short transfer")]
     Short,

@@ -4,7 +4,7 @@ use super::{Host, SnapshotChange, SnapshotError};
 use crate::addr::{Lba, LbaRange};
 use crate::batch::AtomicBatch;
 use crate::blocking::{Volume, VolumeError};
-use crate::device::Device;
+use crate::device::{Device, MediaError};
 use crate::engine::Ftl;
 use crate::ids::Intent;
 
@@ -12,7 +12,11 @@ impl From<VolumeError> for SnapshotError {
     fn from(error: VolumeError) -> Self {
         match error {
             VolumeError::NoSpace | VolumeError::Quota => Self::NoSpace,
-            VolumeError::Damaged { lba } => Self::Damaged { lba },
+            VolumeError::Damaged { lba }
+            | VolumeError::Media {
+                lba,
+                error: MediaError::Missing,
+            } => Self::Damaged { lba },
             VolumeError::Media { lba, .. } => Self::Unreadable { lba },
             _ => Self::Failed,
         }

@@ -41,7 +41,7 @@ fn lost_now(world: &mut World, options: &Options, what: &str) -> Vec<u64> {
                 &bytes[..16]
             ),
             Err(GetError::Media {
-                error: MediaError::Gone,
+                error: MediaError::Gone | MediaError::Missing,
                 ..
             }) => lost.push(lba),
             Err(error) => panic!("{what}: LBA {lba}: {error}"),

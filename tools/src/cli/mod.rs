@@ -81,7 +81,7 @@ pub enum Command {
     Top(top::Top),
     /// Check a volume that is not in use, and repair it.
     #[command(
-        after_help = "Example: flashnet fsck volume.img\n         flashnet fsck -y volume.img"
+        after_help = "Example: flashnet fsck volume.img\n         flashnet fsck -y volume.img\n         flashnet fsck --degraded a.img c.img"
     )]
     Fsck(Fsck),
     /// Make a volume larger, mounted or not, or smaller, which it must not be in use for.
@@ -380,6 +380,10 @@ pub struct Fsck {
     /// Find the map again from the headers of the log, whatever the checkpoints say, and keep it.
     #[arg(long, conflicts_with = "no_change")]
     pub rebuild: bool,
+    /// Although devices of the volume are missing: tells what is lost with them; with -y or -p repairs what is left, and from then
+    /// on what they hold is out of date, for good.
+    #[arg(long, conflicts_with = "rebuild")]
+    pub degraded: bool,
     /// Device or image file; all of them in any order, also with commas between them, if the volume lies on several.
     #[arg(required = true, value_name = "DEV")]
     pub devices: Vec<PathBuf>,

@@ -34,7 +34,10 @@ struct Findings {
     /// What is wrong.
     problems: Vec<String>,
     mapped_grains: usize,
+    missing_grains: usize,
     clean: bool,
+    /// Devices that the volume lacks.
+    missing: Vec<PathBuf>,
 }
 
 /// Runs the command.
@@ -45,7 +48,7 @@ pub(super) fn run(options: &cli::Fsck, json: bool) -> Result<Done> {
         .flat_map(|path| devices::from_spec(path))
         .collect();
     let names = devices::names(&paths);
-    if options.preen && !options.force && !options.rebuild && is_clean(&paths)? {
+    if options.preen && !options.force && !options.rebuild && is_clean(options, &paths)? {
         match json {
             true => println!(
                 "{}",
@@ -60,7 +63,7 @@ pub(super) fn run(options: &cli::Fsck, json: bool) -> Result<Done> {
         (true, _) => repair(options, &paths, Care::Safe, &mut meter)?,
         (_, true) => repair(options, &paths, Care::Full, &mut meter)?,
         _ if options.rebuild => rebuild(&paths, &mut meter)?,
-        _ => look(&paths, &mut meter)?,
+        _ => look(options, &paths, &mut meter)?,
     };
     meter.end();
     match json {
@@ -96,10 +99,25 @@ impl Findings {
             "directories": self.files.directories,
             "repaired": self.repaired,
             "problems": self.problems,
+            "missing": names_of(&self.missing),
+            "missing_grains": self.missing_grains,
         })
     }
 
     fn print(&self, names: &str, options: &cli::Fsck) {
+        let writes = options.preen || options.yes || options.rebuild;
+        if !self.missing.is_empty() {
+            println!(
+                "without {}: {} of {} grains in use are lost{}",
+                devices::names(&self.missing),
+                self.missing_grains,
+                self.mapped_grains,
+                match writes {
+                    true => "; what is there is out of date from now on",
+                    false => "; nothing was written",
+                }
+            );
+        }
         for problem in &self.repaired {
             println!("repaired: {problem}");
         }
@@ -117,7 +135,6 @@ impl Findings {
                 files.orphans, files.relocating, files.ownerless_grains
             );
         }
-        let writes = options.preen || options.yes || options.rebuild;
         println!(
             "{names}: {} files, {} directories, {} grains in use, {}{} problems{}",
             self.files.files,
@@ -137,13 +154,36 @@ impl Findings {
     }
 }
 
-/// Whether the volume was shut down in order, and nothing is known to be wrong with it.
-fn is_clean(paths: &[PathBuf]) -> Result<bool> {
-    let mut device = devices::open(paths, Access::Read)?;
+fn names_of(paths: &[PathBuf]) -> Vec<String> {
+    let name = |path: &PathBuf| path.display().to_string();
+    paths.iter().map(name).collect()
+}
+
+/// How a volume is opened that nothing is written to.
+fn reading(options: &cli::Fsck) -> Access {
+    match options.degraded {
+        true => Access::ReadDegraded,
+        false => Access::Read,
+    }
+}
+
+fn writing(options: &cli::Fsck) -> Access {
+    match options.degraded {
+        true => Access::Degraded,
+        false => Access::Write,
+    }
+}
+
+/// Whether the volume was shut down in order, and nothing is known to be wrong with it. One that goes on without another device is
+/// to be looked at first.
+fn is_clean(options: &cli::Fsck, paths: &[PathBuf]) -> Result<bool> {
+    let mut device = devices::open(paths, reading(options))?;
+    let missing = devices::missing(&device).len();
     let inspector = Inspector::new(&mut device)
         .with_context(|| format!("cannot check {}", devices::names(paths)))?;
     let superblock = inspector.superblock();
-    Ok(superblock.clean && !superblock.suspect)
+    let is_known = superblock.failed.count_ones() as usize == missing;
+    Ok(superblock.clean && !superblock.suspect && is_known)
 }
 
 fn opening(rebuild: bool) -> OpenOptions {
@@ -159,6 +199,9 @@ fn about(error: VolumeCheckError, paths: &[PathBuf]) -> anyhow::Error {
     let names = devices::names(paths);
     let what = match error {
         VolumeCheckError::Judge(_) => format!("cannot check {names}"),
+        VolumeCheckError::Without(_) => {
+            format!("cannot repair {names} (nothing was written)")
+        }
         VolumeCheckError::Open(_) => format!("cannot open the volume on {names}"),
         VolumeCheckError::Volume(_) | VolumeCheckError::Files(_) => {
             format!("cannot repair {names} (what has been repaired stays so)")
@@ -168,12 +211,16 @@ fn about(error: VolumeCheckError, paths: &[PathBuf]) -> anyhow::Error {
 }
 
 /// Checks the log and the file system, and writes nothing: what recovery has to write stays in memory.
-fn look(paths: &[PathBuf], meter: &mut Meter) -> Result<Findings> {
-    let device = devices::open(paths, Access::Read)?;
+fn look(options: &cli::Fsck, paths: &[PathBuf], meter: &mut Meter) -> Result<Findings> {
+    let device = devices::open(paths, reading(options))?;
+    let missing = devices::missing(&device);
     let told = &mut |stage, done, all| meter.tell(stage, done, all);
     let looked = contigfs::check_volume(device, &opening(false), told);
     let (report, _) = looked.map_err(|error| about(error, paths))?;
-    Ok(Findings::of(report))
+    Ok(Findings {
+        missing,
+        ..Findings::of(report)
+    })
 }
 
 /// Leaves the map that is found again from the log on the media, and checks the same.
@@ -199,7 +246,8 @@ fn repair(
     care: Care,
     meter: &mut Meter,
 ) -> Result<Findings> {
-    let device = devices::open(paths, Access::Write)?;
+    let device = devices::open(paths, writing(options))?;
+    let missing = devices::missing(&device);
     let look = care == Care::Full || options.force;
     let told = &mut |stage, done, all| meter.tell(stage, done, all);
     let open = opening(options.rebuild);
@@ -222,6 +270,7 @@ fn repair(
         clean: done.clean,
         repaired,
         mapped_grains,
+        missing,
         ..Findings::of(after)
     })
 }
@@ -232,6 +281,8 @@ impl Findings {
             problems: report.problems(),
             repaired: Vec::new(),
             mapped_grains: report.mapped_grains,
+            missing_grains: report.missing_grains,
+            missing: Vec::new(),
             clean: report.clean,
             files: report.files,
         }

@@ -104,7 +104,7 @@ fn tell_faults(ftl: &Ftl, places: &MediaPlaces) {
     for fault in &faults {
         let (device, grain) = places.find(fault.place);
         match fault.error {
-            Some(MediaError::Gone) => *gone.entry(device).or_default() += 1,
+            Some(MediaError::Gone | MediaError::Missing) => *gone.entry(device).or_default() += 1,
             _ => warn!(device, grain, %fault, "a grain cannot be read as it was written"),
         }
     }

@@ -299,7 +299,7 @@ pub(super) fn store_error(error: &GetError) -> StoreError {
 /// A grain that its device gives an error for: the next try may read it, but not on a device that is gone.
 const fn unread(lba: Lba, error: MediaError) -> StoreError {
     match error {
-        MediaError::Gone => StoreError::Damaged { lba },
+        MediaError::Gone | MediaError::Missing => StoreError::Damaged { lba },
         _ => StoreError::Unreadable { lba },
     }
 }
@@ -580,7 +580,8 @@ mod tests {
         let damaged = StoreError::Damaged { lba };
         assert_eq!(store_error(&GetError::Damaged { lba }), damaged);
         assert_eq!(durable_error(&DurableError::Lost { lba }), damaged);
-        let error = MediaError::Gone;
-        assert_eq!(store_error(&GetError::Media { lba, error }), damaged);
+        for error in [MediaError::Gone, MediaError::Missing] {
+            assert_eq!(store_error(&GetError::Media { lba, error }), damaged);
+        }
     }
 }

@@ -1,7 +1,6 @@
 //! The volume of a target, opened and closed.
 
 use std::fs::File;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -77,9 +76,7 @@ pub(super) fn open(
 /// from the first write on what is on them is out of date for good, and a volume that can not be used without them is lost.
 fn try_without_missing(settings: &Settings, names: &str) -> Result<()> {
     let device = devices::open(&settings.devices, Access::Degraded)?;
-    let all = device.members().map_or(&[][..], |members| members.list());
-    let gone = all.iter().filter(|member| !member.is_live());
-    let gone: Vec<PathBuf> = gone.map(|member| member.name().into()).collect();
+    let gone = devices::missing(&device);
     if gone.is_empty() {
         return Ok(());
     }
@@ -98,7 +95,7 @@ fn try_without_missing(settings: &Settings, names: &str) -> Result<()> {
     tried.with_context(|| {
         let gone = devices::names(&gone);
         format!(
-            "cannot read the file system of the volume without {gone} (nothing was written: with that, all is as before, unless it is out of date)"
+            "cannot read the file system of the volume without {gone} (nothing was written: with that, all is as before, unless it is out of date; fsck -y --degraded may find more)"
         )
     })
 }

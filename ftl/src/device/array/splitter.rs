@@ -9,7 +9,7 @@
 //! showed it is answered; one that refuses a write (EINVAL) that another carries out has failed it. An operation that other devices carry out as well succeeds if one of them did; a flush
 //! succeeds if every device left has flushed. What only a lost device can do fails as `Gone`.
 
-use super::{Member, Members};
+use super::{Member, MemberState, Members};
 use crate::addr::{GRAIN_BYTES, Pba};
 use crate::device::{Action, ActionId, IoBuf, MediaError, MediaOp};
 use crate::format::ROOT_SLOTS;
@@ -100,7 +100,7 @@ impl Splitter {
             MediaOp::Read { offset, buf } => {
                 let mut copies = self.live_copies(offset);
                 if copies.is_empty() {
-                    self.done.push_back((id, Err(MediaError::Gone)));
+                    self.done.push_back((id, Err(self.why_no_copy(offset))));
                     return;
                 }
                 let first = copies.remove(0);
@@ -222,6 +222,16 @@ impl Splitter {
         let mut copies = self.copies(offset);
         copies.retain(|&(device, _)| self.members.list()[device].is_live());
         copies
+    }
+
+    /// What is said of a read that no device is left for.
+    fn why_no_copy(&self, offset: u64) -> MediaError {
+        let list = self.members.list();
+        let is_missing = |&(device, _): &Spot| list[device].state() == MemberState::Missing;
+        match self.copies(offset).iter().all(is_missing) {
+            true => MediaError::Missing,
+            false => MediaError::Gone,
+        }
     }
 
     fn copies(&self, offset: u64) -> Vec<Spot> {

@@ -115,7 +115,7 @@ impl Core {
     fn media_done(&mut self, now: Time, port: Port, id: ActionId, result: Result<(), MediaError>) {
         match &result {
             // The loss of a device has been told, once.
-            Err(error @ MediaError::Gone) if self.splitter.is_some() => {
+            Err(error @ (MediaError::Gone | MediaError::Missing)) if self.splitter.is_some() => {
                 debug!(%error, "an operation on a device that is lost");
             }
             Err(error) => warn!(%error, "the device failed an operation"),
