@@ -4,9 +4,9 @@
 //! when the directory is first used, and follows every committed change. Changes are planned first ([`DirPlan`]),
 //! committed, and only then applied, so a failed commit leaves the index as it was.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
-use ftl::{AtomicBatch, GRAIN_BYTES, LbaRange};
+use ftl::{AtomicBatch, GRAIN_BYTES, Lba, LbaRange};
 
 use crate::error::{Corruption, FsError};
 use crate::format::{DIRENT_UNIT, Dirent, GRAIN_UNITS, Range, UNITS_MAX, parse_grain, units_for};
@@ -133,6 +133,35 @@ impl DirIndex {
     pub(crate) fn name_of(&self, ino: InodeNo) -> Option<&[u8]> {
         let mut names = self.names.iter();
         names.find_map(|(name, slot)| (slot.ino == ino).then_some(&name[..]))
+    }
+
+    /// The grains that have entries, by number.
+    pub(crate) fn grains(&self) -> BTreeSet<u64> {
+        let slots = self.names.values();
+        slots.map(|slot| split(slot.unit).0 as u64).collect()
+    }
+
+    /// Where a grain lies.
+    pub(crate) fn lba(&self, grain: u64) -> Lba {
+        self.range.start.offset(grain)
+    }
+
+    /// A whole grain. All names are looked through for it.
+    pub(crate) fn emit_grain(&self, grain: u64) -> Vec<u8> {
+        let mut bytes = vec![0; GRAIN_BYTES];
+        for (name, slot) in &self.names {
+            let (of, in_grain) = split(slot.unit);
+            if of as u64 == grain {
+                let entry = Dirent {
+                    ino: slot.ino,
+                    kind: slot.kind,
+                    name,
+                };
+                let entry = entry.emit(self.ino);
+                bytes[in_grain * DIRENT_UNIT..][..entry.len()].copy_from_slice(&entry);
+            }
+        }
+        bytes
     }
 
     /// Whether there are no entries.

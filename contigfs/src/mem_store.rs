@@ -131,7 +131,7 @@ impl MemStore {
         *byte = change(*byte);
     }
 
-    /// Reads of a grain fail from now on.
+    /// Reads of a grain, and batches that change a part of it, fail from now on, until a batch writes it whole.
     pub fn damage(&self, lba: Lba) {
         self.lock().damaged.insert(lba.0);
     }
@@ -340,6 +340,17 @@ impl State {
         }
         if !self.limits.is_empty() && !self.admits(&self.mapped_after(&batch)) {
             return Err(StoreError::Quota);
+        }
+        let is_whole = |bytes: &[u8]| bytes.len() == GRAIN_BYTES;
+        for (lba, _, bytes) in &batch.patches {
+            if !is_whole(bytes) && self.damaged.contains(&lba.0) {
+                return Err(StoreError::Damaged { lba: *lba });
+            }
+        }
+        for (lba, _, bytes) in &batch.patches {
+            if is_whole(bytes) {
+                self.damaged.remove(&lba.0);
+            }
         }
         for (lba, offset, bytes) in &batch.patches {
             self.put(lba.0, usize::from(*offset), bytes);

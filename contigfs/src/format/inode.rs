@@ -21,6 +21,8 @@ pub(crate) const COLD_BYTES: usize = 128;
 pub(crate) const COLD_PROJECT: usize = std::mem::offset_of!(RawCold, project);
 /// Cold records in a grain.
 pub(crate) const COLD_PER_GRAIN: u64 = (GRAIN_BYTES / COLD_BYTES) as u64;
+/// What fills a record of which only that is known that it is lost: no checksum fits.
+pub(crate) const LOST_RECORD: u8 = 0xff;
 
 /// The inode waits for its last close; it has no name any more.
 const FLAG_ORPHAN: u8 = 1;

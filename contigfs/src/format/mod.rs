@@ -15,7 +15,7 @@ pub(crate) use dirent::{
 };
 pub(crate) use inode::{
     COLD_BYTES, COLD_PER_GRAIN, COLD_PROJECT, HOT_BYTES, HOT_PER_GRAIN, HotRecord, InodeRecord,
-    Range, TableRecord,
+    LOST_RECORD, Range, TableRecord,
 };
 pub(crate) use project::{
     PROJECT_BYTES, PROJECTS_MAX, PROJECTS_PER_GRAIN, ProjectRecord, project_place,

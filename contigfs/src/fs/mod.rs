@@ -48,6 +48,7 @@ mod range;
 mod readdir;
 mod relocate;
 mod rename;
+mod renew;
 mod sharing;
 mod size;
 mod snapshot;

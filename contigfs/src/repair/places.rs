@@ -20,7 +20,7 @@ use crate::check::Problem;
 use crate::error::FsError;
 use crate::format::{
     COLD_BYTES, COLD_PROJECT, GRAIN, HOT_BYTES, HOT_PER_GRAIN, HOT_RANGE, INODES_MAX, InodeRecord,
-    Range, TARGET_MAX, TableRecord,
+    LOST_RECORD, Range, TARGET_MAX, TableRecord,
 };
 use crate::fs::{cold_place, hot_place};
 use crate::inode::{FileKind, InodeNo, ProjectId};
@@ -29,8 +29,6 @@ use crate::store::{BlockStore, ByteAddr, StoreError};
 /// What is mapped in one block of so many grains (4 GiB), and is nobody's, is taken for one file. No file has less than
 /// that for its own unless somebody wants it so.
 const BLOCK_ORDER: Order = Order(20);
-/// No hot record: its checksum does not fit.
-const LOST: u8 = 0xff;
 
 /// Grains outside of all ranges, close together.
 #[derive(Clone, Copy, Debug)]
@@ -119,7 +117,7 @@ impl<S: BlockStore> Surgeon<'_, S> {
             for (ino, hot) in (first..).map(InodeNo).zip(grain.chunks_mut(HOT_BYTES)) {
                 let has_cold = read_cold(self.store, ino) != Ok([0; COLD_BYTES]);
                 if has_cold || self.survey.is_named(ino) || ino == InodeNo::ROOT {
-                    hot.fill(LOST);
+                    hot.fill(LOST_RECORD);
                 }
             }
             if first == InodeNo::TABLE.0 {

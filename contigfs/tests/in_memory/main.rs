@@ -19,6 +19,7 @@ mod quota;
 mod refused;
 mod relaxed;
 mod relocate;
+mod renewed;
 mod repair;
 mod repair_attributes;
 mod repair_cuts;

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use contigfs::{BlockStore, Fs};
 use ftl::Ftl;
 use ftl::device::MediaError;
-use tracing::warn;
+use tracing::{info, warn};
 
 use super::volume;
 use crate::credentials::{Registry, unix_now};
@@ -38,7 +38,7 @@ impl Housekeeper {
         places: MediaPlaces,
     ) -> io::Result<Self> {
         let (stop, stopped) = channel();
-        let mut roots = Roots::default();
+        let mut known = Known::of(&ftl);
         let period = match ftl.devices().is_empty() {
             true => PERIOD,
             false => PERIOD_OF_ARRAY,
@@ -46,7 +46,7 @@ impl Housekeeper {
         let thread = Builder::new().name("housekeeper".into()).spawn(move || {
             let mut since = Instant::now();
             while stopped.recv_timeout(period) == Err(RecvTimeoutError::Timeout) {
-                roots.renew(&fs, &ftl);
+                known.renew(&fs, &ftl);
                 if since.elapsed() < PERIOD {
                     continue;
                 }
@@ -58,7 +58,7 @@ impl Housekeeper {
                 tell_faults(&ftl, &places);
             }
             // Those since the last time.
-            roots.renew(&fs, &ftl);
+            known.renew(&fs, &ftl);
             tell_faults(&ftl, &places);
         })?;
         Ok(Self {
@@ -68,24 +68,47 @@ impl Housekeeper {
     }
 }
 
-/// The root records of the file system, which may have been lost with a device.
-#[derive(Debug, Default)]
-struct Roots {
-    /// They were written again when so many devices were lost.
+/// What the file system is found by, as far as it is known, which may have been lost with a device.
+#[derive(Debug)]
+struct Known {
+    /// Devices that were lost before it was known: what else they had nobody knows.
+    before: usize,
+    /// It was written again when so many devices were lost.
     lost: usize,
-    /// It was said that they can not be, with so many lost.
+    /// It was said that it can not be, with so many lost.
     told: usize,
 }
 
-impl Roots {
-    /// Writes them again if another device is lost since: the target knows what they say, and when it has ended nobody does.
+impl Known {
+    /// What there is to know of a volume that has just been opened.
+    fn of(ftl: &Ftl) -> Self {
+        Self {
+            before: volume::lost_devices(ftl),
+            lost: 0,
+            told: 0,
+        }
+    }
+
+    /// Writes it again if another device is lost since: the target knows what it said, and when it has ended nobody does.
     fn renew<S: BlockStore>(&mut self, fs: &Fs<S>, ftl: &Ftl) {
         let lost = volume::lost_devices(ftl);
         if lost == self.lost || ftl.failure().is_some() {
             return;
         }
-        match fs.renew_root() {
-            Ok(()) => self.lost = lost,
+        let renewed = fs.renew_root().and_then(|()| match lost > self.before {
+            true => fs.renew_what_is_known(),
+            false => Ok(0),
+        });
+        match renewed {
+            Ok(grains) => {
+                self.lost = lost;
+                if grains > 0 {
+                    info!(
+                        grains,
+                        "what files are found by was written again, as far as it is known"
+                    );
+                }
+            }
             // Later, perhaps.
             Err(_) if self.told == lost => {}
             Err(error) => {
