@@ -19,6 +19,13 @@ struct Entry {
     name: Vec<u8>,
 }
 
+/// Whether the first thing in a grain is an entry of this directory: one look, where a grain may be of any of many.
+pub(super) fn begins_with_entry(dir: InodeNo, grain: &[u8; GRAIN_BYTES]) -> bool {
+    let mut units = (0..GRAIN_UNITS).map(|unit| parse_unit(dir, unit, grain));
+    let first = units.find(|found| !matches!(found, Ok(None)));
+    matches!(first, Some(Ok(Some(_))))
+}
+
 /// What a grain of a directory holds.
 pub(super) struct DirGrain {
     lba: Lba,

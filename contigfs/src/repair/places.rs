@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 
 use ftl::{AtomicBatch, GRAIN_BYTES, Lba, LbaRange};
 
-use super::directory::DirGrain;
+use super::directory::{DirGrain, begins_with_entry};
 use super::{Done, Surgeon, put_record, read_cold, read_hot};
 use crate::buddy::Order;
 use crate::check::Problem;
@@ -186,7 +186,13 @@ impl<S: BlockStore> Surgeon<'_, S> {
                     break;
                 };
                 next = lba.offset(1);
-                for &ino in lost {
+                let mut grain = [0; GRAIN_BYTES];
+                match self.store.read(ByteAddr::new(lba, 0), &mut grain) {
+                    // Nothing says whose it is.
+                    Err(StoreError::Damaged { .. }) => continue,
+                    read => read?,
+                }
+                for &ino in lost.iter().filter(|&&ino| begins_with_entry(ino, &grain)) {
                     let grain = DirGrain::read(self.store, ino, lba)?;
                     if grain.is_whole_and_used() {
                         found.entry(ino).or_default().push(lba);
