@@ -12,7 +12,8 @@ use softrdma::wire::terminate::TerminateCode::*;
 use softrdma::{
     BackingId, Buffer, CompletionOpcode, Config, Connection, DomainBind, DomainWindow,
     MemoryRegion, MemoryWindow, Operation, ProtectionDomain, RecvBuffer, RegionSpec, RegionTable,
-    RegisterError, Rights, Stag, Status, TaggedOffset, Time, WindowBind, WorkRequest, WrId,
+    RegisterError, Rights, Stag, Status, StreamId, TaggedOffset, Time, WindowBind, WorkRequest,
+    WrId,
 };
 
 const DOMAIN: ProtectionDomain = ProtectionDomain(0);
@@ -377,6 +378,30 @@ fn local_invalidation() {
     assert_eq!(target.post(invalidate(stag)).1, Status::Success);
     assert_eq!(target.post(invalidate(stag)), refused_to);
     assert_eq!(target.write(stag, 0x1_0000, 1), refused(TaggedInvalidStag));
+}
+
+/// Defends I10: what is of one stream, a window of type 2 or a region, another one of its domain can not invalidate.
+#[test]
+fn invalidation_from_another_stream() {
+    let mut target = target();
+    let bind = target.bind(1);
+    assert_eq!(target.post(Operation::BindWindow(bind)).1, Status::Success);
+    let of_another = RegionSpec {
+        stream: Some(StreamId(1 << 40)),
+        ..RegionSpec::memory(DOMAIN, Rights::REMOTE_WRITE, &target.memory)
+    };
+    let of_another = target.table.register(of_another).unwrap().stag;
+    let mut other = connect(DOMAIN, &target.table, &mut target.pages);
+    std::mem::swap(&mut target.connection, &mut other);
+    let refused_to = (CompletionOpcode::LocalInv, Status::LocalProtection);
+    for stag in [target.window.stag(1), of_another] {
+        assert_eq!(target.post(Operation::LocalInvalidate { stag }), refused_to);
+    }
+    std::mem::swap(&mut target.connection, &mut other);
+    let stag = target.window.stag(1);
+    assert_eq!(target.write(stag, 0x1_0100, 1), Ok(()));
+    let ended = target.post(Operation::LocalInvalidate { stag });
+    assert_eq!(ended, (CompletionOpcode::LocalInv, Status::Success));
 }
 
 /// Registering anew: the index stays, both old STags die, the new ones lead to the new bytes; also out of the dead.
