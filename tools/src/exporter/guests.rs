@@ -87,3 +87,38 @@ impl Guests {
         self.present.push((guest, visit));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Who has come is sent away for another one only when he has had his time, and nobody who has asked something since (I16).
+    #[test]
+    fn time_for_everybody() {
+        const GRACE: Duration = Duration::from_secs(5);
+        let mut runtime = tokio::runtime::Builder::new_current_thread();
+        let runtime = runtime.build().unwrap();
+        let mut guests = Guests::new(2, GRACE);
+        let mut visits = Vec::new();
+        let mut come = |guests: &mut Guests| {
+            let guest = Rc::new(Guest::new(Instant::now()));
+            let visit = runtime.spawn(std::future::pending::<()>());
+            guests.admit(Rc::clone(&guest), visit.abort_handle());
+            visits.push(visit);
+            guest
+        };
+        let (first, second) = (come(&mut guests), come(&mut guests));
+        let (came, early) = (first.heard.get(), first.heard.get() + GRACE);
+        assert_eq!(guests.make_room(came), Err(early));
+        let just = Duration::from_nanos(1);
+        assert_eq!(guests.make_room(early - just), Err(early));
+        // Now the second is the one that has been silent for longest.
+        first.stays(came);
+        let early = second.heard.get() + GRACE;
+        assert_eq!(guests.make_room(early - just), Err(early));
+        assert_eq!(guests.make_room(early), Ok(()));
+        let [stays, goes] = visits.try_into().unwrap();
+        assert!(runtime.block_on(goes).unwrap_err().is_cancelled());
+        assert!(!stays.is_finished());
+    }
+}
