@@ -332,6 +332,49 @@ mod tests {
         assert_eq!(place(7000, 7000 + 2 * PART).unwrap().offset, 7000);
     }
 
+    /// What the kernel has looked at is where its next append begins, also when a later part of that comes first.
+    #[test]
+    fn the_kernel_looks() {
+        let appends = Arc::new(Appends::default());
+        let ino = InodeNo(7);
+        let place = |offset, end| appends.place(ino, offset, PART, || Ok::<_, ()>(end));
+        appends.opened(ino, 1000 - PART, true);
+        drop(place(1000 - PART, 1000 - PART));
+        // A peer has cut the file, and the kernel hears of it.
+        appends.told(ino, 1000 - PART);
+        assert_eq!(place(1000, 1000 - PART).unwrap().offset, 1000);
+        assert_eq!(place(1000 - PART, 1000 + PART).unwrap().offset, 1000 - PART);
+    }
+
+    /// Somebody else who looks in the middle of an append does not take its parts from each other: neither while one is under way,
+    /// nor while what one has overtaken is to come.
+    #[test]
+    fn looks_amid_an_append() {
+        let scene = || {
+            let appends = Arc::new(Appends::default());
+            appends.opened(InodeNo(7), 1000, true);
+            appends
+        };
+        // A peer has made the file longer, of which the kernel does not know.
+        let end = 5000;
+        let place = |appends: &Arc<Appends>, part, end| {
+            let offset = 1000 + part * PART;
+            let placed = appends.place(InodeNo(7), offset, PART, || Ok::<_, ()>(end));
+            placed.unwrap()
+        };
+        let appends = scene();
+        let first = place(&appends, 0, end);
+        appends.told(InodeNo(7), end);
+        assert_eq!(first.offset, end);
+        assert_eq!(place(&appends, 1, end).offset, end + PART);
+
+        let appends = scene();
+        drop(place(&appends, 0, end));
+        assert_eq!(place(&appends, 2, end + PART).offset, end + 2 * PART);
+        appends.told(InodeNo(7), end + 3 * PART);
+        assert_eq!(place(&appends, 1, end + 3 * PART).offset, end + PART);
+    }
+
     /// Nothing is remembered of files that are not open.
     #[test]
     fn forgotten_with_the_last_open() {
