@@ -288,6 +288,37 @@ fn constant() {
     assert_eq!(few, (1, 1, 0));
 }
 
+/// A trim of more runs of grains than one header can say of that they have become images: all of them are in the snapshot and gone
+/// from the volume, also after the power went (I1, I3).
+#[test]
+fn many_runs_at_once() {
+    const RUNS: u64 = 300;
+    let at = |run: u64| 2 * run * GRAIN_BYTES as u64;
+    let mut device = MemDevice::new(64 << 20).expect("memory");
+    Ftl::format(&mut device, &FormatOptions::default()).expect("format");
+    let (volume, _) = Volume::open(device, OpenOptions::default()).expect("open");
+    let snapshots = Snapshots::open(&volume).expect("none");
+    for run in 0..RUNS {
+        let bytes = [run as u8 | 1; GRAIN_BYTES];
+        volume.write(at(run), &bytes).expect("write");
+    }
+    volume.sync(LbaRange::ALL).expect("sync");
+    snapshots.make(&volume, b"all", 1).expect("a snapshot");
+    let all = LbaRange::new(Lba(0), 2 * RUNS);
+    volume.trim(all).expect("trim");
+    // Nothing is shut down.
+    let (volume, _) = Volume::open(volume.into_device(), OpenOptions::default()).expect("open");
+    let snapshots = Snapshots::open(&volume).expect("one");
+    let slot = snapshots.find(b"all").expect("it").slot;
+    for run in 0..RUNS {
+        let mut bytes = [0; GRAIN_BYTES];
+        Snapshots::read(&volume, slot, at(run), &mut bytes).expect("read");
+        assert_eq!(bytes, [run as u8 | 1; GRAIN_BYTES], "run {run}");
+    }
+    assert_eq!(volume.mapped_count(all), 0);
+    volume.ftl().self_check();
+}
+
 /// A volume with three snapshots, each of which holds images and marks, shut down.
 fn with_snapshots() -> MemDevice {
     let mut device = MemDevice::new(16 << 20).expect("memory");
