@@ -298,3 +298,51 @@ fn grows_many_times() {
         volume.ftl().self_check();
     }
 }
+
+/// A volume that grows time and again, with its free segments discarded in another order than they are opened in, says so when
+/// the table of fresh segments is full, before anything has begun (Z2), and grows when more has been written.
+#[test]
+fn grows_too_often() {
+    let format_options = FormatOptions {
+        segment_bytes: Some(16 * GRAIN_BYTES as u64),
+        ..FormatOptions::default()
+    };
+    let mut small = device(600);
+    format(&mut small, &format_options);
+    let open = OpenOptions {
+        gc_policy: GcPolicy::Greedy,
+        ..OpenOptions::default()
+    };
+    let (volume, _) = Volume::open(on_another(small.image(), 6_000), open).expect("open");
+    let all = volume.space().capacity;
+    for version in 1..4 {
+        fill(&volume, 0..all, version);
+    }
+    volume.trim(LbaRange::new(Lba(0), all)).expect("trim");
+    let discard = || {
+        volume.ftl().discard_free();
+        while volume.ftl().is_discarding_free() {
+            volume.tick();
+        }
+    };
+    discard();
+    let mut grains = 600;
+    let refused = loop {
+        grains += 300;
+        assert!(grains < 6_000, "there is room in the table for all of them");
+        if let Err(error) = volume.resize(grains) {
+            break error;
+        }
+        fill(&volume, 0..40, grains);
+        discard();
+    };
+    let is_it = matches!(refused, VolumeError::Resize(ResizeError::TooOften));
+    assert!(is_it, "{refused:?}");
+    let now = volume.space().capacity;
+    for version in 1..4 {
+        fill(&volume, 0..now, version);
+    }
+    volume.resize(grains).expect("grow");
+    expect(&volume, 0..now, 3);
+    volume.ftl().self_check();
+}
