@@ -238,7 +238,17 @@ impl Life {
         &self,
         domain: ProtectionDomain,
         ino: InodeNo,
+        range: (u64, u64),
+    ) -> Result<MemoryRegion, IssueError> {
+        self.issue_at(domain, ino, range, NOW)
+    }
+
+    fn issue_at(
+        &self,
+        domain: ProtectionDomain,
+        ino: InodeNo,
         (offset, length): (u64, u64),
+        now: u64,
     ) -> Result<MemoryRegion, IssueError> {
         let generation = self.fs.attr(ino).unwrap().generation;
         if let Err(error) = self.registry.prepare() {
@@ -254,7 +264,7 @@ impl Life {
                 length,
                 writable: true,
             };
-            self.registry.issue(&grant, NOW)
+            self.registry.issue(&grant, now)
         };
         self.fs.with_extent(ino, issue).unwrap()
     }
@@ -265,7 +275,18 @@ impl Life {
         stag: Stag,
         domain: ProtectionDomain,
     ) -> Result<MemoryRegion, IssueError> {
-        let attach = |extent: Extent| self.registry.attach(stag, domain, extent, NOW);
+        self.attach_at(ino, stag, domain, NOW)
+    }
+
+    fn attach_at(
+        &self,
+        ino: InodeNo,
+        stag: Stag,
+        domain: ProtectionDomain,
+        now: u64,
+    ) -> Result<MemoryRegion, IssueError> {
+        let generation = self.fs.attr(ino).unwrap().generation;
+        let attach = |extent| (self.registry).attach(stag, domain, generation, extent, now);
         self.fs.with_extent(ino, attach).unwrap()
     }
 
@@ -502,6 +523,50 @@ fn who_can_not_be_looked_at_is_not_forgotten() {
     }
 }
 
+/// C3: and when the file can be looked at again, it is the one that it was, as long as it was: nothing of another that has got its number
+/// meanwhile, nor of what is behind its end, is anybody's.
+#[test]
+fn who_can_not_be_looked_at_may_have_changed() {
+    // Where no target is, nobody hears of it.
+    let changes: [fn(&Fs<Store>, InodeNo); 2] = [
+        |fs, ino| {
+            fs.unlink(InodeNo::ROOT, OsStr::new("a")).unwrap();
+            let other = fs.create(InodeNo::ROOT, OsStr::new("b"), &NewNode::file());
+            assert_eq!(other.unwrap().ino, ino, "the number is used again");
+            let written = fs.write(ino, 0, &[1; 10_000], WriteOptions::default());
+            assert_eq!(written, Ok(10_000));
+        },
+        |fs, ino| {
+            let set = SetAttr {
+                size: Some(3999),
+                ..SetAttr::default()
+            };
+            fs.set_attr(ino, &set).unwrap();
+        },
+    ];
+    for change in changes {
+        let life = Life::start(formatted(), None);
+        life.registry.prepare().unwrap();
+        for n in 0..40 {
+            life.file(&format!("{n}"), 1);
+        }
+        let ino = life.file("a", 10_000);
+        let region = life.issue(ALPHA, ino, (0, 4000)).unwrap();
+        let store = life.cut();
+        let fs = Fs::mount(Arc::clone(&store)).unwrap();
+        change(&fs, ino);
+        fs.sync_all().unwrap();
+        drop(fs);
+        store.set_unreadable(Some(Lba((1 << 28) + ino.0 / 32)));
+        let after = Life::start(store, None);
+        after.store.set_unreadable(None);
+        assert_eq!(after.restored.unknown, 1);
+        let stale = Err(IssueError::Stale);
+        assert_eq!(after.attach(ino, region.stag, ALPHA), stale);
+        assert!(after.honours(region.stag, ALPHA).is_none());
+    }
+}
+
 /// C2: deleting a file ends its registrations, open or not, for ever; those of others stay.
 fn ended_by_deleting(bug: Option<Bug>) -> bool {
     let life = Life::start(formatted(), bug);
@@ -626,6 +691,25 @@ fn expiry() {
     let after = Life::start_as(after.cut(), None, &standings, later);
     let views = after.registry.views();
     assert!(views.iter().all(|view| view.record.expires > later));
+}
+
+/// C2: who asks for what has expired, before anybody has looked for that, does not bring it back to life: neither by its STag nor by its
+/// range, of which he gets another one.
+#[test]
+fn what_has_expired_is_not_revived() {
+    let life = Life::start(formatted(), None);
+    let ino = life.file("a", 10_000);
+    let region = life.issue(ALPHA, ino, (0, 100)).unwrap();
+    life.registry.detach(region.stag, NOW);
+    let over = NOW + LIFETIME;
+    let attached = life.attach_at(ino, region.stag, ALPHA, over);
+    assert_eq!(attached, Err(IssueError::Stale));
+    let another = life.issue_at(ALPHA, ino, (0, 100), over).unwrap();
+    assert_ne!(another.stag, region.stag);
+    assert!(life.honours(region.stag, ALPHA).is_none() && life.is_consistent());
+    let after = Life::start(life.cut(), None);
+    assert!(after.honours(region.stag, ALPHA).is_none());
+    assert!(after.honours(another.stag, ALPHA).is_some());
 }
 
 /// Attaching needs the right tenant, and an STag that is not revoked (I10).
@@ -805,6 +889,29 @@ fn door_holds(bug: Option<Bug>) -> bool {
 #[test]
 fn the_door() {
     assert!(door_holds(None));
+}
+
+/// I16: of a tenant so many tokens are remembered as can be; one more waits until some of them have expired, and none is forgotten before.
+#[test]
+fn remembered_tokens_are_bounded() {
+    const MOST: u128 = 16_384;
+    let (door, key) = door(None);
+    let admit = |n: u128, expires, now| {
+        let token = key.sign(&Claims {
+            once: true,
+            nonce: n.to_be_bytes(),
+            expires,
+            ..claims()
+        });
+        door.admit(&token, now).map(|admission| admission.domain)
+    };
+    for n in 0..MOST {
+        assert_eq!(admit(n, NOW + 100, NOW), Ok(ALPHA));
+    }
+    assert_eq!(admit(MOST, NOW + 200, NOW), Err(Denial::Busy));
+    assert_eq!(admit(0, NOW + 100, NOW), Err(Denial::Used));
+    assert_eq!(admit(MOST, NOW + 200, NOW + 100), Ok(ALPHA));
+    assert_eq!(admit(MOST, NOW + 200, NOW + 100), Err(Denial::Used));
 }
 
 /// M12: a door that is wrong in one way is found out.

@@ -489,20 +489,23 @@ impl<S: BlockStore> Registry<S> {
         (living.record.domain == domain).then_some(living.record)
     }
 
-    /// A registration, open on one connection more. The caller keeps its file, which is the right one, from changing; there it
-    /// lies.
+    /// A registration, open on one connection more. The caller keeps a file of its number from changing, which is of this
+    /// `generation`; there it lies.
     pub fn attach(
         &self,
         stag: Stag,
         domain: ProtectionDomain,
+        generation: u64,
         extent: Extent,
         now: u64,
     ) -> Result<MemoryRegion, IssueError> {
         let mut state = lock(&self.state);
         let slot = state.slots.by_stag(stag).ok_or(IssueError::Stale)?;
         let living = state.slots.get(slot).ok_or(IssueError::Stale)?;
+        // Whom nobody could look at when the target was started may be of another file (C3).
+        let is_it = living.record.generation == generation;
         let is_inside = (living.record.end()).is_some_and(|end| end <= extent.size);
-        if living.record.domain != domain || living.is_over(now) || !is_inside {
+        if !is_it || living.record.domain != domain || living.is_over(now) || !is_inside {
             return Err(IssueError::Stale);
         }
         self.attach_slot(&mut state, slot, extent.range.start, now)

@@ -449,11 +449,11 @@ impl Service {
         })?;
         let attached = (|| {
             let attr = self.fs.attr(inode)?;
-            if attr.generation != record.generation {
-                return Err(stale());
-            }
             let register = |extent| {
-                let region = self.registry.attach(stag, domain, extent, unix_now())?;
+                let (generation, now) = (attr.generation, unix_now());
+                let region = self
+                    .registry
+                    .attach(stag, domain, generation, extent, now)?;
                 let open = OpenRegion {
                     domain,
                     inode: Some(inode),
