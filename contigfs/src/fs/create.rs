@@ -413,6 +413,25 @@ mod tests {
     use crate::fs::FormatOptions;
     use crate::mem_store::MemStore;
 
+    /// A file without a name is given one once: when that is gone, it is like any other whose last name went. Nor has it ever been
+    /// for names if it was made so (linkat(2), open(2)).
+    #[test]
+    fn a_first_name() {
+        let store = MemStore::new(100);
+        Fs::format(&store, &FormatOptions::default()).unwrap();
+        let fs = Fs::mount(&store).unwrap();
+        let (root, name) = (InodeNo::ROOT, OsStr::new);
+        let unnamed = |linkable| fs.create_unnamed(root, &NewNode::file(), linkable).unwrap();
+        let (file, never) = (unnamed(true).ino, unnamed(false).ino);
+        fs.link(file, root, name("a")).unwrap();
+        fs.unlink(root, name("a")).unwrap();
+        for ino in [file, never] {
+            assert_eq!(fs.link(ino, root, name("b")), Err(FsError::NotFound));
+            fs.close(ino).unwrap();
+        }
+        assert_eq!(fs.lookup(root, name("b")), Err(FsError::NotFound));
+    }
+
     /// The last link and the last subdirectory that fit are made; one more is an answer, and changes nothing.
     #[test]
     fn too_many_links() {

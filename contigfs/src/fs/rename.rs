@@ -335,3 +335,38 @@ impl<S: BlockStore> Fs<S> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fs::{FormatOptions, NewNode};
+    use crate::mem_store::MemStore;
+
+    /// The kernel sees to that for those who come by it; nobody else gets a directory below itself either, in whichever direction
+    /// two names change places (I9).
+    #[test]
+    fn nothing_gets_below_itself() {
+        let store = MemStore::new(100);
+        Fs::format(&store, &FormatOptions::default()).unwrap();
+        let fs = Fs::mount(&store).unwrap();
+        let (root, name) = (InodeNo::ROOT, OsStr::new);
+        let make = |dir, label, node| fs.create(dir, name(label), &node).unwrap().ino;
+        let top = make(root, "top", NewNode::directory());
+        let sub = make(top, "sub", NewNode::directory());
+        let deep = make(sub, "deep", NewNode::directory());
+        let file = make(sub, "file", NewNode::file());
+        let rename = |from, old, to, new, mode| fs.rename(from, name(old), to, name(new), mode);
+        let refused = Err(FsError::Invalid);
+        let exchange = RenameMode::Exchange;
+        assert_eq!(rename(root, "top", sub, "deep", exchange), refused);
+        assert_eq!(rename(sub, "deep", root, "top", exchange), refused);
+        assert_eq!(rename(root, "top", sub, "file", exchange), refused);
+        assert_eq!(rename(sub, "file", root, "top", exchange), refused);
+        let replace = RenameMode::Replace;
+        assert_eq!(rename(root, "top", sub, "new", replace), refused);
+        let found = |dir, label| fs.lookup(dir, name(label)).unwrap().ino;
+        assert_eq!((found(root, "top"), found(top, "sub")), (top, sub));
+        assert_eq!((found(sub, "deep"), found(sub, "file")), (deep, file));
+        assert_eq!(fs.lookup(sub, name("new")), Err(FsError::NotFound));
+    }
+}

@@ -308,7 +308,7 @@ mod tests {
     use super::super::configuration::{Birth, Configuration, Report};
     use super::*;
     use crate::group::Topology;
-    use crate::membership::configuration::{Boot, Doubt};
+    use crate::membership::configuration::{Boot, Doubt, End};
 
     fn settings() -> ControllerSettings {
         ControllerSettings {
@@ -554,5 +554,74 @@ mod tests {
         view.reports.insert(MemberId(1), back);
         let next = controller.propose(&view, &config, &without).unwrap();
         assert_eq!((next.epoch, next.vouching), (Epoch(3), vec![MemberId(1)]));
+    }
+
+    /// I12: whom an epoch was to fence that never got active is fenced by the next one, though nothing is left of his key (C2, C3).
+    #[test]
+    fn a_fence_waits_for_an_epoch_that_gets_active() {
+        let (mut view, mut config) = group([0; 3]);
+        for report in view.reports.values_mut() {
+            report.log = Some((Epoch(1), 5));
+        }
+        config.fenced = vec![(Slot::new(3).unwrap(), Boot(9))];
+        let controller = Controller::new(settings());
+        for phase in [Phase::Seal, Phase::Sync, Phase::Recover, Phase::Active] {
+            config.phase = phase;
+            let next = controller.propose(&view, &config, &[]).unwrap();
+            let waits = phase != Phase::Active;
+            assert_eq!(next.fenced == config.fenced, waits, "{phase:?}");
+        }
+    }
+
+    /// I14: who joins has caught up with the last active epoch, and with no other.
+    #[test]
+    fn who_has_not_caught_up_does_not_join() {
+        let (mut view, mut config) = group([0; 3]);
+        for report in view.reports.values_mut() {
+            report.log = Some((Epoch(5), 5));
+        }
+        (config.epoch, config.active_epoch) = (Epoch(5), Epoch(5));
+        let new = MemberId(3);
+        config.members.push(new);
+        let mut joins = |ready| {
+            let mut report = view.reports[&MemberId(0)].clone();
+            (report.seat.id, report.ready, report.log) = (new, ready, None);
+            view.reports.insert(new, report);
+            let controller = Controller::new(settings());
+            let next = controller.propose(&view, &config, &[]).unwrap();
+            next.chain.iter().any(|seat| seat.id == new)
+        };
+        assert!(!joins(None) && !joins(Some(Epoch(4))) && joins(Some(Epoch(5))));
+    }
+
+    /// C1, I13: an epoch is active when those who are left out have sealed, or can not answer READs any more. What another life of one
+    /// says is nothing of the one that was in the chain.
+    #[test]
+    fn whoever_is_left_out_is_silent() {
+        let (mut view, mut config) = group([0; 3]);
+        (config.epoch, config.phase) = (Epoch(2), Phase::Recover);
+        let left_out = config.chain.pop().unwrap();
+        config.end = Some(End {
+            since: Epoch(2),
+            sequence: 5,
+        });
+        for report in view.reports.values_mut() {
+            (report.sealed, report.recovered) = (Epoch(1), Epoch(2));
+        }
+        let mut controller = Controller::new(settings());
+        let begun = Duration::from_secs(1);
+        controller.over_since = (Epoch(1), begun);
+        let over = begun + settings().read_lease * 102 / 100;
+        let mut active = |boot, sealed, now| {
+            let report = view.reports.get_mut(&left_out.id).unwrap();
+            (report.seat.boot, report.sealed) = (boot, sealed);
+            let next = controller.next_phase(now, &view, &config)?;
+            assert_eq!((next.phase, next.end), (Phase::Active, None));
+            Some(next.active_epoch)
+        };
+        assert_eq!(active(left_out.boot, Epoch(1), begun), None);
+        assert_eq!(active(left_out.boot, Epoch(2), begun), Some(Epoch(2)));
+        assert_eq!(active(Boot(8), Epoch(2), begun), None);
+        assert_eq!(active(Boot(8), Epoch(2), over), Some(Epoch(2)));
     }
 }
