@@ -22,8 +22,8 @@ const SWEEP_MIN: usize = 1024;
 pub(crate) struct Inode {
     pub(crate) ino: InodeNo,
     pub(crate) kind: FileKind,
-    /// Guards the content; a directory keeps its index here once it was read.
-    pub(crate) content: RwLock<Option<DirIndex>>,
+    /// Guards the content; a directory keeps its index here once it was read. Apart, since most inodes have none.
+    pub(crate) content: RwLock<Option<Box<DirIndex>>>,
     /// How often somebody has held `content` to change it, other than by writing behind the end.
     changes: AtomicU64,
     /// Held by whoever writes the record, until it is durable.
@@ -113,7 +113,7 @@ impl Inode {
         Self {
             ino,
             kind: record.kind,
-            content: RwLock::new(index),
+            content: RwLock::new(index.map(Box::new)),
             changes: AtomicU64::new(0),
             change: Mutex::new(()),
             xattrs: Mutex::default(),
@@ -143,7 +143,7 @@ impl Inode {
     }
 
     /// Holds the content to change it.
-    pub(crate) fn change_content(&self) -> RwLockWriteGuard<'_, Option<DirIndex>> {
+    pub(crate) fn change_content(&self) -> RwLockWriteGuard<'_, Option<Box<DirIndex>>> {
         let content = exclusive(&self.content);
         self.changes.fetch_add(1, Ordering::Relaxed);
         // Whoever copies a byte of what is changed from now on finds that counted.
@@ -270,6 +270,9 @@ struct Shard {
     /// With so many inodes it is searched for some that nobody uses. Twice as many as were in use the last time, so
     /// that each inode added pays for looking at two, however many the kernel remembers.
     sweep_at: usize,
+    /// So many were forgotten by the kernel since then. With as many as half of the inodes it is searched, too: each that
+    /// is forgotten pays for two, and what the kernel gives up when it is short of memory, the shard does not keep.
+    forgotten: usize,
 }
 
 impl Default for Shard {
@@ -277,6 +280,7 @@ impl Default for Shard {
         Self {
             inodes: HashMap::new(),
             sweep_at: SWEEP_MIN,
+            forgotten: 0,
         }
     }
 }
@@ -284,11 +288,24 @@ impl Default for Shard {
 impl Shard {
     fn insert(&mut self, inode: Arc<Inode>) -> Option<Arc<Inode>> {
         if self.inodes.len() >= self.sweep_at {
-            self.inodes
-                .retain(|_, inode| Arc::strong_count(inode) > 1 || !inode.state().idle());
-            self.sweep_at = SWEEP_MIN.max(self.inodes.len() * 2);
+            self.sweep();
         }
         self.inodes.insert(inode.ino, inode)
+    }
+
+    fn forgotten(&mut self) {
+        self.forgotten += 1;
+        if self.forgotten >= SWEEP_MIN.max(self.inodes.len() / 2) {
+            self.sweep();
+        }
+    }
+
+    fn sweep(&mut self) {
+        self.inodes
+            .retain(|_, inode| Arc::strong_count(inode) > 1 || !inode.state().idle());
+        self.sweep_at = SWEEP_MIN.max(self.inodes.len() * 2);
+        self.inodes.shrink_to(self.sweep_at);
+        self.forgotten = 0;
     }
 }
 
@@ -332,6 +349,11 @@ impl Cache {
         if found.is_some_and(|found| Arc::ptr_eq(found, inode)) {
             shard.inodes.remove(&inode.ino);
         }
+    }
+
+    /// The kernel does not know the number of this inode any more.
+    pub(super) fn forgotten(&self, ino: InodeNo) {
+        self.shard(ino).forgotten();
     }
 
     /// Every inode in memory that has something to write.
@@ -524,5 +546,44 @@ mod tests {
         let kept: usize = fs.cache.shards.iter().map(|s| lock(s).inodes.len()).sum();
         assert!(kept as u64 <= 2 * held + SHARDS as u64, "{kept} in memory");
         opened.iter().for_each(|&ino| fs.close(ino).unwrap());
+    }
+
+    /// What the kernel forgets, memory forgets, too, though no other inode comes: the kernel gives up what it knows when
+    /// the machine is short of memory, which does not help where the target keeps it.
+    #[test]
+    fn what_the_kernel_forgets_is_forgotten() {
+        let store = MemStore::new(1_000_000);
+        Fs::format(&store, &FormatOptions::default()).unwrap();
+        let fs = Fs::mount(&store).unwrap();
+        let made = 4 * (SHARDS * SWEEP_MIN) as u64;
+        let known: Vec<_> = (0..made)
+            .map(|n| {
+                let (name, node) = (n.to_string(), NewNode::file());
+                let name = OsStr::new(&name);
+                let made = fs.create_remember(InodeNo::ROOT, name, &node, Remember::Yes, false);
+                made.unwrap().ino
+            })
+            .collect();
+        let kept = || -> usize { fs.cache.shards.iter().map(|s| lock(s).inodes.len()).sum() };
+        assert!(kept() >= known.len());
+        // It is told twice of half of them, and forgets that in one go.
+        let twice = |ino: InodeNo| ino.0 / SHARDS as u64 % 2;
+        for &ino in &known {
+            if twice(ino) == 1 {
+                fs.remember(ino).unwrap();
+            }
+        }
+        let (last, others) = known.split_last().unwrap();
+        others
+            .iter()
+            .for_each(|&ino| fs.forget(ino, 1 + twice(ino)));
+        assert!(kept() <= 2 * SHARDS * SWEEP_MIN, "{} in memory", kept());
+        assert_eq!(fs.inode(*last).unwrap().state().lookups, 1);
+    }
+
+    /// The kernel decides how many inodes there are in memory; what each takes is theirs to decide.
+    #[test]
+    fn an_inode_takes_little_memory() {
+        assert!(size_of::<Inode>() <= 512, "{} bytes", size_of::<Inode>());
     }
 }

@@ -23,9 +23,9 @@ pub(crate) enum Remember {
 const FOLLOWED_MAX: usize = 40;
 
 /// A directory locked for looking up.
-pub(super) type DirRead<'a> = RwLockReadGuard<'a, Option<DirIndex>>;
+pub(super) type DirRead<'a> = RwLockReadGuard<'a, Option<Box<DirIndex>>>;
 /// A directory locked for changing.
-pub(super) type DirWrite<'a> = RwLockWriteGuard<'a, Option<DirIndex>>;
+pub(super) type DirWrite<'a> = RwLockWriteGuard<'a, Option<Box<DirIndex>>>;
 
 impl<S: BlockStore> Fs<S> {
     /// Attributes of the inode that `name` in `parent` leads to. `.` and `..` work.
@@ -150,7 +150,8 @@ impl<S: BlockStore> Fs<S> {
         if content.is_none() {
             let record = dir.state().record;
             let range = record.range.ok_or(FsError::NotDirectory)?;
-            *content = Some(DirIndex::load(&self.store, dir.ino, range, record.size)?);
+            let index = DirIndex::load(&self.store, dir.ino, range, record.size)?;
+            *content = Some(Box::new(index));
         }
         Ok(content)
     }
@@ -160,6 +161,7 @@ impl<S: BlockStore> Fs<S> {
         let Ok(inode) = self.inode(ino) else { return };
         let mut state = inode.state();
         state.lookups = state.lookups.saturating_sub(times);
+        let is_forgotten = state.lookups == 0;
         let gives_back = state.gives_back();
         let unused = state.is_unused();
         drop(state);
@@ -167,6 +169,9 @@ impl<S: BlockStore> Fs<S> {
             self.give_back_number(&inode);
         } else if unused && let Err(error) = self.reap(&inode) {
             tracing::warn!(%error, %ino, "a file without names stays until the next mount");
+        }
+        if is_forgotten {
+            self.cache.forgotten(ino);
         }
     }
 
@@ -187,14 +192,14 @@ impl<S: BlockStore> Fs<S> {
 }
 
 /// The index in a locked directory.
-pub(super) fn index_of(content: &Option<DirIndex>) -> &DirIndex {
+pub(super) fn index_of(content: &Option<Box<DirIndex>>) -> &DirIndex {
     content
         .as_ref()
         .expect("a directory is locked only after its index was read")
 }
 
 /// As [`index_of`], to change it.
-pub(super) fn index_of_mut(content: &mut Option<DirIndex>) -> &mut DirIndex {
+pub(super) fn index_of_mut(content: &mut Option<Box<DirIndex>>) -> &mut DirIndex {
     content
         .as_mut()
         .expect("a directory is locked only after its index was read")
