@@ -99,8 +99,8 @@ row "pgbench --initialize, scale $scale" ok
 committed=0
 for ((life = 1; life <= kills; life++)); do
     (
-        # One line for each transaction that a client saw committed.
-        cd "$beside" && exec pgbench --client "$clients" --jobs 2 --time 600 --log --log-prefix "life$life"
+        # One line for each transaction that a client saw committed. Without vacuum, which takes the history of before away.
+        cd "$beside" && exec pgbench --no-vacuum --client "$clients" --jobs 2 --time 600 --log --log-prefix "life$life"
     ) </dev/null >"$scratch/pgbench.log" 2>&1 &
     bench=$!
     pause "$(between 4000 8000)"
