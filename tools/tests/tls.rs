@@ -6,6 +6,7 @@ mod common;
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::ops::Range;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -71,13 +72,24 @@ impl Ca {
         list.signed_by(&self.0).unwrap().pem().unwrap()
     }
 
-    /// Files with a certificate for these names, valid until that year, and its key.
+    /// Files with a certificate for these names, valid for long until that year, and its key.
     fn issue(&self, image: &Image, file: &str, names: &[&str], year: i32) -> [String; 2] {
+        self.issue_for(image, file, names, 2000..year)
+    }
+
+    /// The same, valid from the first of these years on until the last.
+    fn issue_for(
+        &self,
+        image: &Image,
+        file: &str,
+        names: &[&str],
+        years: Range<i32>,
+    ) -> [String; 2] {
         let names: Vec<String> = names.iter().map(ToString::to_string).collect();
         let mut params = CertificateParams::new(names).unwrap();
         params.serial_number = Some(serial_number(file));
-        params.not_before = rcgen::date_time_ymd(2000, 1, 1);
-        params.not_after = rcgen::date_time_ymd(year, 1, 1);
+        params.not_before = rcgen::date_time_ymd(years.start, 1, 1);
+        params.not_after = rcgen::date_time_ymd(years.end, 1, 1);
         let key = KeyPair::generate().unwrap();
         let certificate = params.signed_by(&key, &self.0).unwrap();
         let paths = ["crt", "key"].map(|end| image.beside(&format!("{file}.{end}")));
@@ -304,6 +316,7 @@ fn strangers_are_told() {
     let [own, own_key] = clients.issue(&place.image, "client", &["someone"], 4000);
     let [foreign, foreign_key] = other.issue(&place.image, "foreign", &["someone"], 4000);
     let [old, old_key] = clients.issue(&place.image, "old", &["someone"], 2001);
+    let [early, early_key] = clients.issue_for(&place.image, "early", &["someone"], 3000..4000);
 
     let (target, at) = place.serve(&[]);
     let url = format!("{at}/");
@@ -341,6 +354,8 @@ fn strangers_are_told() {
     for (certificate, key, why) in [
         (&foreign, &foreign_key, "CA"),
         (&old, &old_key, "it has expired"),
+        // The alert is that of one that has expired; who only reads that looks for the wrong mistake.
+        (&early, &early_key, "not valid yet"),
     ] {
         let said = bad(&own_files(certificate, key).collect::<Vec<_>>());
         assert!(said.contains("does not accept"), "{said}");
@@ -410,7 +425,8 @@ fn revoked_certificates() {
 
     let other = list(&place.ca, "other.pem", &[]);
     let (target, at) = place.serve(&[&ca[..], &["--tls-client-crl", &other]].concat());
-    try_it(at, &good_one).unwrap_err();
+    let said = try_it(at, &good_one).unwrap_err();
+    assert!(said.contains("no list of revoked certificates"), "{said}");
     assert!(target.stop().success());
 
     let image = place.image.path();

@@ -113,8 +113,13 @@ impl From<Error> for TlsError {
                 AlertDescription::CertificateRequired => Self::CertificateWanted,
                 AlertDescription::NoApplicationProtocol => Self::OtherProtocol,
                 AlertDescription::ProtocolVersion => Self::OldVersion,
-                AlertDescription::UnknownCA => refused("its CA is unknown there"),
-                AlertDescription::CertificateExpired => refused("it has expired"),
+                // Some alerts stand for more than one reason, and do not tell which.
+                AlertDescription::UnknownCA => {
+                    refused("its CA is unknown there, or has no list of revoked certificates there")
+                }
+                AlertDescription::CertificateExpired => {
+                    refused("it has expired, or is not valid yet (are the clocks right?)")
+                }
                 AlertDescription::CertificateRevoked => refused("it has been revoked"),
                 AlertDescription::BadCertificate
                 | AlertDescription::UnsupportedCertificate
