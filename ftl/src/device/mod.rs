@@ -108,6 +108,12 @@ pub trait Device: Send {
     /// `None` then means that nothing is in flight.
     fn poll(&mut self, wait: bool) -> Option<(ActionId, Result<(), MediaError>)>;
 
+    /// Lets some time pass, so that what could not be read may be readable again. False when so much has passed already that
+    /// it is taken to be so for good; always where no time passes.
+    fn rest(&mut self) -> bool {
+        false
+    }
+
     /// Of an array: its devices.
     fn members(&self) -> Option<&Arc<Members>> {
         None

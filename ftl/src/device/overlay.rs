@@ -103,6 +103,10 @@ impl<D: Device> Device for OverlayDevice<D> {
         Some((id, result))
     }
 
+    fn rest(&mut self) -> bool {
+        self.below.rest()
+    }
+
     fn members(&self) -> Option<&Arc<Members>> {
         self.below.members()
     }

@@ -32,6 +32,10 @@ pub(crate) struct MediaIo<'d> {
     /// Those in flight.
     reads: Vec<Option<Read>>,
     waiting: VecDeque<Read>,
+    /// Those that have failed twice, until the device has rested.
+    failed: Vec<Read>,
+    /// Grains that could not be read for good.
+    given_up: u64,
     /// Grains of a read that is over.
     here: VecDeque<(u64, Box<GrainBytes>)>,
 }
@@ -44,6 +48,8 @@ impl<'d> MediaIo<'d> {
             free: (0..DEPTH).collect(),
             reads: vec![None; DEPTH],
             waiting: VecDeque::new(),
+            failed: Vec::new(),
+            given_up: 0,
             here: VecDeque::new(),
         })
     }
@@ -127,13 +133,25 @@ impl<'d> MediaIo<'d> {
         Slot((index * RUN_MAX) as u32)
     }
 
-    /// The next grain that has been read; `None` when none is left. A failed read is tried twice, one grain at a time.
+    /// The next grain that has been read; `None` when none is left. A failed read is tried twice, one grain at a time, and
+    /// again whenever the device has rested: what recovery can not read it takes for damaged or for the end of the log, and
+    /// whatever was there is given up for good, though the device may only have been away for a moment.
     pub(crate) fn next(&mut self) -> Option<(u64, Result<Box<GrainBytes>, MediaError>)> {
         loop {
             if let Some((tag, bytes)) = self.here.pop_front() {
                 return Some((tag, Ok(bytes)));
             }
-            let (id, result) = self.device.poll(true)?;
+            let Some((id, result)) = self.device.poll(true) else {
+                let read = self.failed.pop()?;
+                if !self.device.rest() {
+                    self.given_up += 1;
+                    return Some((read.tag, Err(MediaError::Io)));
+                }
+                self.waiting.push_back(read);
+                self.waiting.extend(self.failed.drain(..));
+                self.fill();
+                continue;
+            };
             let index = id.0 as usize;
             let read = self.reads[index].take().expect("read in flight");
             self.free.push(index);
@@ -155,12 +173,21 @@ impl<'d> MediaIo<'d> {
                     }
                     self.fill();
                 }
+                Err(MediaError::Io) => {
+                    self.failed.push(read);
+                    self.fill();
+                }
                 Err(error) => {
                     self.fill();
                     return Some((read.tag, Err(error)));
                 }
             }
         }
+    }
+
+    /// Grains that could not be read, however long the device rested.
+    pub(crate) fn given_up(&self) -> u64 {
+        self.given_up
     }
 
     /// Reads one grain; nothing else is in flight.

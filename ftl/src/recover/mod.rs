@@ -256,6 +256,13 @@ pub(crate) fn recover(
         }),
     };
 
+    if io.given_up() > 0 {
+        tracing::warn!(
+            grains = io.given_up(),
+            "the device does not read some grains: they are taken for damaged, or for the end of the log"
+        );
+    }
+
     // Everything is decided; from here on the media is changed.
     crash_point!("recover.decided");
     io.flush()?;

@@ -5,6 +5,7 @@
 
 mod accounts;
 mod array;
+mod away;
 mod by_hand;
 mod clone;
 mod clone_busy;

@@ -141,6 +141,12 @@ impl<D: Device> Device for ArrayDevice<D> {
         }
     }
 
+    fn rest(&mut self) -> bool {
+        // The time that passes is that of all.
+        let first = self.devices.iter_mut().flatten().next();
+        first.is_some_and(Device::rest)
+    }
+
     fn members(&self) -> Option<&Arc<Members>> {
         (self.members.list().len() > 1).then_some(&self.members)
     }

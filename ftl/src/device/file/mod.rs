@@ -41,6 +41,10 @@ const BLKGETSIZE64: libc::c_ulong = 0x8008_1272;
 
 /// How long a device that is in use is waited for.
 const PATIENCE: Duration = Duration::from_millis(500);
+/// The first rest; each is twice as long as the one before it.
+const FIRST_REST: Duration = Duration::from_millis(10);
+/// Rests, 2.6 seconds together.
+const RESTS: u32 = 8;
 
 /// How much of a new image's space is claimed at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,6 +79,8 @@ pub struct FileDevice {
     // Declared before `parts` and drained on drop: no request outlives the file.
     driver: Driver,
     parts: Option<FileParts>,
+    /// It has rested so often.
+    rests: u32,
 }
 
 #[derive(Debug)]
@@ -195,6 +201,7 @@ impl FileDevice {
                 len_bytes,
                 below,
             }),
+            rests: 0,
         })
     }
 
@@ -302,6 +309,15 @@ impl Device for FileDevice {
             Driver::Ring(ring) => ring.poll(file, wait),
             Driver::Blocking(calls) => calls.poll(),
         }
+    }
+
+    fn rest(&mut self) -> bool {
+        if self.rests == RESTS {
+            return false;
+        }
+        std::thread::sleep(FIRST_REST * (1 << self.rests));
+        self.rests += 1;
+        true
     }
 }
 
