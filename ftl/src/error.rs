@@ -169,6 +169,12 @@ pub enum OpenError {
     /// The device failed.
     #[error("device failed")]
     Media(#[from] MediaError),
+    /// More than a few bad sectors: nothing has been changed.
+    #[error(
+        "the device does not read {0} grains that recovery needs: nothing was changed; \
+         if it is so for good, fsck -y goes on with what can be read"
+    )]
+    Unreadable(u64),
     /// No memory for the page pool.
     #[error("no memory for the page pool: {0}")]
     Memory(std::io::Error),

@@ -90,6 +90,9 @@ pub struct OpenOptions {
     pub planted: Option<Bug>,
     /// Read all headers, whatever checkpoints say: the repair path.
     pub rebuild: bool,
+    /// With more grains that the device can not read, other than by their checksums, nothing is opened ([`OpenError::Unreadable`]): what is
+    /// lost then is given up for good, and a device that has gone for a while reads again later. Repairs go on with what there is.
+    pub unreadable_max: u64,
     /// A checkpoint is due after this many headers, where each of them is the first grain of a segment, which opening
     /// reads anyway; where segments hold several, after two thirds as many. 0: none is taken, except by a shutdown.
     pub checkpoint_headers: u64,
@@ -122,6 +125,7 @@ impl Default for OpenOptions {
             dataless: false,
             planted: None,
             rebuild: false,
+            unreadable_max: 8,
             checkpoint_headers: 1536,
             map_pages_eager: 64,
             sweep_entries: None,
@@ -246,6 +250,7 @@ impl Ftl {
         let map = MapTable::default();
         let how = How {
             rebuild: options.rebuild,
+            unreadable_max: options.unreadable_max,
             pages_eager: options.map_pages_eager,
             unit_pages: options.sweep_entries.map_or(UNIT_PAGES, |_| 1),
             policy: options.gc_policy,

@@ -133,6 +133,8 @@ pub(crate) fn write_superblock(
 pub(crate) struct How {
     /// Scan everything, whatever checkpoints say.
     pub(crate) rebuild: bool,
+    /// No more grains than this may be unreadable.
+    pub(crate) unreadable_max: u64,
     /// Maps of up to so many pages are read at once.
     pub(crate) pages_eager: usize,
     /// Pages that are read together when one is needed.
@@ -256,6 +258,9 @@ pub(crate) fn recover(
         }),
     };
 
+    if io.given_up() > how.unreadable_max {
+        return Err(OpenError::Unreadable(io.given_up()));
+    }
     if io.given_up() > 0 {
         tracing::warn!(
             grains = io.given_up(),

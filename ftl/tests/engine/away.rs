@@ -6,7 +6,7 @@
 use crate::common::{at, grain, read};
 use ftl::{
     Action, ActionId, Device, FormatOptions, Ftl, GRAIN_BYTES, Lba, LbaRange, MediaError, MediaOp,
-    MemDevice, OpenOptions, RecoveryReport, Volume,
+    MemDevice, OpenError, OpenOptions, RecoveryReport, Volume,
 };
 use std::collections::VecDeque;
 
@@ -16,6 +16,8 @@ struct Away {
     reads: u64,
     from: u64,
     rests: u32,
+    /// However much that is.
+    stays: bool,
     done: VecDeque<(ActionId, Result<(), MediaError>)>,
 }
 
@@ -26,7 +28,7 @@ impl Device for Away {
     fn submit(&mut self, action: Action) {
         if let MediaOp::Read { .. } = action.op {
             self.reads += 1;
-            if self.reads > self.from && self.rests > 0 {
+            if self.reads > self.from && (self.stays || self.rests > 0) {
                 self.done.push_back((action.id, Err(MediaError::Io)));
                 return;
             }
@@ -37,7 +39,7 @@ impl Device for Away {
         self.done.pop_front().or_else(|| self.inner.poll(wait))
     }
     fn rest(&mut self) -> bool {
-        let rests = self.rests > 0;
+        let rests = self.rests > 0 && !self.stays;
         self.rests -= u32::from(rests);
         rests
     }
@@ -62,7 +64,7 @@ fn what_was_synced_is_there_when_the_device_comes_back() {
         ..FormatOptions::default()
     };
     Ftl::format(&mut device, &format).expect("format");
-    // Each write is a header of its own. Those of the first life are in a checkpoint, and all but the last are written over in
+    // Each write is a header of its own. The first life ends in order, and all but the last are written over in
     // the second one, which is killed.
     for (version, grains) in [(1, GRAINS), (2, GRAINS - 1)] {
         let (volume, _) = Volume::open(device, options()).expect("open");
@@ -83,6 +85,7 @@ fn what_was_synced_is_there_when_the_device_comes_back() {
             reads: 0,
             from,
             rests,
+            stays: false,
             done: VecDeque::new(),
         };
         let (volume, report) = Volume::open(device, options()).expect("open");
@@ -94,8 +97,25 @@ fn what_was_synced_is_there_when_the_device_comes_back() {
         }
         (report, reads)
     };
+    // One that stays away is not opened, and nothing of it changed: later it may read.
+    for from in [4, 10, 100] {
+        let mut device = Away {
+            inner: MemDevice::from_image(killed.image()).expect("memory"),
+            reads: 0,
+            from,
+            rests: 0,
+            stays: true,
+            done: VecDeque::new(),
+        };
+        let refused = Ftl::open(&mut device, options()).map(drop);
+        assert!(
+            matches!(refused, Err(OpenError::Unreadable(_))),
+            "away from {from} on: {refused:?}"
+        );
+        assert!(device.inner.image() == killed.image());
+    }
     let (found, reads) = open(0, 0);
-    assert!(found.checkpoint.is_some() && found.headers > 1);
+    assert!(found.headers > 1);
     for from in 0..reads {
         let (again, _) = open(from, 3);
         assert_eq!(again, found, "away from {from} on");

@@ -190,6 +190,7 @@ fn opening(rebuild: bool) -> OpenOptions {
     OpenOptions {
         pool_frames: POOL_FRAMES,
         rebuild,
+        unreadable_max: u64::MAX,
         ..OpenOptions::default()
     }
 }
@@ -250,7 +251,11 @@ fn repair(
     let missing = devices::missing(&device);
     let look = care == Care::Full || options.force;
     let told = &mut |stage, done, all| meter.tell(stage, done, all);
-    let open = opening(options.rebuild);
+    let mut open = opening(options.rebuild);
+    if care == Care::Safe {
+        // Nobody has been asked, and what can not be read now may be later.
+        open.unreadable_max = OpenOptions::default().unreadable_max;
+    }
     let done = contigfs::repair_volume(device, &open, care, look, told);
     let (done, _) = done.map_err(|error| about(error, paths))?;
     let of_files = done.files.repaired.iter().map(ToString::to_string);

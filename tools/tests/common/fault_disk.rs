@@ -43,6 +43,8 @@ struct State {
     delay: Duration,
     /// Whoever writes waits.
     held: bool,
+    /// What begins here, or behind it, can not be read.
+    blind_from: u64,
 }
 
 /// A write that was answered.
@@ -84,6 +86,7 @@ impl FaultDisk {
             flushes: 0,
             delay: Duration::ZERO,
             held: false,
+            blind_from: u64::MAX,
         }));
         let dir = tempfile::tempdir()?;
         let session = Session::new(
@@ -118,6 +121,11 @@ impl FaultDisk {
     /// Whether writes wait from now on, and everything else that is asked for behind one, for a minute at most.
     pub fn hold(&self, held: bool) {
         self.state().held = held;
+    }
+
+    /// From now on the disk reads nothing that begins at this byte or behind it.
+    pub fn blind(&self, from: u64) {
+        self.state().blind_from = from;
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -258,7 +266,7 @@ impl Filesystem for Platter {
         reply: ReplyData,
     ) {
         let state = lock(&self.0);
-        if state.off {
+        if state.off || offset >= state.blind_from {
             return reply.error(Errno::EIO);
         }
         let start = (offset as usize).min(state.current.len());
