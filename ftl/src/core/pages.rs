@@ -111,7 +111,7 @@ impl Core {
         }
         let known_leaf = cx.sh.map.leaf(lba);
         let state = known_leaf.as_ref();
-        let state = state.map_or(State::UNMAPPED, |leaf| leaf.entry(lba).state());
+        let state = state.map_or(State::UNMAPPED, |leaf| leaf.state(lba));
         let location = match state {
             State::Resident(_) => {
                 let leaf = known_leaf.expect("leaf of a resident page");

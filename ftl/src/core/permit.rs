@@ -119,7 +119,7 @@ impl Core {
             return;
         };
         let crc = leaf.crc(lba);
-        let (state, heat) = leaf.entry(lba).known();
+        let (state, heat) = leaf.known(lba);
         let heat = self.heat(state, heat);
         let location = match leaf.entry(lba).replace(State::UNMAPPED) {
             State::Away(location) => location,

@@ -30,7 +30,8 @@ impl Ftl {
         // Before looking. A map that is warm is whole; of one that is not a leaf may be missing, or be filled just now.
         let is_cold = shared.map_cold.load(Ordering::SeqCst);
         let seen = shared.moves.look();
-        if let Some(leaf) = shared.map.leaf(lba) {
+        let leaf = shared.map.leaf(lba);
+        if let Some(leaf) = leaf.filter(|leaf| leaf.found(lba).is_some()) {
             if let Some(frame) = leaf.entry(lba).pin() {
                 // A snapshot that has come into being in between has seen the pin, or is seen here.
                 if writable && shared.keeping.load(Ordering::SeqCst) {

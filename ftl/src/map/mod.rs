@@ -20,54 +20,135 @@ use std::sync::atomic::{AtomicU8, AtomicU16, Ordering};
 use std::sync::{Arc, OnceLock};
 
 /// Entries of one leaf. More would save little: besides its entries a leaf costs a place in two indexes, two counters, and
-/// what the allocator adds. A lone mapped grain costs a whole leaf.
+/// what the allocator adds.
 pub(crate) const LEAF_GRAINS: u64 = 256;
 
 const ENTRIES: usize = LEAF_GRAINS as usize;
+/// Entries of the first part of a leaf: files begin where leaves do, and most files are small.
+const FIRST: usize = 16;
+/// Entries of the first two parts.
+const SECOND: usize = 64;
 
 /// Neighbouring entries, and of each the CRC-32 of the grain where it lies on the media: 11 bytes to a grain. The lowest
 /// byte of a checksum is the check byte of its entry, unless some grain of the leaf is so far away that its entry has no
 /// room for one; then there is a plane of them.
 ///
-/// Checksums are read and written, and grains get places on the media, by the holder of the core's lock only.
+/// Its second and third part are there once something in them is or was. A part stays where it is: readers hold entries of it.
+///
+/// Checksums are read and written, grains get places on the media, and parts are added, by the holder of the core's lock only.
 #[derive(Debug)]
 pub(crate) struct Leaf {
-    entries: [Entry; ENTRIES],
-    /// Bits 8 to 23 of the checksums, and 24 to 31.
-    middles: [AtomicU16; ENTRIES],
-    tops: [AtomicU8; ENTRIES],
+    first: Part<FIRST>,
+    second: OnceLock<Box<Part<{ SECOND - FIRST }>>>,
+    third: OnceLock<Box<Part<{ ENTRIES - SECOND }>>>,
     /// Bits 0 to 7, once an entry has had no room for them.
     lows: OnceLock<Box<[AtomicU8; ENTRIES]>>,
 }
 
-impl Leaf {
+/// Some of the entries of a leaf.
+#[derive(Debug)]
+struct Part<const N: usize> {
+    entries: [Entry; N],
+    /// Bits 8 to 23 of the checksums, and 24 to 31.
+    middles: [AtomicU16; N],
+    tops: [AtomicU8; N],
+}
+
+/// What a part has of one grain.
+#[derive(Clone, Copy, Debug)]
+struct Place<'a> {
+    entry: &'a Entry,
+    middle: &'a AtomicU16,
+    top: &'a AtomicU8,
+}
+
+impl<const N: usize> Part<N> {
     fn new() -> Self {
         Self {
             entries: std::array::from_fn(|_| Entry::default()),
             middles: std::array::from_fn(|_| AtomicU16::new(0)),
             tops: std::array::from_fn(|_| AtomicU8::new(0)),
+        }
+    }
+
+    fn boxed() -> Box<Self> {
+        Box::new(Self::new())
+    }
+
+    fn place(&self, at: usize) -> Place<'_> {
+        Place {
+            entry: &self.entries[at],
+            middle: &self.middles[at],
+            top: &self.tops[at],
+        }
+    }
+}
+
+impl Leaf {
+    fn new() -> Self {
+        Self {
+            first: Part::new(),
+            second: OnceLock::new(),
+            third: OnceLock::new(),
             lows: OnceLock::new(),
         }
     }
 
-    const fn place(lba: Lba) -> usize {
+    const fn number(lba: Lba) -> usize {
         (lba.0 % LEAF_GRAINS) as usize
     }
 
-    /// The entry of `lba`, which belongs to this leaf.
+    /// Where the part of an entry is there.
+    fn find(&self, at: usize) -> Option<Place<'_>> {
+        match at {
+            0..FIRST => Some(self.first.place(at)),
+            FIRST..SECOND => Some(self.second.get()?.place(at - FIRST)),
+            _ => Some(self.third.get()?.place(at - SECOND)),
+        }
+    }
+
+    /// With its part, which is made if need be.
+    fn own(&self, at: usize) -> Place<'_> {
+        match at {
+            0..FIRST => self.first.place(at),
+            FIRST..SECOND => self.second.get_or_init(Part::boxed).place(at - FIRST),
+            _ => self.third.get_or_init(Part::boxed).place(at - SECOND),
+        }
+    }
+
+    /// The entry of `lba`, which belongs to this leaf; to be changed, or of a page that there is. Lock held, or page pinned.
     pub(crate) fn entry(&self, lba: Lba) -> &Entry {
-        &self.entries[Self::place(lba)]
+        self.own(Self::number(lba)).entry
+    }
+
+    /// The same, to be looked at; where there is none, nothing is mapped.
+    pub(crate) fn found(&self, lba: Lba) -> Option<&Entry> {
+        self.find(Self::number(lba)).map(|place| place.entry)
+    }
+
+    /// What `lba`, which belongs to this leaf, is now.
+    pub(crate) fn state(&self, lba: Lba) -> State {
+        self.found(lba).map_or(State::UNMAPPED, Entry::state)
+    }
+
+    /// The same, and what its entry remembers of its updates.
+    pub(crate) fn known(&self, lba: Lba) -> (State, Heat) {
+        let unmapped = (State::UNMAPPED, Heat::UNKNOWN);
+        self.found(lba).map_or(unmapped, Entry::known)
     }
 
     /// Checksum of the grain of `lba` on the media. Lock held.
     pub(crate) fn crc(&self, lba: Lba) -> u32 {
-        let at = Self::place(lba);
+        let at = Self::number(lba);
+        let Some(place) = self.find(at) else {
+            return 0;
+        };
         let low = match self.lows.get() {
             Some(lows) => lows[at].load(Ordering::Relaxed),
-            None => self.entries[at].check_byte().unwrap_or(0),
+            None => place.entry.check_byte().unwrap_or(0),
         };
-        let middle = self.middles[at].load(Ordering::Relaxed).to_le_bytes();
-        let top = self.tops[at].load(Ordering::Relaxed);
+        let middle = place.middle.load(Ordering::Relaxed).to_le_bytes();
+        let top = place.top.load(Ordering::Relaxed);
         u32::from_le_bytes([low, middle[0], middle[1], top])
     }
 
@@ -79,16 +160,19 @@ impl Leaf {
 
     /// Says whether all of it is kept.
     fn keep_crc(&self, lba: Lba, crc: u32) -> bool {
-        let at = Self::place(lba);
+        let at = Self::number(lba);
+        let place = self.own(at);
         let [low, middle @ .., top] = crc.to_le_bytes();
-        self.middles[at].store(u16::from_le_bytes(middle), Ordering::Relaxed);
-        self.tops[at].store(top, Ordering::Relaxed);
+        place
+            .middle
+            .store(u16::from_le_bytes(middle), Ordering::Relaxed);
+        place.top.store(top, Ordering::Relaxed);
         match self.lows.get() {
             Some(lows) => {
                 lows[at].store(low, Ordering::Relaxed);
                 true
             }
-            None => self.entries[at].set_check_byte(low),
+            None => place.entry.set_check_byte(low),
         }
     }
 
@@ -123,15 +207,18 @@ impl Leaf {
         if !location.is_far() || self.lows.get().is_some() {
             return;
         }
-        let low = |at: usize| AtomicU8::new(self.entries[at].check_byte().unwrap_or(0));
+        let low = |at: usize| {
+            let byte = self.find(at).and_then(|place| place.entry.check_byte());
+            AtomicU8::new(byte.unwrap_or(0))
+        };
         self.lows.get_or_init(|| Box::new(std::array::from_fn(low)));
     }
 
     /// Whether nothing is left, looking behind `lba` first: ranges are unmapped in ascending order.
     fn is_empty(&self, lba: Lba) -> bool {
-        let (before, behind) = self.entries.split_at((lba.0 % LEAF_GRAINS) as usize);
-        let mut entries = behind.iter().chain(before);
-        entries.all(|e| e.state() == State::UNMAPPED)
+        let at = Self::number(lba);
+        let mut all = (at..ENTRIES).chain(0..at).filter_map(|at| self.find(at));
+        all.all(|place| place.entry.state() == State::UNMAPPED)
     }
 }
 
@@ -187,7 +274,7 @@ impl MapTable {
 
     /// What `lba` is now, and what its entry remembers of its updates.
     pub(crate) fn known(&self, lba: Lba) -> (State, Heat) {
-        self.with(lba, |leaf| leaf.entry(lba).known())
+        self.with(lba, |leaf| leaf.known(lba))
             .unwrap_or((State::UNMAPPED, Heat::UNKNOWN))
     }
 
@@ -247,7 +334,7 @@ impl LeafIndex {
                 (first..end)
                     .rev()
                     .map(Lba)
-                    .map(move |lba| (lba, leaf.entry(lba).state()))
+                    .map(move |lba| (lba, leaf.state(lba)))
                     .filter(|&(_, state)| state != State::UNMAPPED)
             })
     }
@@ -262,7 +349,7 @@ impl LeafIndex {
             let end = ((key + 1) * LEAF_GRAINS).min(range.end().0);
             (first..end)
                 .map(Lba)
-                .map(move |lba| (lba, leaf.entry(lba).state()))
+                .map(move |lba| (lba, leaf.state(lba)))
                 .filter(|&(_, state)| state != State::UNMAPPED)
         })
     }
@@ -303,6 +390,62 @@ mod tests {
         leaf.put(Lba(9), far(9), heat, crc(9));
         leaf.entry(Lba(8)).replace(State::InFlight(frame));
         assert!(fits(&leaf));
+    }
+
+    /// A part that nothing was ever put into is not there, whoever looks; what is put somewhere is found there and nowhere else (I4).
+    #[test]
+    fn parts_are_made_when_something_is_put_there() {
+        let (table, mut index) = (MapTable::default(), LeafIndex::default());
+        let base = 7 * LEAF_GRAINS;
+        let is_there = |leaf: &Leaf| (leaf.second.get().is_some(), leaf.third.get().is_some());
+        let leaf = index.leaf_or_new(&table, Lba(base));
+        for (n, parts) in [
+            (3, (false, false)),
+            (15, (false, false)),
+            (64, (false, true)),
+            (16, (true, true)),
+            (63, (true, true)),
+            (255, (true, true)),
+        ] {
+            let lba = Lba(base + n);
+            assert_eq!(table.state(lba), State::UNMAPPED);
+            assert_eq!((leaf.crc(lba), leaf.known(lba).0), (0, State::UNMAPPED));
+            leaf.put(lba, Location::Media(Pba(1000 + n)), Heat::UNKNOWN, n as u32);
+            assert_eq!(is_there(&leaf), parts, "with {n}");
+        }
+        let found = index.mapped(LbaRange::ALL).map(|(lba, state)| {
+            let State::Away(Location::Media(pba)) = state else {
+                panic!("{state:?}");
+            };
+            assert_eq!(u64::from(leaf.crc(lba)), lba.0 - base);
+            (lba.0 - base, pba.0 - 1000)
+        });
+        let all = [3, 15, 16, 63, 64, 255].map(|n| (n, n));
+        assert_eq!(found.collect::<Vec<_>>(), all);
+        assert!(
+            all.iter()
+                .rev()
+                .map(|&(n, _)| Lba(base + n))
+                .eq(index.mapped_back(LbaRange::ALL).map(|(lba, _)| lba))
+        );
+        for (n, _) in all {
+            index.prune(&table, Lba(base + n));
+            assert!(table.leaf(Lba(base)).is_some());
+            leaf.entry(Lba(base + n)).replace(State::UNMAPPED);
+        }
+        index.prune(&table, Lba(base));
+        assert!(table.leaf(Lba(base)).is_none());
+    }
+
+    /// A lone grain at the beginning of a file costs little, and a leaf that is full not much more than its entries. What the
+    /// allocator adds is in neither.
+    #[test]
+    fn a_leaf_takes_little_memory() {
+        let arc = 2 * size_of::<usize>();
+        let first = arc + size_of::<Leaf>();
+        let more = size_of::<Part<{ SECOND - FIRST }>>() + size_of::<Part<{ ENTRIES - SECOND }>>();
+        assert!(first <= 256, "{first}");
+        assert!(first + more <= 11 * ENTRIES + 80, "{}", first + more);
     }
 
     /// Sparse neighbours 2^24 apart cost one leaf each, are found in order and vanish when emptied.

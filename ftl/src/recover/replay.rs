@@ -196,7 +196,7 @@ pub(super) fn still_reserved(
 
 impl Replayed {
     fn is_on_media(&self, lba: Lba) -> bool {
-        let state = self.index.leaf(lba).map(|leaf| leaf.entry(lba).state());
+        let state = self.index.leaf(lba).map(|leaf| leaf.state(lba));
         matches!(state, Some(State::Away(Location::Media(_))))
     }
 
