@@ -37,8 +37,9 @@ impl Drop for Parameter {
 fn threads(target: &Target) -> Vec<String> {
     let tasks = fs::read_dir(format!("/proc/{}/task", target.pid())).unwrap();
     let name = |task: fs::DirEntry| fs::read_to_string(task.path().join("comm"));
-    let names = tasks.map(|task| name(task.unwrap()).unwrap().trim().to_owned());
-    names.collect()
+    // One may end in between.
+    let names = tasks.filter_map(|task| name(task.unwrap()).ok());
+    names.map(|name| name.trim().to_owned()).collect()
 }
 
 /// A thread gives itself its name when it first runs, and the target is ready when one of them serves.
