@@ -7,7 +7,7 @@ use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::symlink;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use common::{Image, bad, can_serve, flashnet, good, pattern};
 
@@ -16,7 +16,9 @@ fn text(path: &Path) -> &str {
 }
 
 /// What is below a directory: of each file its content, of each directory nothing.
-fn tree(root: &Path) -> BTreeMap<String, Option<Vec<u8>>> {
+type Tree = BTreeMap<String, Option<Vec<u8>>>;
+
+fn tree(root: &Path) -> Tree {
     let mut found = BTreeMap::new();
     let mut waiting = vec![root.to_owned()];
     while let Some(dir) = waiting.pop() {
@@ -33,6 +35,15 @@ fn tree(root: &Path) -> BTreeMap<String, Option<Vec<u8>>> {
         }
     }
     found
+}
+
+/// An image, a directory of files beside it, and what that holds.
+fn image_and_files() -> (Image, PathBuf, Tree) {
+    let image = Image::new("128MiB");
+    let from = image.beside("from");
+    make_tree(&from);
+    let whole = tree(&from);
+    (image, from, whole)
 }
 
 /// Directories and files with all that there may be to them, but nothing that can not be copied.
@@ -58,10 +69,7 @@ fn there_and_back() {
     if !can_serve() {
         return;
     }
-    let image = Image::new("128MiB");
-    let from = image.beside("from");
-    make_tree(&from);
-    let whole = tree(&from);
+    let (image, from, whole) = image_and_files();
     let target = image.serve(&[]);
 
     // Under its own name into a directory that is there; to another name otherwise; and again over what is there.
@@ -114,10 +122,7 @@ fn what_is_left_out_is_told() {
     if !can_serve() {
         return;
     }
-    let image = Image::new("128MiB");
-    let from = image.beside("from");
-    make_tree(&from);
-    let whole = tree(&from);
+    let (image, from, whole) = image_and_files();
     symlink("many0", from.join("link")).unwrap();
     fs::write(from.join(OsStr::from_bytes(b"no\xff text")), "bytes").unwrap();
     let target = image.serve(&[]);
