@@ -75,7 +75,7 @@ impl softrdma::page::Page for FlashPage {
     fn copy_out(&self, offset: usize, to: &mut [u8]) {
         match &self.held {
             Held::Grain(page) => page.copy_out(offset, to),
-            Held::Copy(page) => to.copy_from_slice(&page.bytes()[offset..offset + to.len()]),
+            Held::Copy(page) => to.copy_from_slice(&page[offset..offset + to.len()]),
         }
     }
 
@@ -99,7 +99,7 @@ impl softrdma::page::Page for FlashPage {
     fn append_to(&self, offset: usize, len: usize, out: &mut Vec<u8>) {
         match &self.held {
             Held::Grain(page) => page.append_to(offset, len, out),
-            Held::Copy(page) => out.extend_from_slice(&page.bytes()[offset..offset + len]),
+            Held::Copy(page) => out.extend_from_slice(&page[offset..offset + len]),
         }
     }
 }

@@ -33,20 +33,8 @@ const OURS: u64 = 1 << 63;
 /// The file system of a snapshot.
 pub(super) type View = Fs<SnapshotView<TargetStore>>;
 
-/// What a page of a file in a snapshot held.
-#[derive(Clone, Debug)]
-pub(super) struct Copied {
-    /// A run of pages.
-    bytes: Arc<[u8]>,
-    at: usize,
-}
-
-impl Copied {
-    /// The bytes of the page.
-    pub(super) fn bytes(&self) -> &[u8] {
-        &self.bytes[self.at..self.at + PAGE_BYTES]
-    }
-}
+/// What a page of a file in a snapshot held. Nothing of the other pages that were read with it: who is slow to send one keeps that one.
+pub(super) type Copied = Box<[u8; PAGE_BYTES]>;
 
 /// A file of which there is a region.
 #[derive(Clone, Debug)]
@@ -61,12 +49,12 @@ struct File {
 
 impl File {
     /// Reads pages. What is behind the end of the file is zeros.
-    fn read(&self, first: u64, pages: usize) -> Result<Arc<[u8]>, PageError> {
+    fn read(&self, first: u64, pages: usize) -> Result<Vec<u8>, PageError> {
         let mut bytes = vec![0; pages * PAGE_BYTES];
         let offset = first * PAGE_BYTES as u64;
         let has = self.size.saturating_sub(offset).min(bytes.len() as u64);
         match self.view.read(self.ino, offset, &mut bytes) {
-            Ok(read) if read as u64 == has => Ok(bytes.into()),
+            Ok(read) if read as u64 == has => Ok(bytes),
             // It ends before a page that is damaged.
             Ok(_) => Err(PageError::Media),
             Err(_) if !self.fs.is_there(self.number) => Err(PageError::Gone),
@@ -226,22 +214,23 @@ impl SnapshotFiles {
             };
             let first = run[0].0.page();
             match file.read(first, run.len()) {
-                Ok(bytes) => answer(run, |n| {
-                    let at = n * PAGE_BYTES;
-                    let bytes = Arc::clone(&bytes);
-                    Ok(Copied { bytes, at })
-                }),
+                Ok(bytes) => answer(run, |n| Ok(page_of(&bytes, n))),
                 // Each for itself: what can be read is.
                 Err(_) if run.len() > 1 => {
                     answer(run, |n| {
                         let bytes = file.read(first + n as u64, 1)?;
-                        Ok(Copied { bytes, at: 0 })
+                        Ok(page_of(&bytes, 0))
                     });
                 }
                 Err(error) => answer(run, |_| Err(error)),
             }
         }
     }
+}
+
+fn page_of(run: &[u8], n: usize) -> Copied {
+    let (pages, _) = run.as_chunks();
+    Box::new(pages[n])
 }
 
 fn answer(run: Vec<Request>, page: impl Fn(usize) -> Result<Copied, PageError>) {
