@@ -333,6 +333,14 @@ fn a_volume_without_a_mount_has_them() {
     let gone = bad(&["snapshot", "delete", text(&path), "later0"]);
     assert!(gone.contains("there is none of this name"), "{gone}");
     assert!(target.stop().success());
+    // Who serves it read-only changes nothing.
+    let target = image.serve(&["-o", "ro"]);
+    for what in ["create", "delete"] {
+        let said = bad(&["snapshot", what, text(&path), "first"]);
+        assert!(said.contains("served read-only"), "{said}");
+    }
+    good(&["snapshot", "list", text(&path)]);
+    assert!(target.stop().success());
     good(&["fsck", "-f", text(&path)]);
 }
 

@@ -93,7 +93,7 @@ pub(super) fn run(options: &cli::Serve, json: bool) -> Result<()> {
             signals.pending().next().is_none()
         })?;
     }
-    let opening = opening.begins();
+    let opening = opening.begins().context("cannot start a thread")?;
     let target = Target::start_on(&settings, prepared).map_err(in_the_way);
     drop(opening);
     let target = target?;
@@ -168,9 +168,9 @@ impl Opening {
         Signals::new(interrupt::ending()).map(Self)
     }
 
-    fn begins(mut self) -> Hearing {
+    fn begins(mut self) -> io::Result<Hearing> {
         let hearing = Hearing(self.0.handle());
-        std::thread::spawn(move || {
+        std::thread::Builder::new().spawn(move || {
             let mut signals = self.0.forever();
             if signals.next().is_none() {
                 return;
@@ -180,8 +180,8 @@ impl Opening {
             if let Some(signal) = signals.next() {
                 std::process::exit(128 + signal);
             }
-        });
-        hearing
+        })?;
+        Ok(hearing)
     }
 }
 

@@ -165,7 +165,7 @@ fn refused(what: &str, named: &Named, error: anyhow::Error) -> anyhow::Error {
         }
         Some(libc::EINVAL) => "a name has 96 bytes at most",
         Some(libc::EACCES | libc::EPERM) => "only the owner of the root directory may do that",
-        Some(libc::EROFS) => "the volume is mounted read-only",
+        Some(libc::EROFS) => "the volume is served read-only",
         Some(libc::ENOSPC) => "the volume is full: delete files, or a snapshot",
         _ => return error.context(failed),
     };

@@ -344,7 +344,7 @@ impl Target {
                 .watch_privileges(ino)
                 .with_context(|| format!("cannot look at inode {ino}, which has regions"))?;
         }
-        let snapshots = SnapshotReaders::start(&snapshots)?;
+        let snapshots = SnapshotReaders::start(&snapshots).context("cannot start a thread")?;
         let control = service.start(control_jobs)?;
         let media_places = MediaPlaces::of(&ftl, &settings.devices);
         let housekeeper = Housekeeper::start(
@@ -410,10 +410,11 @@ impl Target {
             self.mounted = Some(mounted);
         } else if self.fs.has_snapshots() && !settings.fuse.read_only {
             // Else the mount has one.
-            self.sweeper = Some(Sweeper::start(Arc::clone(&self.fs))?);
+            let sweeper = Sweeper::start(Arc::clone(&self.fs));
+            self.sweeper = Some(sweeper.context("cannot start a thread")?);
         }
         let status = Arc::clone(gatherer);
-        let fs = Arc::clone(&self.fs);
+        let fs = (Arc::clone(&self.fs), settings.fuse.read_only);
         let registry = Arc::clone(&gatherer.registry);
         let operator = Operator::of(fs, registry, move || status.status());
         match Handover::offer(&settings.devices, sockets.try_clone()?, operator) {

@@ -108,16 +108,17 @@ impl fmt::Debug for Operator {
 }
 
 impl Operator {
-    /// Answers for this file system and its registry, and with what `status` tells.
+    /// Answers for this file system, which is not changed if it is `read_only`, and its registry, and with what `status` tells.
     pub(super) fn of<S: BlockStore + 'static>(
-        fs: Arc<Fs<S>>,
+        (fs, read_only): (Arc<Fs<S>>, bool),
         registry: Arc<Registry<S>>,
         status: impl Fn() -> Status + Send + 'static,
     ) -> Self {
         Self(Box::new(move |question| {
             let listed = match question {
                 Asked::Snapshots(question) => {
-                    return said(&snapshots(&fs, question).map_err(|error| error.errno()));
+                    let answer = snapshots(&fs, read_only, question);
+                    return said(&answer.map_err(|error| error.errno()));
                 }
                 Asked::About(Question::List(choice)) => registry.list(choice),
                 Asked::About(Question::Revoke(choice)) => registry.revoke_chosen(choice),
@@ -223,10 +224,12 @@ fn all_said<T>(answer: Result<Option<Answer<T>>>) -> Result<Option<T>> {
 
 fn snapshots<S: BlockStore>(
     fs: &Fs<S>,
+    read_only: bool,
     question: &SnapshotQuestion,
 ) -> Result<Vec<ListedSnapshot>, FsError> {
     let all = match question {
         SnapshotQuestion::ListSnapshots => fs.snapshots(),
+        _ if read_only => return Err(FsError::ReadOnly),
         SnapshotQuestion::MakeSnapshot(name) => vec![fs.make_snapshot(name)?],
         SnapshotQuestion::DeleteSnapshot(name) => {
             fs.delete_snapshot(name)?;
