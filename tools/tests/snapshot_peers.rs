@@ -299,6 +299,9 @@ fn a_volume_without_a_mount_has_them() {
     let path = image.path();
     let nobody = bad(&["snapshot", "create", text(&path), "first"]);
     assert!(nobody.contains("nobody serves"), "{nobody}");
+    let nothing = bad(&["snapshot", "create", "no-such.img", "first"]);
+    assert!(nothing.contains("no-such.img"), "{nothing}");
+    assert!(nothing.contains("No such file"), "{nothing}");
     let target = image.serve(&[]);
     let content = image.beside("content");
     let put = |bytes: &[u8]| {

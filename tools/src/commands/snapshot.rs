@@ -11,6 +11,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use anyhow::{Context, Result, anyhow};
 use contigfs::SNAPSHOTS;
 use serde_json::{Value, json};
+use thiserror::Error;
 
 use super::{mounted, show};
 use crate::cli::snapshot::{Named, SnapshotCommand};
@@ -54,6 +55,11 @@ enum Place {
     Served(Vec<PathBuf>),
 }
 
+/// What whoever makes and deletes snapshots has answered. Other errors are of asking.
+#[derive(Debug, Error)]
+#[error(transparent)]
+struct Refused(io::Error);
+
 /// A snapshot: its name, and when it was made.
 type Made = (OsString, Option<SystemTime>);
 
@@ -88,7 +94,7 @@ impl Place {
 
     fn make(&self, name: &OsString) -> Result<()> {
         match self {
-            Self::Mounted(dir) => Ok(fs::create_dir(dir.join(name))?),
+            Self::Mounted(dir) => Ok(fs::create_dir(dir.join(name)).map_err(Refused)?),
             Self::Served(devices) => {
                 let name = name.as_bytes().to_vec();
                 ask(devices, SnapshotQuestion::MakeSnapshot(name)).map(drop)
@@ -98,7 +104,7 @@ impl Place {
 
     fn delete(&self, name: &OsString) -> Result<()> {
         match self {
-            Self::Mounted(dir) => Ok(fs::remove_dir(dir.join(name))?),
+            Self::Mounted(dir) => Ok(fs::remove_dir(dir.join(name)).map_err(Refused)?),
             Self::Served(devices) => {
                 let name = name.as_bytes().to_vec();
                 ask(devices, SnapshotQuestion::DeleteSnapshot(name)).map(drop)
@@ -135,7 +141,7 @@ impl Place {
 fn ask(devices: &[PathBuf], question: SnapshotQuestion) -> Result<Vec<ListedSnapshot>> {
     let names = devices::names(devices);
     match target::ask_snapshots(devices, question)? {
-        Some(answer) => Ok(answer.map_err(io::Error::from_raw_os_error)?),
+        Some(answer) => Ok(answer.map_err(|errno| Refused(io::Error::from_raw_os_error(errno)))?),
         None => Err(anyhow!(
             "nobody serves {names}: snapshots are made, shown and deleted by a running target"
         )),
@@ -156,8 +162,10 @@ fn place(named: &Named) -> Result<Place> {
 /// What an error number means here; any other error says it itself.
 fn refused(what: &str, named: &Named, error: anyhow::Error) -> anyhow::Error {
     let failed = format!("cannot {what} the snapshot {}", named.name.display());
-    let errno = error.downcast_ref::<io::Error>();
-    let way_out = match errno.and_then(io::Error::raw_os_error) {
+    let errno = error
+        .downcast_ref()
+        .and_then(|Refused(why)| why.raw_os_error());
+    let way_out = match errno {
         Some(libc::EEXIST) => "there is one of this name",
         Some(libc::ENOENT) => "there is none of this name",
         Some(libc::EMLINK) => {
