@@ -9,22 +9,12 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
 
 use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
-use support::mounted::Mount;
+use support::mounted::{Mount, until};
 use support::syscalls::{answer, c_path, errno, handle, mknod, open_handle, rename, set_xattr};
 
 const GRAINS: u64 = 10_000;
-
-/// What the kernel says by itself takes its time.
-fn until(what: &str, is: impl Fn() -> bool) {
-    let patience = Instant::now() + Duration::from_secs(60);
-    while !is() {
-        assert!(Instant::now() < patience, "{what}: not in time");
-        std::thread::sleep(Duration::from_millis(1));
-    }
-}
 
 fn ino(path: &Path) -> u64 {
     fs::symlink_metadata(path).unwrap().ino()

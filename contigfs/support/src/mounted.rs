@@ -4,6 +4,7 @@ use std::io::Write;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use contigfs::fuse::{MountOptions, Mounted, UnmountError, mount};
 use contigfs::{Fs, FsOptions, MemStore};
@@ -20,6 +21,15 @@ pub fn skip(reason: &str) {
     );
     // Not by `println`, of which nobody hears when the test passes.
     let _ = writeln!(std::io::stderr(), "skipped: {reason}");
+}
+
+/// Waits until something is so: what the kernel says by itself, as that a file was closed, takes its time.
+pub fn until(what: &str, is: impl Fn() -> bool) {
+    let patience = Instant::now() + Duration::from_secs(60);
+    while !is() {
+        assert!(Instant::now() < patience, "{what}: not in time");
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }
 
 /// A program of `$FLASHNET_TOOLS` (or its `bin`), or of the path; says why the test is skipped when there is none.
