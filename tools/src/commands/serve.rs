@@ -15,7 +15,9 @@ use tracing_subscriber::EnvFilter;
 
 use super::interrupt;
 use crate::cli;
-use crate::target::{Predecessor, Replacement, Settings, Target, check_devices, check_tenants};
+use crate::target::{
+    Predecessor, Prepared, Replacement, Settings, Target, check_devices, check_tenants,
+};
 use crate::{descriptors, devices, unsaid};
 
 /// What is logged unless FLASHNET_LOG says otherwise.
@@ -68,7 +70,7 @@ pub(super) fn run(options: &cli::Serve, json: bool) -> Result<()> {
         }
         _ => error,
     };
-    let prepared = Target::prepare(&settings, offered).map_err(in_the_way)?;
+    let prepared = Prepared::new(&settings, offered).map_err(in_the_way)?;
     if let Some(predecessor) = predecessor {
         if signals.pending().next().is_some() {
             bail!("interrupted; the running target goes on");

@@ -57,7 +57,7 @@ pub(super) struct Service {
     /// Files in snapshots.
     pub snapshots: Arc<SnapshotFiles>,
     /// What may be used, by whom.
-    pub tenancy: Tenancy,
+    pub tenancy: Arc<Tenancy>,
     /// Regions that outlive the process.
     pub registry: Arc<Registry<TargetStore>>,
     /// Sessions on all reactors.
