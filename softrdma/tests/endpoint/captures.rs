@@ -1,10 +1,9 @@
 //! Recorded streams of Linux `siw`: we read in them what an independent program read, however they are cut.
 
-use crate::common;
 use std::collections::BTreeMap;
 
 use crate::common::pcap::{Streams, load, names};
-use crate::common::{completions, table};
+use crate::common::{self, completions, table};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use softrdma::wire::ddp::Segment;

@@ -1,10 +1,9 @@
 //! The private profile: FLUSH, VERIFY and ATOMIC WRITE, what they order, and that nobody gets them unasked.
 
-use crate::common;
 use std::sync::Arc;
 
 use crate::common::raw::{self, ATOMIC_ID, Sent, terminate_code, transmit};
-use crate::common::{Residency, TestPages, completions, connect, pattern, settle, table};
+use crate::common::{self, Residency, TestPages, completions, connect, pattern, settle, table};
 use softrdma::wire::atomic::AtomicResponse;
 use softrdma::wire::profile::VERIFY_BYTES_MAX;
 use softrdma::wire::rdmap::Opcode;

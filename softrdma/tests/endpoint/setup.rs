@@ -1,9 +1,8 @@
 //! Set-up and close: what two sides agree on, refusals, markers, time-outs, and orderly ends.
 
-use crate::common;
 use crate::common::raw::{self, Sent};
 use crate::common::setup::{initiator, pages, reply, send};
-use crate::common::{TestPages, TestPair, completions, connect, table, unconnected};
+use crate::common::{self, TestPages, TestPair, completions, connect, table, unconnected};
 use softrdma::driver::loopback::Pair;
 use softrdma::wire::fpdu::{self, NextFpdu};
 use softrdma::wire::rdmap::Opcode;

@@ -3,16 +3,14 @@
 //! Members and clients are killed, frozen, taken out and wiped while records are appended (I12-I15, I18). Whatever happens, the bench goes
 //! on, in the end finds everything that was acknowledged at every member, and all members are alike. Pauses are printed, not judged.
 
-use crate::common;
-use crate::replicas;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::process::Stdio;
 use std::time::Duration;
 
-use crate::common::can_mount;
 use crate::common::fault_disk::FaultDisk;
-use crate::replicas::{Group, Load, signal, until};
+use crate::common::{self, can_mount};
+use crate::replicas::{self, Group, Load, signal, until};
 use serde_json::Value;
 
 /// Says how long nothing was acknowledged.

@@ -6,12 +6,11 @@
 //! member, and all are alike. Pauses are printed, not judged.
 
 use crate::common;
-use crate::replicas;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::etcd::{Etcd, Timing};
-use crate::replicas::{Group, Load, Network};
+use crate::replicas::{self, Group, Load, Network};
 
 const ETCD: u8 = 10;
 const CLIENT: u8 = 20;

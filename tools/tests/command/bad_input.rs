@@ -3,7 +3,6 @@
 //! Defends I10 and I18 of the fault model where a peer is involved, and the rule that an error names the thing and the
 //! cause everywhere.
 
-use crate::common;
 use std::ffi::OsStr;
 use std::fs;
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -19,7 +18,7 @@ use std::thread;
 use std::time::Duration;
 
 use crate::common::{
-    FLASHNET, Image, Target, bad, can_mount, can_serve, drain, flashnet, good, pattern, wrong,
+    self, FLASHNET, Image, Target, bad, can_mount, can_serve, drain, flashnet, good, pattern, wrong,
 };
 use serde_json::Value;
 use softrdma::{

@@ -1,9 +1,8 @@
 //! `flashnet bench fs` runs, says what it measured, and leaves nothing behind. No time is judged here.
 
-use crate::common;
 use std::fs;
 
-use crate::common::{bad, can_mount, can_serve, flashnet, skip};
+use crate::common::{self, bad, can_mount, can_serve, flashnet, skip};
 
 /// Every row with tiny sizes; files, mounts and loop devices are gone afterwards.
 #[test]

@@ -1,6 +1,5 @@
 //! The measuring commands measure what they say; how much is nobody's business here.
 
-use crate::common;
 use std::fs;
 use std::net::TcpListener;
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -10,7 +9,7 @@ use std::process::{Command, Output, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::common::{Image, bad, can_serve, good, tool};
+use crate::common::{self, Image, bad, can_serve, good, tool};
 use serde_json::Value;
 use tools::perf::rdma::{self, Victim};
 use tools::perf::shape::{Direction, Pattern, Shape};

@@ -1,13 +1,12 @@
 //! A short soak: lives that end by force and in order, everything checked, nothing left behind.
 
-use crate::common;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use crate::common::{FLASHNET, can_mount, can_serve, good};
+use crate::common::{self, FLASHNET, can_mount, can_serve, good};
 
 /// Acknowledged records and files survive every end (I1, I2); a full volume recovers by deleting (I17).
 #[test]

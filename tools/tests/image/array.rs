@@ -4,12 +4,13 @@
 //! Defends I1 (what `put` acknowledged survives a kill, whatever order the devices are named in), and for people: a device
 //! that is missing, foreign, named twice or out of date is named.
 
-use crate::common;
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 use crate::common::fault_disk::FaultDisk;
-use crate::common::{FLASHNET, Target, bad, can_mount, can_serve, good, pattern};
+use crate::common::{self, FLASHNET, Target, bad, can_mount, can_serve, good, pattern};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -26,7 +27,7 @@ impl Disks {
             dir: tempfile::tempdir().expect("a temporary directory"),
         };
         for (n, size) in SIZES.into_iter().enumerate() {
-            let file = std::fs::File::create(disks.path(n)).unwrap();
+            let file = File::create(disks.path(n)).unwrap();
             file.set_len(size).unwrap();
         }
         disks
@@ -435,6 +436,62 @@ fn root_records_are_not_lost_with_their_device() {
     assert!(target.stop().success());
 }
 
+/// What a running target knows of files that are open is not lost with the device that has their records, or their names, either: they
+/// are written again while it runs, and whoever goes on without the device finds the files by name, and how large they are (I4).
+#[test]
+fn records_and_names_are_not_lost_with_their_device() {
+    if !can_serve() || !can_mount() {
+        return;
+    }
+    // The first grain of the inode table's hot records, of its cold ones, and of the root directory (contigfs/docs/layout.md).
+    for lba in [1_u64 << 26, 1 << 28, 1 << 32] {
+        let disks: Vec<FaultDisk> = (0..3)
+            .map(|n| FaultDisk::new(48 << 20, n).unwrap())
+            .collect();
+        let paths: Vec<PathBuf> = disks.iter().map(FaultDisk::path).collect();
+        let names: Vec<&str> = paths.iter().map(|path| path.to_str().unwrap()).collect();
+        let with = |command: &[&str]| -> Vec<String> {
+            let all = command.iter().chain(&names);
+            all.map(|&word| word.to_owned()).collect()
+        };
+        good(&with(&["mkfs"]));
+        let dir = tempfile::tempdir().unwrap();
+        let options = ["--mount", dir.path().to_str().unwrap()];
+        let at = |n: usize| dir.path().join(format!("file{n}"));
+        let target = Target::start_on(&names, &options);
+        for n in 0..8 {
+            std::fs::write(at(n), pattern(1 << 20, 1)).unwrap();
+        }
+        assert!(target.stop().success());
+        let map = answer(&with(&["--json", "inspect", "--map", &format!("{lba}+1")]));
+        let segment = map["map"][0]["segment"].as_u64().unwrap();
+        let all = answer(&with(&["--json", "inspect"]));
+        let begins = |n: usize| all["devices"][n]["first_segment"].as_u64().unwrap();
+        let lost = (0..3).rfind(|&n| begins(n) <= segment).unwrap();
+        let target = Target::start_on(&names, &options);
+        let open = |n| File::options().write(true).open(at(n)).unwrap();
+        let files: Vec<File> = (0..8).map(open).collect();
+        disks[lost].cut();
+        let mut writes = 0;
+        while !good(&["top", "--once", names[0]]).contains("is failed") {
+            let _ = files[0].write_all_at(&pattern(1 << 20, 1), 0);
+            let _ = files[0].sync_data();
+            writes += 1;
+            assert!(writes < 100, "the device is lost by then");
+        }
+        drop(files);
+        assert!(target.stop().success());
+        let mut rest = names.clone();
+        rest.remove(lost);
+        let target = Target::start_on(&rest, &["--degraded"]);
+        for n in 0..8 {
+            let said = good(&["--json", "stat", &target.url(&format!("/file{n}"))]);
+            assert!(said.contains("1048576"), "{lba:#x}: {said}");
+        }
+        assert!(target.stop().success());
+    }
+}
+
 /// Snapshots of a volume that has lost a device: of what lay on it every page is an error, in the snapshot as in the files of now,
 /// and never anything else than it was; the rest is there. Snapshots are made and deleted as ever, also over a kill, and what they
 /// alone held is given back (I2, I4, I9).
@@ -454,13 +511,13 @@ fn snapshots_without_a_device() {
     let target = disks.serve(&[0, 1, 2], &options);
     let file = |n: usize| format!("file{n}");
     let write = |dir: &std::path::Path, n: usize, content: &[u8]| {
-        let made = std::fs::File::options()
+        let made = File::options()
             .write(true)
             .create(true)
             .truncate(false)
             .open(dir.join(file(n)));
         let made = made.unwrap();
-        std::os::unix::fs::FileExt::write_all_at(&made, content, 0).unwrap();
+        made.write_all_at(content, 0).unwrap();
         made.sync_all().unwrap();
     };
     (0..8).for_each(|n| write(&mount, n, &then[n]));
@@ -541,7 +598,7 @@ fn add(a: (usize, usize), b: (usize, usize)) -> (usize, usize) {
 /// How many pages of a file are as they should be, and how many are errors; there is no third kind. None: the file can not be
 /// opened.
 fn pages(path: &std::path::Path, is: &[u8]) -> Option<(usize, usize)> {
-    let file = std::fs::File::open(path).ok()?;
+    let file = File::open(path).ok()?;
     let (mut whole, mut gone) = (0, 0);
     for (n, is) in is.chunks(4096).enumerate() {
         let mut found = [0; 4096];

@@ -1,6 +1,5 @@
 //! Loads that bring a target to its limits, and ends that are not orderly: nobody else is disturbed, nothing hangs.
 
-use crate::common;
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -10,7 +9,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::common::{FLASHNET, Image, bad, can_mount, can_serve, flashnet, good, pattern, served};
+use crate::common::{
+    self, FLASHNET, Image, bad, can_mount, can_serve, flashnet, good, pattern, served,
+};
 use tools::client::{ClientError, Session, SessionOptions};
 use tools::control::{FLAG_CREATE, FLAG_EXCLUSIVE, FLAG_TRUNCATE, FLAG_WRITE, Op, Request};
 

@@ -1,12 +1,11 @@
 //! `fsck` as fsck(8) and people call it: exit status, what it writes and what not, and repairs of a real volume.
 
-use crate::common;
 use std::fs;
 use std::os::unix::fs::{FileExt, symlink};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-use crate::common::{FLASHNET, Image, can_serve, flashnet, good, skip};
+use crate::common::{self, FLASHNET, Image, can_serve, flashnet, good, skip};
 use ftl::device::FileDevice;
 use ftl::format::Header;
 use ftl::inspect::Inspector;

@@ -1,6 +1,5 @@
 //! Files that share their pages with the programs that map them, on a real mount of a target of its own.
 
-use crate::common;
 use std::ffi::CString;
 use std::fs::{self, File, OpenOptions};
 use std::io::Read;
@@ -13,7 +12,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::common::{Image, Target, can_mount, can_serve, good, pattern, skip, tool};
+use crate::common::{self, Image, Target, can_mount, can_serve, good, pattern, skip, tool};
 use memmap2::{MmapOptions, MmapRaw};
 use softrdma::{Operation, Source, WorkRequest, WrId};
 use tools::client::{RemoteFile, Session};

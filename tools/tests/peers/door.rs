@@ -1,6 +1,5 @@
 //! Tenants, tokens, persistent regions and replacement, against the real program.
 
-use crate::common;
 use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -11,7 +10,7 @@ use std::thread;
 use std::time::Duration;
 
 use crate::common::fault_disk::FaultDisk;
-use crate::common::{Image, Target, bad, can_mount, can_serve, good, pattern};
+use crate::common::{self, Image, Target, bad, can_mount, can_serve, good, pattern};
 use softrdma::{CloseReason, Operation, Source, WorkRequest, WrId};
 use tools::client::{
     Channel, ChannelOptions, ClientError, FileNo, Identity, RemoteFile, Session, SessionOptions,

@@ -1,6 +1,5 @@
 //! A target and its clients, as a user runs them.
 
-use crate::common;
 use std::fs;
 use std::io::Read;
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -10,7 +9,7 @@ use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
 use crate::common::world::put;
-use crate::common::{Image, can_serve, good, pattern};
+use crate::common::{self, Image, can_serve, good, pattern};
 use softrdma::driver::tcp::TcpClient;
 use softrdma::{
     Atomic, Buffer, Config, LocalSlice, Operation, Placement, RegionTable, RemoteAddr, Stag,

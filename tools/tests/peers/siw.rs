@@ -1,7 +1,6 @@
 //! The Linux kernel as the peer: its soft-iWARP (`siw`) in a guest, with the programs that people try RDMA with, and one of
 //! our own in C. `softrdma/interop/README.md` says what the guest is and how to build it.
 
-use crate::common;
 use std::collections::BTreeSet;
 use std::fs::{self, Permissions};
 use std::io::{BufRead, BufReader};
@@ -11,7 +10,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use crate::common::{FLASHNET, Image, can_serve, skip};
+use crate::common::{self, FLASHNET, Image, can_serve, skip};
 use tools::client::{Session, SessionOptions};
 use tools::control::{FLAG_PERSISTENT, Op, Request};
 use tools::credentials::token::{ONCE_SECONDS_MAX, to_text};

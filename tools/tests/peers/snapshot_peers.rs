@@ -1,13 +1,12 @@
 //! Snapshots as remote peers meet them: what was there at the moment, whatever anybody does meanwhile (I2, I9).
 
-use crate::common;
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt, symlink};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 
-use crate::common::{Image, Target, bad, can_mount, can_serve, good, pattern};
+use crate::common::{self, Image, Target, bad, can_mount, can_serve, good, pattern};
 use tools::client::{ClientError, Session};
 use tools::control::{
     FLAG_CREATE, FLAG_EXCLUSIVE, FLAG_GROW, FLAG_PERSISTENT, FLAG_WRITE, Op, Request,

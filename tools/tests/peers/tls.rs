@@ -1,7 +1,6 @@
 //! TLS between our own client and the target: what it keeps from whom, who is let in, and what happens to connections. Real
 //! processes, real TCP, and between them a wire that listens, cuts and changes.
 
-use crate::common;
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -15,7 +14,7 @@ use std::thread;
 use std::time::Duration;
 
 use crate::common::client::wait;
-use crate::common::{FLASHNET, Image, Target, bad, can_serve, good, pattern, wrong};
+use crate::common::{self, FLASHNET, Image, Target, bad, can_serve, good, pattern, wrong};
 use rcgen::{
     BasicConstraints, CertificateParams, CertificateRevocationListParams, CertifiedIssuer, IsCa,
     KeyIdMethod, KeyPair, RevokedCertParams, SerialNumber,

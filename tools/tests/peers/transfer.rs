@@ -1,6 +1,5 @@
 //! `get` and `put`, and the copies behind them, while connections are lost and targets end: nothing is lost, nothing is mixed up.
 
-use crate::common;
 use std::cell::RefCell;
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Write, sink};
@@ -11,7 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::common::client::Wire;
-use crate::common::{FLASHNET, Image, can_serve, good, pattern};
+use crate::common::{self, FLASHNET, Image, can_serve, good, pattern};
 use tools::client::{ChannelOptions, ClientError, Transfer};
 use tools::control::{FLAG_CREATE, FLAG_PERSISTENT, FLAG_TRUNCATE, FLAG_WRITE, Op, Request};
 
