@@ -25,7 +25,8 @@ const PERIOD_OF_ARRAY: Duration = Duration::from_secs(1);
 /// registrations. Dropping it ends the thread.
 #[derive(Debug)]
 pub(super) struct Housekeeper {
-    stop: Option<Sender<()>>,
+    /// Who asks it to write again what may be lost waits until what was sent is dropped.
+    asks: Option<Sender<Sender<()>>>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -37,7 +38,7 @@ impl Housekeeper {
         registry: Arc<Registry<S>>,
         places: MediaPlaces,
     ) -> io::Result<Self> {
-        let (stop, stopped) = channel();
+        let (asks, asked) = channel::<Sender<()>>();
         let mut known = Known::of(&ftl);
         let period = match ftl.devices().is_empty() {
             true => PERIOD,
@@ -45,10 +46,14 @@ impl Housekeeper {
         };
         let thread = Builder::new().name("housekeeper".into()).spawn(move || {
             let mut since = Instant::now();
-            while stopped.recv_timeout(period) == Err(RecvTimeoutError::Timeout) {
+            loop {
+                let asked = asked.recv_timeout(period);
                 known.renew(&fs, &ftl);
-                if since.elapsed() < PERIOD {
-                    continue;
+                match asked {
+                    Err(RecvTimeoutError::Disconnected) => break,
+                    Ok(_) => continue,
+                    Err(RecvTimeoutError::Timeout) if since.elapsed() < PERIOD => continue,
+                    Err(RecvTimeoutError::Timeout) => {}
                 }
                 since = Instant::now();
                 if let Err(error) = fs.sync_all() {
@@ -58,13 +63,23 @@ impl Housekeeper {
                 tell_faults(&ftl, &places);
             }
             // Those since the last time.
-            known.renew(&fs, &ftl);
             tell_faults(&ftl, &places);
         })?;
         Ok(Self {
-            stop: Some(stop),
+            asks: Some(asks),
             thread: Some(thread),
         })
+    }
+
+    /// Writes again what may have been lost with a device since the last look; returns when that is done.
+    pub(super) fn renew(&self) {
+        let (asks, done) = channel();
+        if let Some(housekeeper) = &self.asks
+            && housekeeper.send(asks).is_ok()
+        {
+            // It says nothing: its end is the answer.
+            let _ = done.recv();
+        }
     }
 }
 
@@ -149,7 +164,7 @@ fn tell_faults(ftl: &Ftl, places: &MediaPlaces) {
 
 impl Drop for Housekeeper {
     fn drop(&mut self) {
-        drop(self.stop.take());
+        drop(self.asks.take());
         if let Some(thread) = self.thread.take() {
             // A panic of the thread has been printed; there is nothing to add.
             let _ = thread.join();

@@ -152,6 +152,10 @@ impl Target {
                 first_error.get_or_insert(error);
             }
         };
+        // What is written out below may lie on a device that has just been lost.
+        if let Some(housekeeper) = &self.housekeeper {
+            housekeeper.renew();
+        }
         if let Some(mounted) = self.mounted.take() {
             note(mounting::unmount(mounted));
         }
