@@ -17,8 +17,8 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::{Builder, JoinHandle};
-use std::time::Duration;
+use std::thread::{self, Builder, JoinHandle};
+use std::time::{Duration, Instant};
 
 use ftl::{Lba, LbaRange};
 use nix::sys::memfd::{MFdFlags, memfd_create};
@@ -32,6 +32,9 @@ use crate::store::BlockStore;
 /// Extended attribute that says of a file whether its pages are shared: `1` or `0`. It counts when the file is opened and
 /// nobody has it open yet.
 pub const SHARE_ATTRIBUTE: &str = "user.contigfs.share_pages";
+
+/// How long to wait for the kernel to say that a file was closed: it does so after `close` has returned.
+const CLOSING: Duration = Duration::from_millis(100);
 
 /// Which files share their pages with those who map them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -113,6 +116,13 @@ impl<S: BlockStore + 'static> Passthrough<S> {
                 continue;
             }
             let (mappable, writable) = uses(flags);
+            // It would stay shared, and small, for as long as it is written.
+            if !mappable && file.shared.is_some() {
+                self.end_if_unused(ino, &mut file);
+                if file.gone {
+                    continue;
+                }
+            }
             if mappable && file.mappable == 0 && file.shared.is_none() && self.wants(ino) {
                 let begun = self.begin(ino, writable).inspect_err(|error| {
                     tracing::info!(%ino, %error, "the pages of a file are not shared with those who map it");
@@ -186,6 +196,23 @@ impl<S: BlockStore + 'static> Passthrough<S> {
         }
         file.gone = true;
         lock(&self.files).remove(&ino);
+    }
+
+    /// Does for one file what a look does: it may be shared although nobody has it open or mapped any more.
+    pub(super) fn end_if_closed(&self, ino: InodeNo) {
+        let until = Instant::now() + CLOSING;
+        loop {
+            let Some(entry) = lock(&self.files).get(&ino).cloned() else {
+                return;
+            };
+            let mut file = lock(&entry);
+            self.end_if_unused(ino, &mut file);
+            if file.shared.is_none() || Instant::now() >= until {
+                return;
+            }
+            drop(file);
+            thread::sleep(Duration::from_millis(1));
+        }
     }
 
     /// Whether the pages of a file are shared.

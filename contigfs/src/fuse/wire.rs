@@ -121,6 +121,8 @@ pub(super) mod set {
     pub(in crate::fuse) const SIZE: u32 = 1 << 3;
     pub(in crate::fuse) const ATIME: u32 = 1 << 4;
     pub(in crate::fuse) const MTIME: u32 = 1 << 5;
+    /// Asked by way of an open file.
+    pub(in crate::fuse) const FH: u32 = 1 << 6;
     pub(in crate::fuse) const ATIME_NOW: u32 = 1 << 7;
     pub(in crate::fuse) const MTIME_NOW: u32 = 1 << 8;
 }

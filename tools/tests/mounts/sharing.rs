@@ -274,6 +274,40 @@ fn a_limit_and_exceptions() {
     assert!(target.stop().success());
 }
 
+/// A file that nobody has open or mapped any more is as large as its programs want at once, not after the next look: it may be
+/// cut by its path to what is beyond its range or the limit, and who opens it for writing only writes as much as fits (docs/coherence.md).
+#[test]
+fn what_is_not_mapped_any_more_has_no_limit() {
+    if !can_share() {
+        return;
+    }
+    let image = Image::new("64MiB");
+    let options = "share_pages,share_scan=3600,share_limit=1MiB";
+    let (target, dir) = serve(&image, &["-o", options]);
+    let path = dir.join("f");
+    let cut = |bytes| nix::unistd::truncate(&path, bytes);
+    // The mapping goes after the descriptor, which tells nobody.
+    let map_and_close = || {
+        cut(4096).unwrap();
+        let mapped = map(&open(&path));
+        drop(mapped);
+    };
+    fs::write(&path, "").unwrap();
+    for _ in 0..10 {
+        map_and_close();
+        cut(1 << 40).unwrap();
+        map_and_close();
+        cut(2 << 20).unwrap();
+        map_and_close();
+        fs::write(&path, vec![1; 2 << 20]).unwrap();
+    }
+    map_and_close();
+    let file = open(&path);
+    assert_eq!(cut(2 << 20), Err(nix::errno::Errno::EFBIG));
+    drop(file);
+    assert!(target.stop().success());
+}
+
 /// Of files that are not shared on a mount where others are, a peer sees what a mapping has stored when a descriptor of the file
 /// is closed, as on any mount: a file that is too large, one that the attribute excludes, and one that has no attribute where
 /// it takes one.

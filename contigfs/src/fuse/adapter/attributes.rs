@@ -9,7 +9,7 @@ use super::super::message::Message;
 use super::super::mount::TARGET_XATTR;
 use super::super::reply::Reply;
 use super::super::wire::{
-    Getxattr, SETXATTR_ACL_KILL_SGID, SetattrIn, SetxattrExt, SetxattrIn, StatfsOut,
+    Getxattr, SETXATTR_ACL_KILL_SGID, SetattrIn, SetxattrExt, SetxattrIn, StatfsOut, set,
 };
 use super::{Adapter, Served};
 use crate::error::FsError;
@@ -49,7 +49,14 @@ impl<S: BlockStore + 'static> Adapter<S> {
             // The kernel says which permissions are left, and goes by what it knows.
             *perm &= !(libc::S_ISGID as u16);
         }
-        let attr = ended.and_then(|_| self.fs.set_attr(ino, &set));
+        let mut attr = ended.and_then(|_| self.fs.set_attr(ino, &set));
+        if let (Err(FsError::Busy | FsError::FileTooLarge), Some(shared)) =
+            (&attr, &self.passthrough)
+            && wanted.valid & set::FH == 0
+        {
+            shared.end_if_closed(ino);
+            attr = self.fs.set_attr(ino, &set);
+        }
         if let (Ok(attr), Some(_)) = (&attr, set.size) {
             self.appends.resized(attr.ino, attr.size);
         }
