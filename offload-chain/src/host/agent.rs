@@ -504,6 +504,7 @@ impl Agent {
                         "the group waits for one of members {of:?}: nobody else has all that was acknowledged"
                     ));
                 }
+                Note::PutBack(put_back) => self.warn(put_back.to_string()),
                 Note::Slow(member, lag_ms) => {
                     tracing::warn!(member = member.0, lag_ms, "a member holds the others up");
                 }

@@ -29,7 +29,7 @@ pub use configuration::{
     BadValue, Birth, Boot, CLIENT, CONFIG, Configuration, DOUBT, Doubt, End, MEMBER, MemberId,
     Phase, Report, SLOT, Seat, decode, encode,
 };
-pub use controller::{Controller, ControllerSettings, Note, View};
+pub use controller::{Controller, ControllerSettings, Note, PutBack, View};
 pub use copy::{Ask, BATCH_CHUNKS, Give, Message};
 pub use member::{Action, Member, MemberSettings, Work};
 pub use session::{Session, SessionEvent, SessionSettings};

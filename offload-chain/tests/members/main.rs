@@ -7,5 +7,6 @@ mod authority;
 mod damaged_memory;
 mod epochs;
 mod hosted;
+mod put_back;
 mod strangers;
 mod tls;

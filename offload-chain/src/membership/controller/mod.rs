@@ -19,7 +19,7 @@ use super::configuration::{CONFIG, Configuration, DOUBT, MemberId, Phase, SLOT, 
 use super::slow::{SlowPolicy, SlowWatch};
 use super::store_patience;
 
-pub use view::View;
+pub use view::{PutBack, View};
 
 /// For how many periods a member that was doubted once is under suspicion.
 const SUSPECTED: u32 = 1200;
@@ -53,6 +53,8 @@ pub enum Note {
     Phase(Epoch, Phase),
     /// No member can vouch for what was acknowledged: the group waits for one of these.
     Waiting(Vec<MemberId>),
+    /// The store was put back to an older state: nothing is decided by that.
+    PutBack(PutBack),
     /// A member is slow.
     Slow(MemberId, u64),
     /// Something in the store is wrong.
@@ -207,6 +209,11 @@ impl Controller {
         let Some(config) = &view.configuration else {
             return;
         };
+        // E4: by what it says a member may vouch that has not heard of anything since.
+        if let Some(put_back) = view.put_back() {
+            self.notes.push(Note::PutBack(put_back));
+            return;
+        }
         let epoch = config.epoch;
         // C1: from when on reads of the configuration show a later epoch than the one whose read leases may last.
         if epoch > config.active_epoch && self.over_since.0 != config.active_epoch {
@@ -321,6 +328,22 @@ mod tests {
         }
     }
 
+    /// A store that does not answer.
+    #[derive(Default)]
+    struct Silent(Vec<Ticket>);
+
+    impl Store for Silent {
+        fn submit(&mut self, _: Request) -> Ticket {
+            let ticket = Ticket(self.0.len() as u64);
+            self.0.push(ticket);
+            ticket
+        }
+
+        fn poll(&mut self) -> Option<Event> {
+            None
+        }
+    }
+
     /// An active group of three; how long operations wait at each, in milliseconds.
     fn group(lags: [u64; 3]) -> (View, Configuration) {
         let birth = Birth {
@@ -392,21 +415,9 @@ mod tests {
     /// A store whose answers come too late is told of; one that answers in time is not.
     #[test]
     fn a_late_store_is_told_of() {
-        #[derive(Default)]
-        struct Asked(Vec<Ticket>);
-        impl Store for Asked {
-            fn submit(&mut self, _: Request) -> Ticket {
-                let ticket = Ticket(self.0.len() as u64);
-                self.0.push(ticket);
-                ticket
-            }
-            fn poll(&mut self) -> Option<Event> {
-                None
-            }
-        }
         let period = settings().period;
         for (late, told) in [(7, vec![]), (8, vec![Note::StoreLate(period * 8)])] {
-            let (mut controller, mut store) = (Controller::new(settings()), Asked::default());
+            let (mut controller, mut store) = (Controller::new(settings()), Silent::default());
             let mut now = Duration::from_secs(1);
             controller.tick(now, &mut store);
             let first = store.0.clone();
@@ -420,6 +431,37 @@ mod tests {
             }
             assert_eq!(controller.take_notes(), told, "after {late} periods");
         }
+    }
+
+    /// I14: nothing is decided by a store that was put back to a state before what a member has been in, as far as it says that.
+    #[test]
+    fn an_old_store_decides_nothing() {
+        let (mut view, mut config) = group([0; 3]);
+        for epoch in [&mut config.epoch, &mut config.active_epoch] {
+            *epoch = Epoch(4);
+        }
+        view.reports.remove(&MemberId(0));
+        let mut tells = |sealed, term| {
+            let report = view.reports.get_mut(&MemberId(2)).unwrap();
+            (report.sealed, report.log) = (Epoch(sealed), Some((Epoch(term), 5)));
+            view.configuration = Some(config.clone());
+            let mut controller = Controller::new(settings());
+            // It has stood still before its first look.
+            controller.grace = None;
+            controller.seen = Duration::from_secs(1);
+            let (mut store, now) = (Silent::default(), Duration::from_secs(1));
+            controller.act(now, &mut store, &view);
+            let mut told = controller.take_notes().into_iter();
+            let told = told.find_map(|note| match note {
+                Note::PutBack(put_back) => Some((put_back.member, put_back.been)),
+                _ => None,
+            });
+            (store.0.len(), told)
+        };
+        assert_eq!(tells(4, 4), (1, None));
+        let told = Some((MemberId(2), Epoch(5)));
+        assert_eq!(tells(5, 4), (0, told));
+        assert_eq!(tells(0, 5), (0, told));
     }
 
     /// Whom clients doubt is who holds them up; also if slow members are not to be removed. Nobody, if all are alike.

@@ -1,6 +1,7 @@
 //! What a controller sees in the store.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use crate::config::{Item, Revision};
 use crate::epoch::Epoch;
@@ -26,6 +27,32 @@ pub struct View {
     pub doubts: BTreeMap<Epoch, Doubt>,
     /// What could not be read.
     pub bad: Vec<String>,
+}
+
+/// The store is as it was long ago: a member has been in an epoch that is later than the one it has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PutBack {
+    /// Of the configuration in the store.
+    pub epoch: Epoch,
+    /// Who has been in a later one.
+    pub member: MemberId,
+    /// The latest that it has been in.
+    pub been: Epoch,
+}
+
+impl fmt::Display for PutBack {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            epoch,
+            member,
+            been,
+        } = self;
+        write!(
+            f,
+            "the store was put back to an older state: it has the group in epoch {epoch}, and member {member} has been in {been}. \
+             Who has what was acknowledged since it does not know, so nothing changes until it is corrected (\"A store that was put back\" in chain.md)"
+        )
+    }
 }
 
 impl View {
@@ -64,6 +91,22 @@ impl View {
                 .insert(Epoch(epoch), decode(item).map_err(said)?);
         }
         Ok(())
+    }
+
+    /// Whether the store was put back to an older state. A member says nothing of an epoch before it is in the store, and epochs only grow.
+    #[must_use]
+    pub fn put_back(&self) -> Option<PutBack> {
+        let epoch = self.configuration.as_ref()?.epoch;
+        let been = |report: &Report| {
+            let term = report.log.map_or(Epoch(0), |(term, _)| term);
+            (report.sealed.max(term), report.seat.id)
+        };
+        let (been, member) = self.reports.values().map(been).max()?;
+        (been > epoch).then_some(PutBack {
+            epoch,
+            member,
+            been,
+        })
     }
 
     pub(super) fn lives(&self, seat: &Seat) -> bool {

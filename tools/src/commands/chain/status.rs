@@ -89,7 +89,7 @@ fn everybody(config: &Configuration, view: &View) -> Vec<MemberId> {
 fn waits_for(config: &Configuration, view: &View) -> Vec<u32> {
     let vouches =
         |report: &Report| config.members.contains(&report.seat.id) && config.vouches(report);
-    match view.reports.values().any(vouches) {
+    match view.reports.values().any(vouches) || view.put_back().is_some() {
         true => Vec::new(),
         false => config.active_chain.iter().map(|seat| seat.id.0).collect(),
     }
@@ -148,6 +148,9 @@ fn tell(config: &Configuration, view: &View) {
             "waits for one of members {waits_for:?}: nobody else has all that was acknowledged{lost}"
         );
     }
+    if let Some(put_back) = view.put_back() {
+        println!("{put_back}");
+    }
     if !view.slots.is_empty() {
         let clients: Vec<String> = (view.slots.iter())
             .map(|(slot, (boot, _))| match view.clients.get(slot) {
@@ -197,6 +200,7 @@ fn as_json(config: &Configuration, view: &View) -> Value {
         "locks": config.birth.locks,
         "members": members,
         "waits_for": waits_for(config, view),
+        "put_back": view.put_back().map(|found| json!({ "member": found.member.0, "epoch": found.been.0 })),
         "clients": clients,
         "bad": view.bad,
     })
