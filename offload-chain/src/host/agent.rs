@@ -24,7 +24,8 @@ use super::media::Media;
 use super::message::Said;
 use super::mux::{Mux, Owner};
 use super::peers::{Greeting, Peers};
-use super::{HostState, Timing, lock, shape_of};
+use super::twin::Twin;
+use super::{HostState, Timing, lock, served_twice, shape_of};
 
 /// A round of catching up with no more chunks than this is enough: they take some milliseconds.
 const READY_CHUNKS: u64 = 64;
@@ -79,6 +80,7 @@ pub(super) struct Agent {
     lag: Lag,
     reads: Arc<ReadLease>,
     peers: Peers,
+    twin: Twin,
     /// Where members are, in which life.
     directory: BTreeMap<MemberId, (Boot, String)>,
     directory_asked: Option<Duration>,
@@ -144,6 +146,7 @@ impl Agent {
             lag: Lag::default(),
             reads: Arc::new(ReadLease::new(since_boot)),
             peers: Peers::new(place.greeting.clone()),
+            twin: Twin::new(place.boot),
             directory: BTreeMap::new(),
             directory_asked: None,
             directory_due: Duration::ZERO,
@@ -292,6 +295,9 @@ impl Agent {
                 self.directory_asked = None;
                 if let Event::Answer(_, Ok(Reply::Items(items, _))) = event {
                     for report in items.iter().filter_map(|item| decode::<Report>(item).ok()) {
+                        if report.seat.id == self.seat.id && self.twin.gives_way(report.seat.boot) {
+                            self.ended = Some(served_twice(report.seat.id, &report.address));
+                        }
                         let entry = (report.seat.boot, report.address);
                         self.directory.insert(report.seat.id, entry);
                     }

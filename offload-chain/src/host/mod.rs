@@ -31,6 +31,7 @@ mod mux;
 mod peers;
 mod shape;
 mod stranger;
+mod twin;
 mod wire;
 
 use std::fs::{self, File};
@@ -390,11 +391,16 @@ fn refuse_twin(store: &mut dyn Store, greeting: &Greeting) -> Result<(), HostErr
             Some(_) if since.elapsed() < TWIN_WAIT => std::thread::sleep(TWIN_LOOK),
             Some(Report { address, .. }) => {
                 return Err(HostError::Store(format!(
-                    "member {member} is served by another process, which answers at {address}: end that one first, or serve as another member"
+                    "{}: end that one first, or serve as another member",
+                    served_twice(member, &address)
                 )));
             }
         }
     }
+}
+
+fn served_twice(member: MemberId, address: &str) -> String {
+    format!("member {member} is served by another process, which answers at {address}")
 }
 
 fn open_memory(settings: &HostSettings, size: u64) -> Result<Arc<MemberFile>, HostError> {

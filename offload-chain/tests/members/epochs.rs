@@ -107,29 +107,6 @@ fn a_member_of_a_deleted_group_ends() {
     });
 }
 
-/// A second process of a member that serves, with a memory of its own, is refused: it would take the other's place, and that one take it again.
-#[test]
-fn a_member_is_served_once() {
-    let group = Group::create(2, true);
-    let mut hosts: Vec<Host> = (1..=2).map(|member| group.serve(member)).collect();
-    wait_for("the group is active", || {
-        hosts.iter().all(|host| host.state().position.is_some())
-    });
-    let again = || {
-        let memory = Some(group.path().join("another"));
-        let settings = HostSettings {
-            memory,
-            ..group.settings(2)
-        };
-        Host::start(settings, Box::new(group.store()))
-    };
-    let refused = again().unwrap_err().to_string();
-    assert!(refused.contains("served by another process"), "{refused}");
-    // Its report is there for a while still.
-    hosts[1].stop();
-    again().unwrap();
-}
-
 /// I16, I18: records that the log has no room for wait, so many and no more; who gives up others makes room for them.
 #[test]
 fn what_waits_for_room_is_bounded() {

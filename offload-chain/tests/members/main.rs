@@ -10,3 +10,4 @@ mod hosted;
 mod put_back;
 mod strangers;
 mod tls;
+mod twins;
