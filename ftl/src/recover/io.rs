@@ -33,7 +33,7 @@ pub(crate) struct MediaIo<'d> {
     reads: Vec<Option<Read>>,
     waiting: VecDeque<Read>,
     /// Those that have failed twice, until the device has rested.
-    failed: Vec<Read>,
+    failed: Vec<(Read, MediaError)>,
     /// Grains that could not be read for good.
     given_up: u64,
     /// Grains of a read that is over.
@@ -142,13 +142,14 @@ impl<'d> MediaIo<'d> {
                 return Some((tag, Ok(bytes)));
             }
             let Some((id, result)) = self.device.poll(true) else {
-                let read = self.failed.pop()?;
+                let (read, error) = self.failed.pop()?;
                 if !self.device.rest() {
                     self.given_up += 1;
-                    return Some((read.tag, Err(MediaError::Io)));
+                    return Some((read.tag, Err(error)));
                 }
                 self.waiting.push_back(read);
-                self.waiting.extend(self.failed.drain(..));
+                self.waiting
+                    .extend(self.failed.drain(..).map(|(read, _)| read));
                 self.fill();
                 continue;
             };
@@ -173,13 +174,14 @@ impl<'d> MediaIo<'d> {
                     }
                     self.fill();
                 }
-                Err(MediaError::Io) => {
-                    self.failed.push(read);
+                // It was opened without this: it does not come.
+                Err(MediaError::Missing) => {
                     self.fill();
+                    return Some((read.tag, Err(MediaError::Missing)));
                 }
                 Err(error) => {
+                    self.failed.push((read, error));
                     self.fill();
-                    return Some((read.tag, Err(error)));
                 }
             }
         }

@@ -160,6 +160,7 @@ pub(crate) fn recover(
     how: How,
 ) -> Result<(Recovered, RecoveryReport), OpenError> {
     let mut io = MediaIo::new(device).map_err(OpenError::Memory)?;
+    let lost = io.lost_mask();
     let (mut superblock, superblocks_damaged) = read_superblock(&mut io)?;
     let geometry = superblock.geometry;
     if geometry.places.count() != io.sizes().len() {
@@ -172,7 +173,6 @@ pub(crate) fn recover(
         });
     }
     let meaning = how.policy.build(&geometry, 0).meaning();
-    let lost = io.lost_mask();
     let (roots, highest) = saved::roots(&mut io, &superblock);
     let mut decided = None;
     let mut previous = None;
@@ -198,6 +198,7 @@ pub(crate) fn recover(
     let decided = match decided {
         Some(decided) => decided,
         None => {
+            refuse_failed(&io, lost)?;
             // Headers alone do not tell what was newer where they are not there.
             if let Some(member) = io.lost() {
                 return Err(OpenError::NoCheckpoint(member.name().to_owned()));
@@ -258,19 +259,23 @@ pub(crate) fn recover(
         }),
     };
 
-    if io.given_up() > how.unreadable_max {
-        return Err(OpenError::Unreadable(io.given_up()));
+    refuse_failed(&io, lost)?;
+    let unread = io.given_up();
+    if unread > how.unreadable_max || (unread > 0 && !is_there(&mut io)) {
+        return Err(OpenError::Unreadable(unread));
     }
-    if io.given_up() > 0 {
+    if unread > 0 {
         tracing::warn!(
-            grains = io.given_up(),
+            grains = unread,
             "the device does not read some grains: they are taken for damaged, or for the end of the log"
         );
     }
 
     // Everything is decided; from here on the media is changed.
     crash_point!("recover.decided");
+    prove_writable(&mut io, &superblock)?;
     io.flush()?;
+    refuse_failed(&io, lost)?;
     let ended = superblock.session;
     let known = superblock.sessions.ends.iter().any(|s| s.session == ended);
     if ended > 0 && !known {
@@ -297,14 +302,7 @@ pub(crate) fn recover(
         crash_point!("recover.cut");
         io.flush()?;
     }
-    // Of an array, what others have done as well is no error of the operation.
-    let failed = io.lost_mask() & !lost;
-    if failed != 0
-        && let Some(members) = io.members()
-    {
-        let member = &members.list()[failed.trailing_zeros() as usize];
-        return Err(OpenError::DeviceLost(member.name().to_owned()));
-    }
+    refuse_failed(&io, lost)?;
     let recovered = Recovered {
         superblock,
         log: replayed.log,
@@ -320,6 +318,35 @@ pub(crate) fn recover(
         cold: saved.map(|s| s.cold).unwrap_or_default(),
     };
     Ok((recovered, report))
+}
+
+/// Of an array, what others have done as well is no error of the operation: whether a device has failed since it was
+/// assembled, beside those that were `lost` then.
+fn refuse_failed(io: &MediaIo<'_>, lost: u16) -> Result<(), OpenError> {
+    let failed = io.lost_mask() & !lost;
+    match io.members() {
+        Some(members) if failed != 0 => {
+            let member = &members.list()[failed.trailing_zeros() as usize];
+            Err(OpenError::DeviceLost(member.name().to_owned()))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Whether each device still reads a superblock: one that does not is away, and what else it does not read no bad sectors.
+fn is_there(io: &mut MediaIo<'_>) -> bool {
+    let fronts = io.fronts();
+    let mut each = fronts.into_iter();
+    each.all(|front| (0..2).any(|copy| io.read(Pba(front.0 + copy)).is_ok()))
+}
+
+/// Writes what the superblock says over the older copy, on all devices of an array. One that does not take it would be a
+/// generation behind the others for each time that somebody tries to open the volume, and soon out of date.
+fn prove_writable(io: &mut MediaIo<'_>, superblock: &Superblock) -> Result<(), MediaError> {
+    match superblock.geometry.places.count() {
+        1 => Ok(()),
+        _ => io.write(Pba((superblock.generation + 1) % 2), &superblock.emit()),
+    }
 }
 
 /// The judge of everything else: all headers.

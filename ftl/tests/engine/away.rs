@@ -5,8 +5,8 @@
 
 use crate::common::{at, grain, read};
 use ftl::{
-    Action, ActionId, Device, FormatOptions, Ftl, GRAIN_BYTES, Lba, LbaRange, MediaError, MediaOp,
-    MemDevice, OpenError, OpenOptions, RecoveryReport, Volume,
+    Action, ActionId, ArrayDevice, Device, FormatOptions, Ftl, GRAIN_BYTES, Lba, LbaRange,
+    MediaError, MediaOp, MemDevice, OpenError, OpenOptions, RecoveryReport, Volume,
 };
 use std::collections::VecDeque;
 
@@ -18,6 +18,8 @@ struct Away {
     rests: u32,
     /// However much that is.
     stays: bool,
+    /// What they fail with.
+    error: MediaError,
     done: VecDeque<(ActionId, Result<(), MediaError>)>,
 }
 
@@ -29,7 +31,7 @@ impl Device for Away {
         if let MediaOp::Read { .. } = action.op {
             self.reads += 1;
             if self.reads > self.from && (self.stays || self.rests > 0) {
-                self.done.push_back((action.id, Err(MediaError::Io)));
+                self.done.push_back((action.id, Err(self.error)));
                 return;
             }
         }
@@ -52,6 +54,14 @@ fn options() -> OpenOptions {
         pool_frames: 64,
         checkpoint_headers: 40,
         ..OpenOptions::default()
+    }
+}
+
+/// Goes on with what there is.
+fn repair() -> OpenOptions {
+    OpenOptions {
+        unreadable_max: u64::MAX,
+        ..options()
     }
 }
 
@@ -78,6 +88,13 @@ fn what_was_synced_is_there_when_the_device_comes_back() {
         device = volume.into_device();
     }
     let killed = device;
+    let errors = [
+        MediaError::Io,
+        MediaError::Short,
+        MediaError::Invalid,
+        MediaError::NoSpace,
+        MediaError::ReadOnly,
+    ];
 
     let open = |from: u64, rests: u32| -> (RecoveryReport, u64) {
         let device = Away {
@@ -86,6 +103,7 @@ fn what_was_synced_is_there_when_the_device_comes_back() {
             from,
             rests,
             stays: false,
+            error: errors[from as usize % errors.len()],
             done: VecDeque::new(),
         };
         let (volume, report) = Volume::open(device, options()).expect("open");
@@ -97,27 +115,164 @@ fn what_was_synced_is_there_when_the_device_comes_back() {
         }
         (report, reads)
     };
-    // One that stays away is not opened, and nothing of it changed: later it may read.
-    for from in [4, 10, 100] {
+    let (found, reads) = open(0, 0);
+    assert!(found.headers > 1);
+    // One that stays away is not opened, whatever may be given up, and nothing of it changed: later it may read.
+    for from in [4, 10, 100, reads - 1] {
         let mut device = Away {
             inner: MemDevice::from_image(killed.image()).expect("memory"),
             reads: 0,
             from,
             rests: 0,
             stays: true,
+            error: errors[from as usize % errors.len()],
             done: VecDeque::new(),
         };
-        let refused = Ftl::open(&mut device, options()).map(drop);
+        let refused = Ftl::open(&mut device, repair()).map(drop);
         assert!(
             matches!(refused, Err(OpenError::Unreadable(_))),
             "away from {from} on: {refused:?}"
         );
         assert!(device.inner.image() == killed.image());
     }
-    let (found, reads) = open(0, 0);
-    assert!(found.headers > 1);
     for from in 0..reads {
         let (again, _) = open(from, 3);
         assert_eq!(again, found, "away from {from} on");
+    }
+}
+
+/// What an operation fails with, if it does.
+type Fails = Box<dyn FnMut(&MediaOp) -> Option<MediaError> + Send>;
+
+/// Fails what it is told to.
+struct Flaky {
+    inner: MemDevice,
+    fails: Fails,
+    done: VecDeque<(ActionId, Result<(), MediaError>)>,
+}
+
+impl Flaky {
+    fn new(inner: MemDevice) -> Self {
+        Self {
+            inner,
+            fails: Box::new(|_| None),
+            done: VecDeque::new(),
+        }
+    }
+}
+
+impl Device for Flaky {
+    fn len_bytes(&self) -> u64 {
+        self.inner.len_bytes()
+    }
+    fn submit(&mut self, action: Action) {
+        match (self.fails)(&action.op) {
+            Some(error) => self.done.push_back((action.id, Err(error))),
+            None => self.inner.submit(action),
+        }
+    }
+    fn poll(&mut self, wait: bool) -> Option<(ActionId, Result<(), MediaError>)> {
+        self.done.pop_front().or_else(|| self.inner.poll(wait))
+    }
+}
+
+fn named(devices: Vec<Flaky>) -> Vec<(String, Flaky)> {
+    let numbered = devices.into_iter().enumerate();
+    numbered.map(|(n, d)| (format!("disk{n}"), d)).collect()
+}
+
+fn format() -> FormatOptions {
+    FormatOptions {
+        segment_bytes: Some(32 * GRAIN_BYTES as u64),
+        ..FormatOptions::default()
+    }
+}
+
+/// Images of two devices of a volume that was killed.
+fn killed_array() -> Vec<Vec<u8>> {
+    let blank = || Flaky::new(MemDevice::new(1000 * GRAIN_BYTES).expect("memory"));
+    let mut array = ArrayDevice::blank(named(vec![blank(), blank()]));
+    Ftl::format(&mut array, &format()).expect("format");
+    let (volume, _) = Volume::open(array, options()).expect("open");
+    for lba in (0..GRAINS).map(Lba) {
+        volume.write(at(lba), &grain(lba, 1)).expect("write");
+        volume.sync(LbaRange::ALL).expect("sync");
+    }
+    let array = volume.into_device();
+    let devices = array
+        .devices()
+        .map(|d| d.expect("live").inner.image().to_vec());
+    devices.collect()
+}
+
+fn assembled(images: &[Vec<u8>]) -> ArrayDevice<Flaky> {
+    let devices = images.iter().map(|image| {
+        let device = MemDevice::from_image(image).expect("memory");
+        Flaky::new(device)
+    });
+    ArrayDevice::assemble(named(devices.collect()), false).expect("assembly")
+}
+
+fn images(array: &ArrayDevice<Flaky>) -> Vec<Vec<u8>> {
+    let devices = array
+        .devices()
+        .map(|d| d.expect("named").inner.image().to_vec());
+    devices.collect()
+}
+
+fn assert_all_there(images: &[Vec<u8>], what: &str) {
+    let (volume, _) = Volume::open(assembled(images), options()).expect(what);
+    for lba in (0..GRAINS).map(Lba) {
+        assert_eq!(read(&volume, lba), grain(lba, 1), "{lba:?}, {what}");
+    }
+}
+
+/// A device of an array that goes at any read of recovery is not given up, as with `degraded`: the volume is refused and
+/// nothing changed (I1).
+#[test]
+fn a_device_that_goes_while_its_array_is_opened() {
+    let killed = killed_array();
+    for n in 0.. {
+        let mut array = assembled(&killed);
+        let second = array.devices_mut().nth(1).flatten().expect("live");
+        let mut reads = 0;
+        second.fails = Box::new(move |op| {
+            reads += u64::from(matches!(op, MediaOp::Read { .. }));
+            (reads == n + 1).then_some(MediaError::Gone)
+        });
+        match Ftl::open(&mut array, options()).map(drop) {
+            Err(OpenError::DeviceLost(_)) => {}
+            Ok(()) if n > 20 => break,
+            other => panic!("{other:?}, gone at {n}"),
+        }
+        assert!(images(&array) == killed, "changed, gone at {n}");
+        assert_all_there(&killed, &format!("gone at {n}"));
+    }
+}
+
+/// A device of an array that takes no writes is none that is out of date, however often somebody tries (I1).
+#[test]
+fn openings_of_an_array_a_device_of_which_does_not_write() {
+    let mut now = killed_array();
+    for kind in ["write", "flush"] {
+        for _ in 0..20 {
+            let mut array = assembled(&now);
+            let second = array.devices_mut().nth(1).flatten().expect("live");
+            second.fails = Box::new(move |op| {
+                let fails = match op {
+                    MediaOp::Write { .. } => kind == "write",
+                    MediaOp::Flush => kind == "flush",
+                    _ => false,
+                };
+                fails.then_some(MediaError::Io)
+            });
+            let refused = Ftl::open(&mut array, options()).map(drop);
+            assert!(
+                matches!(refused, Err(OpenError::DeviceLost(_))),
+                "{refused:?}"
+            );
+            now = images(&array);
+        }
+        assert_all_there(&now, kind);
     }
 }
