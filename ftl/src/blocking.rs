@@ -226,8 +226,9 @@ impl<D: Device> Volume<D> {
                 continue;
             }
             if !self.turn(&mut driver, true) {
-                // Nothing in flight: another thread holds what we wait for (pages of the pool).
+                // Nothing in flight: another thread holds what we wait for (pages of the pool), or the device rests.
                 drop(driver);
+                self.ftl.handle_timeout(PORT, self.now());
                 std::thread::yield_now();
             }
         }

@@ -151,6 +151,13 @@ impl Shared {
         }
     }
 
+    /// Makes sure that a timer ends at this time, or before.
+    pub(crate) fn wake_at(&self, due: u64) {
+        if self.deadline.fetch_min(due, Ordering::SeqCst) > due {
+            self.ports[usize::from(Self::BACKGROUND.0)].wake();
+        }
+    }
+
     /// Holders of exclusive pages put them; of each, whether it was wholly filled.
     pub(crate) fn publish(
         self: &Arc<Self>,

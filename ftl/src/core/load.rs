@@ -3,6 +3,7 @@
 //! One unit at a time; whoever waits for any unit asks again when one is there. A page that is not what it should be
 //! fails the volume and disowns the checkpoints, so that the next opening reads the headers instead.
 
+use super::rest::Rests;
 use super::{Core, Counts, Cx};
 use crate::addr::{GRAIN_BYTES, LbaRange, Pba};
 use crate::checkpoint::{Books, PageWanted};
@@ -47,6 +48,9 @@ pub(super) struct Loader {
     urgent: VecDeque<usize>,
     waiters: Vec<Waiter>,
     loads: Vec<LoadWaiter>,
+    /// After pages that the device could not read, and the slots of those.
+    pub(super) rests: Rests,
+    again: Vec<usize>,
 }
 
 impl Loader {
@@ -104,6 +108,11 @@ impl Core {
 
     /// Goes on reading the map, as long as there is something cold.
     pub(super) fn run_loader(&mut self, cx: Cx<'_>) {
+        if self.loader.rests.end_if_due(cx) {
+            for slot in std::mem::take(&mut self.loader.again) {
+                self.read_again(cx, slot);
+            }
+        }
         while !self.cold.is_warm() && self.loader.active.is_none() {
             if self.failed.is_some() || self.phase.is_sealed() {
                 self.give_up_loading(cx);
@@ -166,25 +175,38 @@ impl Core {
         result: Result<(), MediaError>,
     ) {
         let active = self.loader.active.as_mut().expect("a unit is being read");
-        let (page, tried) = active.slots[slot].take().expect("a page is being read");
+        let (page, tried) = active.slots[slot].expect("a page is being read");
         let name = active.wanted[page].name;
         let bytes = cx.sh.pool.arena.bytes(cx.sh.pool.load(slot));
         let entries = result.ok().and_then(|()| name.parse_map(&bytes));
         if entries.is_none() && tried < TRIES {
             active.slots[slot] = Some((page, tried + 1));
-            self.read_page(cx, slot, name.position);
+            self.read_again(cx, slot);
             return;
         }
+        let away = matches!(result, Err(error) if error != MediaError::Gone);
+        if away && (self.loader.rests.is_resting() || self.loader.rests.begin(cx)) {
+            self.loader.again.push(slot);
+            return;
+        }
+        active.slots[slot] = None;
         if entries.is_none() {
             active.next = active.wanted.len();
             active.read[page] = None;
-            tracing::error!(position = name.position, "page of the map is damaged");
+            tracing::error!(position = name.position, "page of the map can not be read");
             self.disown_roots(cx);
         } else {
+            self.loader.rests.reset();
             active.read[page] = entries;
             self.ask_page(cx, slot);
         }
         self.unit_done(cx);
+    }
+
+    fn read_again(&mut self, cx: Cx<'_>, slot: usize) {
+        let active = self.loader.active.as_ref().expect("a unit is being read");
+        let (page, _) = active.slots[slot].expect("a page is being read");
+        self.read_page(cx, slot, active.wanted[page].name.position);
     }
 
     /// Installs the unit if all of it has been read.

@@ -34,6 +34,7 @@ mod permit;
 mod raise;
 mod remap;
 mod resize;
+mod rest;
 mod sharing;
 mod shutdown;
 mod stages;

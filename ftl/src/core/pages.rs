@@ -585,6 +585,8 @@ impl Core {
         if !cx.sh.inbox.is_empty() {
             cx.sh.arm_timer();
         }
+        self.collector.rests.wake_again(cx);
+        self.loader.rests.wake_again(cx);
     }
 
     /// First grain of `range` that counts as mapped.

@@ -41,7 +41,7 @@ impl Ftl {
                     Op::WriteOut { stage } => core.write_out_done(cx, stage, result),
                     Op::LateData { stage } => core.late_data_done(stage),
                     Op::Flush { covers } => core.flush_done(cx, covers, result),
-                    Op::Scan { grains } => core.scan_done(grains, result),
+                    Op::Scan { grains } => core.scan_done(cx, grains, result),
                     Op::Superblock => core.superblock_done(cx, result),
                     Op::SavePages { grains } => core.save_pages_done(cx, grains, result),
                     Op::SaveFlush => core.save_flush_done(cx, result),

@@ -1,14 +1,15 @@
 //! A device that reads nothing for a while, as one behind a network that comes back, while a volume is opened.
 //!
 //! Defends I1 and M4 of the reads of recovery: what recovery does not get to see it gives up for good, so it has to be sure
-//! that it is not there.
+//! that it is not there. A volume that is in use stays so (M4).
 
-use crate::common::{at, grain, read};
+use crate::common::{Rng, at, grain, read};
 use ftl::{
     Action, ActionId, ArrayDevice, Device, FormatOptions, Ftl, GRAIN_BYTES, Lba, LbaRange,
     MediaError, MediaOp, MemDevice, OpenError, OpenOptions, RecoveryReport, Volume,
 };
 use std::collections::VecDeque;
+use std::time::{Duration, Instant};
 
 /// Reads fail from one on, until so much time has been given to it.
 struct Away {
@@ -159,6 +160,15 @@ impl Flaky {
             done: VecDeque::new(),
         }
     }
+
+    /// Reads nothing for some time.
+    fn goes_away(&mut self, time: Duration) {
+        let back = Instant::now() + time;
+        self.fails = Box::new(move |op| {
+            let is_read = matches!(op, MediaOp::Read { .. });
+            (is_read && Instant::now() < back).then_some(MediaError::Io)
+        });
+    }
 }
 
 impl Device for Flaky {
@@ -275,4 +285,75 @@ fn openings_of_an_array_a_device_of_which_does_not_write() {
         }
         assert_all_there(&now, kind);
     }
+}
+
+/// What collection can not read for a moment it does not leave alone for good: afterwards there is as much space as
+/// before, and the volume has not failed (I17).
+#[test]
+fn collection_waits_for_a_device_that_does_not_read() {
+    let device = MemDevice::new(2000 * GRAIN_BYTES).expect("memory");
+    let mut device = Flaky::new(device);
+    Ftl::format(&mut device, &format()).expect("format");
+    let (volume, _) = Volume::open(device, options()).expect("open");
+    let capacity = volume.space().capacity;
+    let mut rng = Rng::new(3);
+    let mut versions = vec![0; capacity as usize];
+    let mut change = |version: u64| {
+        for _ in 0..capacity {
+            let lba = Lba(rng.below(capacity));
+            volume.write(at(lba), &grain(lba, version)).expect("write");
+            versions[lba.0 as usize] = version;
+        }
+    };
+    (1..4).for_each(&mut change);
+    volume.with_device(|device| device.goes_away(Duration::from_millis(300)));
+    let begun = Instant::now();
+    // Grains that are not in memory are overwritten as a whole.
+    (4..8).for_each(&mut change);
+    assert!(
+        begun.elapsed() > Duration::from_millis(300),
+        "nobody waited"
+    );
+    volume.sync(LbaRange::ALL).expect("sync");
+    for (lba, &version) in (0..).map(Lba).zip(&versions) {
+        if version > 0 {
+            assert_eq!(read(&volume, lba), grain(lba, version), "{lba:?}");
+        }
+    }
+}
+
+/// A map that can not be read for a moment, behind a checkpoint, is read afterwards: nobody hears of it, and the
+/// checkpoint goes on to count (M4).
+#[test]
+fn the_map_waits_for_a_device_that_does_not_read() {
+    let device = MemDevice::new(2000 * GRAIN_BYTES).expect("memory");
+    let mut device = Flaky::new(device);
+    let with_area = FormatOptions {
+        checkpoint_grains: Some(96),
+        ..format()
+    };
+    Ftl::format(&mut device, &with_area).expect("format");
+    let (volume, _) = Volume::open(device, options()).expect("open");
+    for lba in (0..GRAINS).map(Lba) {
+        volume.write(at(lba), &grain(lba, 1)).expect("write");
+    }
+    volume.shutdown().expect("shutdown");
+    let cold = OpenOptions {
+        map_pages_eager: 0,
+        ..options()
+    };
+    let (volume, report) = Volume::open(volume.into_device(), cold).expect("open");
+    assert!(report.map_pages_cold > 0, "{report:?}");
+    volume.with_device(|device| device.goes_away(Duration::from_millis(100)));
+    let begun = Instant::now();
+    volume.load(LbaRange::ALL).expect("the map");
+    assert!(
+        begun.elapsed() > Duration::from_millis(100),
+        "nobody waited"
+    );
+    for lba in (0..GRAINS).map(Lba) {
+        assert_eq!(read(&volume, lba), grain(lba, 1), "{lba:?}");
+    }
+    volume.write(at(Lba(0)), &grain(Lba(0), 2)).expect("write");
+    volume.sync(LbaRange::ALL).expect("sync");
 }

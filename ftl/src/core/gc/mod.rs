@@ -13,6 +13,7 @@ mod space;
 
 pub(super) use records::Referrer;
 
+use super::rest::Rests;
 use super::{Core, Cx};
 use crate::addr::SegmentId;
 use crate::crash_point::crash_point;
@@ -86,6 +87,8 @@ pub(super) struct Collector {
     since_levelled: u8,
     /// Victims in a row that were chosen while pages waited for space, without one of these getting its place.
     fruitless: usize,
+    /// After victims that the device could not read.
+    pub(super) rests: Rests,
 }
 
 impl Collector {
@@ -198,6 +201,9 @@ impl Core {
     }
 
     fn start_victim(&mut self, cx: Cx<'_>) -> bool {
+        if !self.collector.rests.end_if_due(cx) {
+            return false;
+        }
         let id = self.choose_victim(cx).or_else(|| self.choose_leaving());
         let Some(id) = id else {
             return false;

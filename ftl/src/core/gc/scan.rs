@@ -35,7 +35,7 @@ impl Core {
     }
 
     /// A part of the victim has been read.
-    pub(crate) fn scan_done(&mut self, grains: u32, result: Result<(), MediaError>) {
+    pub(crate) fn scan_done(&mut self, cx: Cx<'_>, grains: u32, result: Result<(), MediaError>) {
         let victim = self
             .collector
             .victim
@@ -48,13 +48,20 @@ impl Core {
         self.segments.get_mut(id).readers -= 1;
         match result {
             _ if self.phase.is_sealed() => self.collector.victim = None,
-            Ok(()) => victim.scan = Scan::Loaded { from, grains },
+            Ok(()) => {
+                victim.scan = Scan::Loaded { from, grains };
+                self.collector.rests.reset();
+            }
             Err(error) => {
                 tracing::warn!(%id, %error, "victim can not be read");
                 if let Some(draining) = self.collector.entry(life) {
                     draining.unread = true;
                 }
                 self.give_up_victim();
+                // Were all victims tried at once, none would be left when the device is back.
+                if error != MediaError::Gone {
+                    self.collector.rests.begin(cx);
+                }
             }
         }
     }

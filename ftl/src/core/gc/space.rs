@@ -65,6 +65,7 @@ impl Core {
         let is_quiet = self.space_wanted
             && self.cold.is_warm()
             && self.failed.is_none()
+            && !self.collector.rests.is_resting()
             && !self.log.is_flushing()
             && self.segments.pending_next().is_none()
             && self.segments.some_lost_all_written();
@@ -98,6 +99,7 @@ impl Core {
         self.space_wanted
             && self.failed.is_none()
             && self.cold.is_warm()
+            && !self.collector.rests.is_resting()
             && !self.stages.are_writing()
             && !self.log.is_flushing()
             && self.is_checkpoint_done()
