@@ -49,14 +49,15 @@ impl<S: BlockStore + 'static> Adapter<S> {
             // The kernel says which permissions are left, and goes by what it knows.
             *perm &= !(libc::S_ISGID as u16);
         }
-        let mut attr = ended.and_then(|_| self.fs.set_attr(ino, &set));
-        if let (Err(FsError::Busy | FsError::FileTooLarge), Some(shared)) =
-            (&attr, &self.passthrough)
-            && wanted.valid & set::FH == 0
-        {
-            shared.end_if_closed(ino);
-            attr = self.fs.set_attr(ino, &set);
-        }
+        let by_path = wanted.valid & set::FH == 0;
+        let attr = ended.and_then(|_| match (self.fs.set_attr(ino, &set), &self.passthrough) {
+            // A size that it can not have as long as its pages are shared: perhaps they need not be any more.
+            (Err(FsError::Busy | FsError::FileTooLarge), Some(shared)) if by_path => {
+                shared.end_if_closed(ino);
+                self.fs.set_attr(ino, &set)
+            }
+            (attr, _) => attr,
+        });
         if let (Ok(attr), Some(_)) = (&attr, set.size) {
             self.appends.resized(attr.ino, attr.size);
         }
