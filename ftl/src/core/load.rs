@@ -193,7 +193,10 @@ impl Core {
         if entries.is_none() {
             active.next = active.wanted.len();
             active.read[page] = None;
-            tracing::error!(position = name.position, "page of the map can not be read");
+            tracing::error!(
+                position = name.position,
+                "page of the map is damaged, or can not be read"
+            );
             self.disown_roots(cx);
         } else {
             self.loader.rests.reset();

@@ -1,7 +1,8 @@
 //! Rests of a device that does not read: one behind a cable or a network may be back in a moment.
 
-use super::Cx;
 use std::sync::atomic::Ordering;
+
+use super::Cx;
 
 /// The first; each further one in a row is twice as long, 10 s together.
 const FIRST_NS: u64 = 10_000_000;

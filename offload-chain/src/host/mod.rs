@@ -390,17 +390,16 @@ fn refuse_twin(store: &mut dyn Store, greeting: &Greeting) -> Result<(), HostErr
             None => return Ok(()),
             Some(_) if since.elapsed() < TWIN_WAIT => std::thread::sleep(TWIN_LOOK),
             Some(Report { address, .. }) => {
-                return Err(HostError::Store(format!(
-                    "{}: end that one first, or serve as another member",
-                    served_twice(member, &address)
-                )));
+                return Err(HostError::Store(served_twice(member, &address)));
             }
         }
     }
 }
 
 fn served_twice(member: MemberId, address: &str) -> String {
-    format!("member {member} is served by another process, which answers at {address}")
+    format!(
+        "member {member} is served by another process, which answers at {address}: end that one first, or serve as another member"
+    )
 }
 
 fn open_memory(settings: &HostSettings, size: u64) -> Result<Arc<MemberFile>, HostError> {
