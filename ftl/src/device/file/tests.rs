@@ -233,7 +233,11 @@ fn the_cache_is_forgotten() {
     std::fs::write(image(&dir), [7; 8192]).unwrap();
     let file = File::open(image(&dir)).unwrap();
     assert!(is_cached(&file));
-    forget_cached(&file);
+    // To ask starts to read ahead, and media may be quicker than the answer. What was left in the cache would be there each time.
+    let forgotten = (0..10).any(|_| {
+        forget_cached(&file);
+        !is_cached(&file)
+    });
     // What lies in memory only stays there.
     let mut kind = std::mem::MaybeUninit::<libc::statfs>::uninit();
     // SAFETY: `fstatfs` writes to `kind`, which is as large as that takes.
@@ -241,5 +245,5 @@ fn the_cache_is_forgotten() {
     assert_eq!(told, 0);
     // SAFETY: it has succeeded.
     let kind = unsafe { kind.assume_init() }.f_type;
-    assert!(!is_cached(&file) || kind == libc::TMPFS_MAGIC);
+    assert!(forgotten || kind == libc::TMPFS_MAGIC);
 }
