@@ -28,6 +28,7 @@
 mod atime;
 mod attr;
 mod cache;
+mod claims;
 mod copy;
 mod create;
 mod data;
@@ -46,9 +47,11 @@ mod project;
 mod quota;
 mod range;
 mod readdir;
+mod records;
 mod relocate;
 mod rename;
 mod renew;
+mod scan;
 mod sharing;
 mod size;
 mod snapshot;
@@ -99,9 +102,10 @@ use project::Projects;
 use txn::Txn;
 
 pub(crate) use lookup::Remember;
-pub(crate) use mount::{hot_grains, hot_records, read_root};
+pub(crate) use mount::read_root;
 pub(crate) use privileges::gives_privileges;
 pub(crate) use project::read_projects;
+pub(crate) use records::{hot_grains, hot_records};
 pub(crate) use txn::{cold_place, hot_place};
 
 /// Where "now" comes from.
