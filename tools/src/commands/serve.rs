@@ -72,33 +72,45 @@ pub(super) fn run(options: &cli::Serve, json: bool) -> Result<()> {
     };
     let prepared = Prepared::new(&settings, offered).map_err(in_the_way)?;
     if let Some(predecessor) = predecessor {
-        if signals.pending().next().is_some() {
-            bail!("interrupted; the running target goes on");
-        }
-        let mut told = Duration::ZERO;
-        predecessor.replace(|waited| {
-            if waited >= told + PATIENCE {
-                told = waited;
-                if options.background {
-                    // The log is not where the caller looks.
-                    unsaid::complain("the running target is still closing the volume");
-                }
-                info!(
-                    seconds = waited.as_secs(),
-                    "the running target is still closing the volume"
-                );
-                tell_manager(&[
-                    NotifyState::ExtendTimeoutUsec(2 * PATIENCE.as_micros() as u32),
-                    NotifyState::Status("waiting for the running target to close the volume"),
-                ]);
-            }
-            signals.pending().next().is_none()
-        })?;
+        make_room(predecessor, &mut signals, options.background)?;
     }
     let opening = opening.begins().context("cannot start a thread")?;
     let target = Target::start_on(&settings, prepared).map_err(in_the_way);
     drop(opening);
     let target = target?;
+    announce(&target, &names, options.background, json)?;
+    let end = wait(&mut signals, &target, options.background);
+    finish(target, end, signals)
+}
+
+/// The target that served the volume so far closes it.
+fn make_room(predecessor: Predecessor, signals: &mut Signals, in_background: bool) -> Result<()> {
+    if signals.pending().next().is_some() {
+        bail!("interrupted; the running target goes on");
+    }
+    let mut told = Duration::ZERO;
+    predecessor.replace(|waited| {
+        if waited >= told + PATIENCE {
+            told = waited;
+            if in_background {
+                // The log is not where the caller looks.
+                unsaid::complain("the running target is still closing the volume");
+            }
+            info!(
+                seconds = waited.as_secs(),
+                "the running target is still closing the volume"
+            );
+            tell_manager(&[
+                NotifyState::ExtendTimeoutUsec(2 * PATIENCE.as_micros() as u32),
+                NotifyState::Status("waiting for the running target to close the volume"),
+            ]);
+        }
+        signals.pending().next().is_none()
+    })
+}
+
+/// Says where the target can be reached, to whoever started it.
+fn announce(target: &Target, names: &str, in_background: bool, json: bool) -> Result<()> {
     let address = target.address().map(|address| address.to_string());
     let tls_address = target.tls_address().map(|address| address.to_string());
     let place = match (&address, &tls_address) {
@@ -116,7 +128,7 @@ pub(super) fn run(options: &cli::Serve, json: bool) -> Result<()> {
         .to_string(),
         false => format!("serving {names} on {place}"),
     };
-    let mut output = match options.background {
+    let mut output = match in_background {
         true => leave_caller().context("cannot go into the background")?,
         false => io::stdout().as_fd().try_clone_to_owned()?.into(),
     };
@@ -127,7 +139,11 @@ pub(super) fn run(options: &cli::Serve, json: bool) -> Result<()> {
         NotifyState::Ready,
         NotifyState::Status(&format!("serving {names} on {place}")),
     ]);
-    let end = wait(&mut signals, &target, options.background);
+    Ok(())
+}
+
+/// Closes the volume, or leaves it to the target that takes over.
+fn finish(target: Target, end: End, mut signals: Signals) -> Result<()> {
     let why = match &end {
         End::Signal(signal) => format!("signal {signal}"),
         End::Replaced(_) => "another target takes over".to_owned(),
