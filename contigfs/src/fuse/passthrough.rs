@@ -33,8 +33,9 @@ use crate::store::BlockStore;
 /// nobody has it open yet.
 pub const SHARE_ATTRIBUTE: &str = "user.contigfs.share_pages";
 
-/// How long to wait for the kernel to say that a file was closed: it does so after `close` has returned.
-const CLOSING: Duration = Duration::from_millis(100);
+/// How long to wait for the kernel to say that a file was closed, which it does after `close` has returned: long after, where a machine
+/// has much to do. Only those wait who would be refused, or open for writing only what somebody may have mapped.
+const CLOSING: Duration = Duration::from_millis(250);
 
 /// Which files share their pages with those who map them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -109,19 +110,16 @@ impl<S: BlockStore + 'static> Passthrough<S> {
 
     /// A file that was opened. Answers what the kernel maps in its place, if anything.
     pub(super) fn opened(&self, ino: InodeNo, flags: u32) -> Option<BackingId> {
+        let (mappable, writable) = uses(flags);
+        if !mappable {
+            // It would stay shared, and small, for as long as it is written.
+            self.end_if_closed(ino);
+        }
         loop {
             let file = self.file(ino);
             let mut file = lock(&file);
             if file.gone {
                 continue;
-            }
-            let (mappable, writable) = uses(flags);
-            // It would stay shared, and small, for as long as it is written.
-            if !mappable && file.shared.is_some() {
-                self.end_if_unused(ino, &mut file);
-                if file.gone {
-                    continue;
-                }
             }
             if mappable && file.mappable == 0 && file.shared.is_none() && self.wants(ino) {
                 let begun = self.begin(ino, writable).inspect_err(|error| {
