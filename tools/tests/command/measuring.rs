@@ -72,7 +72,7 @@ fn rivals_read_from_where_the_target_does() {
     let report = measure(&socket);
     check(&report["baseline"]);
     assert_eq!(report["baseline"]["cache"], "buffered");
-    let cold = ["--file-size", "16MiB", "--pool", "4MiB", "--seconds", "0.1"];
+    let cold = ["--file-size", "16MiB", "--pool", "4MiB", "--seconds", "0.5"];
     let report = good(&[&["--json", "perf"], &socket[..], &cold].concat());
     let report: Value = serde_json::from_str(&report).unwrap();
     check(&report["baseline"]);
@@ -113,9 +113,9 @@ fn network_block_servers() {
     };
     let dram = "read --connections 2 --device dram --file-size 1MiB --seconds 0.2";
     let resident = "write --resident --file-size 1MiB --seconds 0.2";
-    let durable = "write --sync --resident --file-size 1MiB --seconds 0.2";
+    let durable = "write --sync --resident --file-size 1MiB --seconds 1";
     let latency = "lat --resident --file-size 1MiB --seconds 0.2";
-    let cold = "read --file-size 16MiB --pool 4MiB --seconds 0.2";
+    let cold = "read --file-size 16MiB --pool 4MiB --seconds 1";
     let cases = [
         (dram, "buffered", "memory"),
         (resident, "buffered", "memory"),
