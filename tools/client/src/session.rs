@@ -237,6 +237,8 @@ impl Session {
             // Beyond loopback a checksum of TCP alone is not enough. TLS has better ones.
             crc: options.crc || records.is_none() && !address.ip().is_loopback(),
             private_profile: true,
+            // No message of the control protocol: whoever sends them anyhow completes none of our operations.
+            immediates_ignored: true,
             start_timeout: handshake,
             ..Config::default()
         };
@@ -606,5 +608,81 @@ impl Session {
             Notice::Completion(done) => completions.push_back(done),
         });
         now
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net::TcpListener;
+    use std::thread;
+
+    use softrdma::{Immediate, RegionSpec, Rights};
+
+    use super::*;
+
+    const BYTES: &[u8] = b"what the target has";
+
+    /// A target that has a region, and says something behind each answer that nobody has asked for.
+    fn chatter(mut stream: TcpStream, table: &Arc<RegionTable>) {
+        let mut far = Connection::responder(Config::default(), table, Time(0));
+        let (mut input, mut out) = (vec![0; 4096], Vec::new());
+        while let Ok(count @ 1..) = stream.read(&mut input) {
+            far.handle_bytes(Time(0), &mut NoPages, &input[..count]);
+            while let Some(event) = far.poll_event() {
+                if let Event::ConnectRequest(_) = event {
+                    far.accept(b"").unwrap();
+                }
+            }
+            far.poll_transmit(Time(0), &mut NoPages, &mut out, usize::MAX);
+            let said = Operation::Immediate {
+                immediate: Immediate(*b"anything"),
+                solicited: false,
+            };
+            let unasked = WorkRequest {
+                signaled: false,
+                ..WorkRequest::new(WrId(0), said)
+            };
+            far.post_send(unasked).unwrap();
+            far.poll_transmit(Time(0), &mut NoPages, &mut out, usize::MAX);
+            if stream.write_all(&out).is_err() {
+                return;
+            }
+            out.clear();
+        }
+    }
+
+    /// Immediate data of a target are the answer to nothing: no READ is over, and no WRITE acknowledged, for them. And however many
+    /// come, they take no receives of the replies.
+    #[test]
+    fn immediate_data_are_no_answer() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let table = RegionTable::new([1; 32]);
+        let domain = Config::default().protection_domain;
+        let memory = Buffer::from_bytes(BYTES);
+        let region = RegionSpec::memory(domain, Rights::REMOTE_READ, &memory);
+        let region = table.register(region).unwrap();
+        let target = thread::spawn(move || chatter(listener.accept().unwrap().0, &table));
+        let mut session = Session::connect(address, SessionOptions::default()).unwrap();
+        let length = BYTES.len() as u64;
+        let file = RemoteFile {
+            handle: 0,
+            stag: region.stag,
+            stag_sync: region.stag,
+            to: region.base.0,
+            length,
+            size: length,
+            inode: 0,
+        };
+        for _ in 0..2 * OUTSTANDING_MAX {
+            let take = |_, bytes: &[u8]| {
+                assert_eq!(bytes, BYTES);
+                Ok(())
+            };
+            session.read(&file, 0, length, take).unwrap();
+        }
+        session.close();
+        target.join().unwrap();
     }
 }
