@@ -88,17 +88,35 @@ impl Slots {
         self.free = (0..SLOTS).rev().filter(|&slot| is_free[slot]).collect();
     }
 
+    /// Whether there will be a slot for a new registration when those of a file have ended.
+    pub(super) fn may_take(
+        &self,
+        domain: ProtectionDomain,
+        without: Option<u64>,
+    ) -> Result<(), NoSlot> {
+        let of_file = without.and_then(|inode| self.by_file.get(&inode));
+        let ended = of_file.into_iter().flatten();
+        let ended = ended.filter_map(|slot| self.living.get(slot));
+        let (mut of_tenant, mut all) = (self.of_tenant.get(&domain).copied(), self.living.len());
+        for living in ended {
+            all -= 1;
+            of_tenant = of_tenant.map(|n| n - usize::from(living.record.domain == domain));
+        }
+        if of_tenant.unwrap_or(0) >= LIVING_OF_TENANT_MAX {
+            return Err(NoSlot::Tenant);
+        }
+        if all >= LIVING_MAX {
+            return Err(NoSlot::All);
+        }
+        Ok(())
+    }
+
     /// A slot for a new registration, and the STag that is forgotten for it.
     pub(super) fn take(
         &mut self,
         domain: ProtectionDomain,
     ) -> Result<(usize, Option<Stag>), NoSlot> {
-        if self.of_tenant.get(&domain).copied().unwrap_or(0) >= LIVING_OF_TENANT_MAX {
-            return Err(NoSlot::Tenant);
-        }
-        if self.living.len() >= LIVING_MAX {
-            return Err(NoSlot::All);
-        }
+        self.may_take(domain, None)?;
         if let Some(slot) = self.free.pop() {
             return Ok((slot, None));
         }
@@ -231,6 +249,39 @@ fn retired_of(sequence: u64, stag: Stag) -> Record {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Who has as many as there may be is told so before he empties a file for one more; those of that file make room for it when they
+    /// end, others' do not.
+    #[test]
+    fn whether_there_will_be_a_slot() {
+        let mut slots = Slots::default();
+        slots.free_but(&[]);
+        let (own, other) = (ProtectionDomain(2), ProtectionDomain(3));
+        for n in 0..LIVING_MAX {
+            let domain = if n < LIVING_OF_TENANT_MAX { own } else { other };
+            assert_eq!(slots.may_take(domain, None), Ok(()));
+            let (slot, _) = slots.take(domain).unwrap();
+            let record = Record {
+                lives: true,
+                inode: 7 + u64::from(domain.0),
+                domain,
+                ..retired_of(0, Stag((n as u32) << 8))
+            };
+            let living = Living {
+                record,
+                attached: 0,
+                backing: None,
+            };
+            slots.insert(slot, living);
+        }
+        assert_eq!(slots.may_take(own, None), Err(NoSlot::Tenant));
+        assert_eq!(slots.may_take(own, Some(10)), Err(NoSlot::Tenant));
+        assert_eq!(slots.may_take(own, Some(9)), Ok(()));
+        let third = ProtectionDomain(4);
+        assert_eq!(slots.may_take(third, None), Err(NoSlot::All));
+        assert_eq!(slots.may_take(third, Some(10)), Ok(()));
+        assert_eq!(slots.take(own), Err(NoSlot::Tenant));
+    }
 
     /// I5: what was found under a number that another one has is remembered under the next, which is given to nobody then.
     #[test]

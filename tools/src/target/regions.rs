@@ -85,24 +85,30 @@ struct Table {
 }
 
 impl Table {
-    /// Adds a region and names it, unless its owner has too many, or its tenant `share`.
-    fn add(&mut self, owner: Owner, region: OpenRegion, share: usize) -> Result<u32, TooMany> {
-        let handles = self.by_owner.entry(owner).or_default();
-        if handles.len() >= REGIONS_PER_LINK_MAX {
+    /// Whether a region more may be added, or its owner has too many, or its tenant `share`.
+    fn may_add(&self, owner: Owner, domain: ProtectionDomain, share: usize) -> Result<(), TooMany> {
+        let of_owner = self.by_owner.get(&owner).map_or(0, HashSet::len);
+        if of_owner >= REGIONS_PER_LINK_MAX {
             return Err(TooMany::OfConnection);
         }
-        let of_tenant = self.of_tenant.entry(region.domain).or_default();
-        if *of_tenant >= share {
+        let of_tenant = self.of_tenant.get(&domain).copied().unwrap_or(0);
+        if of_tenant >= share {
             return Err(TooMany::OfTenant(share));
         }
+        Ok(())
+    }
+
+    /// Adds a region and names it, if it [may be](Self::may_add).
+    fn add(&mut self, owner: Owner, region: OpenRegion, share: usize) -> Result<u32, TooMany> {
+        self.may_add(owner, region.domain, share)?;
         let handle = loop {
             self.next = self.next.wrapping_add(1).max(1);
             if !self.by_handle.contains_key(&self.next) {
                 break self.next;
             }
         };
-        *of_tenant += 1;
-        handles.insert(handle);
+        *self.of_tenant.entry(region.domain).or_default() += 1;
+        self.by_owner.entry(owner).or_default().insert(handle);
         if let Some(inode) = region.inode {
             self.by_inode.entry(inode).or_default().insert(handle);
         }
@@ -202,6 +208,16 @@ impl Regions {
             // A reactor that has ended wants nothing.
             let _ = inbox.send(Job::Settled(of.clone()));
         }
+    }
+
+    /// Whether [`add`](Self::add) would take a region as things are, for who has something to lose before.
+    pub(super) fn may_add(
+        &self,
+        owner: Owner,
+        domain: ProtectionDomain,
+        share: usize,
+    ) -> Result<(), TooMany> {
+        self.table().may_add(owner, domain, share)
     }
 
     /// Adds a region and names it, unless its owner has too many, or its tenant `share`.

@@ -17,7 +17,7 @@ use softrdma::{
 };
 use tools::client::Session;
 use tools::control::{
-    FLAG_CREATE, FLAG_TRUNCATE, FLAG_WRITE, MESSAGE_BYTES_MAX, Op, Reply, Request,
+    FLAG_CREATE, FLAG_PERSISTENT, FLAG_TRUNCATE, FLAG_WRITE, MESSAGE_BYTES_MAX, Op, Reply, Request,
 };
 
 /// Unix time of the last change of a file, in nanoseconds.
@@ -250,6 +250,67 @@ fn as_much_room_as_is_said() {
     assert!(create(&mut session, room + 1).is_err());
     assert!(session.list("/").unwrap().is_empty());
     assert_eq!(create(&mut session, room).unwrap().length, room);
+    session.close();
+    assert!(target.stop().success());
+}
+
+/// I9: an open that is refused has made no file, and a file that it would have emptied holds what it held: if the region would not
+/// be inside of it, and if the connection has as many as it may.
+#[test]
+fn an_open_that_is_refused_changes_nothing() {
+    if !can_serve() {
+        return;
+    }
+    let image = Image::new("64MiB");
+    let target = image.serve(&[]);
+    let mut session = target.session();
+    let open = |session: &mut Session, path: &str, flags, offset, length| {
+        let request = Request::new(Op::Open, path);
+        session.open(Request {
+            flags,
+            offset,
+            length,
+            ..request
+        })
+    };
+    let replace = FLAG_WRITE | FLAG_CREATE | FLAG_TRUNCATE;
+    let content = pattern(8192, 7);
+    let full = content.len() as u64;
+    let file = open(&mut session, "/kept", replace, 0, full).unwrap();
+    let fill = |at: u64, bytes: &mut [u8]| {
+        bytes.copy_from_slice(&content[at as usize..][..bytes.len()]);
+        Ok(())
+    };
+    session.write(&file, 0, full, true, fill).unwrap();
+    let is_kept = || {
+        let mut other = target.session();
+        let names = other.list("/").unwrap().into_iter();
+        let names: Vec<Vec<u8>> = names.map(|entry| entry.name).collect();
+        assert_eq!(names, [b"kept"]);
+        let mut read = Vec::new();
+        let kept = other.open(Request::new(Op::Open, "/kept")).unwrap();
+        assert_eq!(kept.length, full);
+        let take = |_, bytes: &[u8]| {
+            read.extend_from_slice(bytes);
+            Ok(())
+        };
+        other.read(&kept, 0, full, take).unwrap();
+        assert!(read == content, "the bytes have changed");
+        other.close();
+    };
+    for flags in [replace, replace | FLAG_PERSISTENT] {
+        for path in ["/kept", "/new"] {
+            assert!(open(&mut session, path, flags, 50, 60).is_err());
+        }
+    }
+    assert!(open(&mut session, "/new", FLAG_WRITE | FLAG_CREATE, 1, 0).is_err());
+    is_kept();
+    while open(&mut session, "/kept", 0, 0, 0).is_ok() {}
+    for path in ["/kept", "/new"] {
+        let refused = open(&mut session, path, replace, 0, 60).unwrap_err();
+        assert!(refused.to_string().contains("too many regions"));
+    }
+    is_kept();
     session.close();
     assert!(target.stop().success());
 }

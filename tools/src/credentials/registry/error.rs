@@ -6,7 +6,7 @@ use thiserror::Error;
 
 use super::super::SYSTEM_DIRECTORY;
 use super::super::record::TENANTS_MAX;
-use super::super::slots;
+use super::super::slots::{self, NoSlot};
 use super::super::token::TenantName;
 
 /// Why there is no registration.
@@ -39,6 +39,15 @@ pub enum IssueError {
     /// The file has just changed.
     #[error("the file has just changed")]
     Stale,
+}
+
+impl From<NoSlot> for IssueError {
+    fn from(why: NoSlot) -> Self {
+        match why {
+            NoSlot::Tenant => Self::TenantFull,
+            NoSlot::All => Self::Full,
+        }
+    }
 }
 
 impl IssueError {

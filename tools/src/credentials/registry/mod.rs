@@ -37,7 +37,7 @@ use super::record::{
     self, FAREWELL_AT, FILE_BYTES, Farewell, RECORD_BYTES, Record, SLOTS_PER_GRAIN, TENANTS_AT,
     TenantRecord,
 };
-use super::slots::{Living, NoSlot, Slots, Wanted};
+use super::slots::{Living, Slots, Wanted};
 
 pub use error::{EnrolError, IssueError};
 pub use operator::{Choice, ChoiceError, Listed};
@@ -385,6 +385,17 @@ impl<S: BlockStore> Registry<S> {
         }
     }
 
+    /// Whether a tenant would be [issued](Self::issue) one more registration as things are, once those of this file have ended: for who
+    /// has something to lose before.
+    pub fn may_issue(
+        &self,
+        domain: ProtectionDomain,
+        ends: Option<InodeNo>,
+    ) -> Result<(), IssueError> {
+        let state = lock(&self.state);
+        Ok(state.slots.may_take(domain, ends.map(|ino| ino.0))?)
+    }
+
     /// The registration of a range, new or the one that is there, open on one connection more. Durable on return (C1). Who has
     /// [prepared](Self::prepare) may call it while he keeps the file where it is, because it calls only the store (C5).
     pub fn issue(&self, grant: &Grant, now: u64) -> Result<MemoryRegion, IssueError> {
@@ -417,10 +428,7 @@ impl<S: BlockStore> Registry<S> {
                 .map_err(|error| IssueError::Store(error.into()))?;
             return Ok(names);
         }
-        let (slot, forgotten) = state.slots.take(wanted.domain).map_err(|why| match why {
-            NoSlot::Tenant => IssueError::TenantFull,
-            NoSlot::All => IssueError::Full,
-        })?;
+        let (slot, forgotten) = state.slots.take(wanted.domain)?;
         if let Some(stag) = forgotten {
             self.stags.give_back(stag);
         }

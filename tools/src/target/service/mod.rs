@@ -233,6 +233,7 @@ impl Service {
             Err(Refusal(libc::ENOENT, _)) if request.flags & FLAG_CREATE != 0 => {
                 let truncates = request.flags & FLAG_TRUNCATE != 0;
                 let length = if truncates { request.length } else { 0 };
+                self.may_register((owner, member), None, (path, length), request)?;
                 self.create(path, request.flags & FLAG_EXCLUSIVE != 0, length)?
             }
             Err(refusal) => return Err(refusal),
@@ -249,6 +250,26 @@ impl Service {
         opened
     }
 
+    /// Refuses what can be known to be refused when a file has been made, or has lost what it held, for a region of it, while
+    /// there is no new name and nothing is lost. `becomes` tells the path of the file, and how long it will be.
+    fn may_register(
+        &self,
+        (owner, member): (Owner, &Member),
+        inode: Option<InodeNo>,
+        (path, becomes): (&str, u64),
+        request: &Request,
+    ) -> Result<(), Refusal> {
+        length_of(request, path, becomes)?;
+        let domain = member.standing.domain;
+        let may_add = self.regions.may_add(owner, domain, self.share());
+        may_add.map_err(|too_many| Refusal(too_many.errno(), too_many.to_string()))?;
+        if request.flags & FLAG_PERSISTENT != 0 {
+            self.registry.prepare()?;
+            self.registry.may_issue(domain, inode)?;
+        }
+        Ok(())
+    }
+
     /// Registers a range of a file that is open already.
     fn register(
         &self,
@@ -259,6 +280,8 @@ impl Service {
         request: &Request,
     ) -> Result<Reply, Refusal> {
         if request.flags & FLAG_TRUNCATE != 0 {
+            let becomes = (path, request.length);
+            self.may_register((owner, member), Some(inode), becomes, request)?;
             let ended = || self.mapped.unprivileged(inode);
             self.fs.end_privileges_past(inode, ended)?;
             let replace = || self.replace(inode, path, request.length);
@@ -424,8 +447,8 @@ impl Service {
 
     /// Adds a region to those of a connection; one too many ends.
     fn add(&self, owner: Owner, open: OpenRegion) -> Result<u32, Refusal> {
-        let share = OPEN_MAX / self.tenancy.members();
-        self.regions.add(owner, open, share).map_err(|too_many| {
+        let added = self.regions.add(owner, open, self.share());
+        added.map_err(|too_many| {
             if open.persistent {
                 self.registry.detach(open.stag, unix_now());
             } else {
@@ -433,6 +456,11 @@ impl Service {
             }
             Refusal(too_many.errno(), too_many.to_string())
         })
+    }
+
+    /// Regions that each tenant may have open.
+    fn share(&self) -> usize {
+        OPEN_MAX / self.tenancy.members()
     }
 
     /// Opens a region that is there by its STag: what `open` answered before a connection or the process ended.
