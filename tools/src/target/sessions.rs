@@ -33,7 +33,8 @@ use softrdma::{AtomicOutcomes, ProtectionDomain};
 use super::regions::Owner;
 use crate::credentials::SessionBlock;
 
-/// Sessions without a connection that are remembered.
+/// Sessions without a connection that are remembered, of all tenants. Of more, the tenant with the most has its oldest forgotten: others
+/// are told what became of their operations, however many connections it makes.
 const PAST_MAX: usize = 8192;
 /// How long: longer than clients try to come back.
 const PAST_TIME: Duration = Duration::from_secs(600);
@@ -68,18 +69,26 @@ struct Table {
     inside: HashMap<Owner, ProtectionDomain>,
     /// So many of those has each tenant.
     of_tenant: HashMap<ProtectionDomain, usize>,
-    /// Sessions without a connection, those that lost it longest ago first.
-    past: BTreeMap<u64, (Instant, Key)>,
+    /// Sessions without a connection of each tenant, those that lost it longest ago first.
+    past: HashMap<ProtectionDomain, BTreeMap<u64, (Instant, Key)>>,
     next_left: u64,
 }
 
 impl Table {
     /// Forgets sessions that have been without a connection for too long, or are too many.
     fn forget(&mut self, now: Instant) {
-        while let Some((&left, &(at, key))) = self.past.first_key_value()
-            && (self.past.len() > PAST_MAX || now.duration_since(at) > PAST_TIME)
+        for past in self.past.values_mut() {
+            while let Some(oldest) = past.first_entry()
+                && now.duration_since(oldest.get().0) > PAST_TIME
+            {
+                let (_, key) = oldest.remove();
+                self.sessions.remove(&key);
+            }
+        }
+        while self.past.values().map(BTreeMap::len).sum::<usize>() > PAST_MAX
+            && let Some(most) = self.past.values_mut().max_by_key(|past| past.len())
+            && let Some((_, (_, key))) = most.pop_first()
         {
-            self.past.remove(&left);
             self.sessions.remove(&key);
         }
     }
@@ -96,7 +105,8 @@ impl Table {
             self.next_left += 1;
             session.left = self.next_left;
             let now = Instant::now();
-            self.past.insert(session.left, (now, key));
+            let past = self.past.entry(key.0).or_default();
+            past.insert(session.left, (now, key));
             self.forget(now);
             return None;
         }
@@ -168,7 +178,9 @@ impl Sessions {
         });
         session.last = block.connection;
         session.present.insert(block.connection, owner);
-        table.past.remove(&session.left);
+        if let Some(past) = table.past.get_mut(&domain) {
+            past.remove(&session.left);
+        }
         table.by_owner.insert(owner, (key, block.connection));
         match before {
             None => Entered::First,
@@ -319,7 +331,7 @@ mod tests {
         assert_eq!(sessions.leave(owner(2), &none), None);
         assert_eq!(sessions.leave(owner(6), &none), None);
         let table = sessions.table();
-        assert!(table.by_owner.is_empty() && table.past.len() == 2);
+        assert!(table.by_owner.is_empty() && table.past.values().all(|past| past.len() == 1));
     }
 
     /// A connection that ends while it waits leaves those behind that it has waited for: the next one waits for them, too, and
@@ -475,5 +487,28 @@ mod tests {
         let mut table = sessions.table();
         table.forget(Instant::now() + 2 * PAST_TIME);
         assert_eq!(table.sessions.len(), 2);
+    }
+
+    /// A tenant whose programs make one connection after the other takes nobody else's memory of what became of his operations (I13,
+    /// I16).
+    #[test]
+    fn a_tenant_forgets_its_own_sessions() {
+        let sessions = Sessions::default();
+        let (a, b) = (ProtectionDomain(1), ProtectionDomain(2));
+        let owner = |n: usize| (0, LinkTag(n as u32));
+        enter(&sessions, a, block(1), owner(0));
+        assert_eq!(sessions.leave(owner(0), &outcomes(&[7])), None);
+        for n in 1..PAST_MAX + 10 {
+            let block = SessionBlock {
+                id: (n as u128).to_be_bytes(),
+                connection: 1,
+            };
+            enter(&sessions, b, block, owner(n));
+            assert_eq!(sessions.leave(owner(n), &outcomes(&[7])), None);
+        }
+        assert_eq!(sessions.table().sessions.len(), PAST_MAX);
+        assert_eq!(enter(&sessions, a, block(1), owner(0)), Entered::Late);
+        enter(&sessions, a, block(2), owner(0));
+        assert_eq!(sessions.outcomes(owner(0), 1), Some(outcomes(&[7])));
     }
 }
