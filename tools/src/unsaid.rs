@@ -6,6 +6,8 @@ use std::panic::{self, AssertUnwindSafe};
 
 use anyhow::{Result, anyhow};
 
+use crate::control::printable;
+
 /// Runs a command. That its words could not be written is an error of it like any other.
 ///
 /// # Errors
@@ -24,9 +26,13 @@ pub fn run<T>(command: impl FnOnce() -> Result<T>) -> Result<T> {
     })
 }
 
-/// Says it to whoever still reads standard error.
+/// Says it to whoever still reads standard error. Names in it may be anybody's choice, and command no terminal.
 pub fn complain(text: &str) {
-    let _ = writeln!(io::stderr(), "{text}");
+    let lines: Vec<String> = text
+        .split('\n')
+        .map(|line| printable(line.as_bytes()))
+        .collect();
+    let _ = writeln!(io::stderr(), "{}", lines.join("\n"));
 }
 
 /// Why, if this is what `println!` panics with, which is known by its text only.

@@ -175,6 +175,7 @@ fn kind(mode: u32) -> u32 {
 }
 
 fn irregular(name: &str) -> Error {
+    let name = printable(name.as_bytes());
     Error::msg(format!("{name} is neither directory nor regular file"))
 }
 

@@ -153,3 +153,28 @@ fn what_is_left_out_is_told() {
     assert!(came == whole);
     assert!(target.stop().success());
 }
+
+/// Whoever may make files on a target chooses their names: what is said of one does not command the terminal of who copies it.
+#[test]
+fn names_are_only_words() {
+    if !can_serve() {
+        return;
+    }
+    let name = "\u{1b}]0;owned\u{7}";
+    let image = Image::new("64MiB");
+    let from = image.beside("from");
+    fs::create_dir(&from).unwrap();
+    fs::write(from.join(name), "bytes").unwrap();
+    let target = image.serve(&[]);
+    good(&["put", "-r", text(&from), &target.url("/there")]);
+    // Something is in the way of it.
+    let to = image.beside("to");
+    fs::create_dir_all(to.join("there").join(name)).unwrap();
+    let get = flashnet(&["get", "-r", &target.url("/there"), text(&to)]);
+    let said = String::from_utf8_lossy(&get.stderr);
+    assert_eq!(get.status.code(), Some(1));
+    assert!(said.contains("]0;owned"), "{said:?}");
+    let commands = |c: char| c.is_control() && c != '\n';
+    assert!(!said.contains(commands), "{said:?}");
+    assert!(target.stop().success());
+}
