@@ -5,6 +5,7 @@
 use std::collections::HashSet;
 use std::fs::{self, File, Permissions};
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -77,6 +78,10 @@ impl Part {
         };
         if before.as_ref().is_some_and(|before| !before.is_file()) {
             return Ok(None);
+        }
+        // All of it would come, and then not get this name.
+        if before.is_none() && to.as_os_str().as_bytes().ends_with(b"/") {
+            return Err(io::ErrorKind::NotADirectory.into());
         }
         // A symbolic link stays one.
         let to = match before {

@@ -9,7 +9,7 @@ use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
 use crate::common::world::put;
-use crate::common::{self, Image, can_serve, good, pattern};
+use crate::common::{self, Image, bad, can_serve, good, pattern};
 use softrdma::driver::tcp::TcpClient;
 use softrdma::{
     Atomic, Buffer, Config, LocalSlice, Operation, Placement, RegionTable, RemoteAddr, Stag,
@@ -192,6 +192,14 @@ fn get_is_all_or_nothing() {
     good(&["get", &target.url("/file"), long.to_str().unwrap()]);
     assert!(fs::read(&long).unwrap() == content);
     assert_eq!(here().len(), 2);
+    // What is no name of a file is refused before all of it has come: here it never does.
+    let (stop, end) = std::sync::mpsc::channel();
+    let door = stall(target.address, 1 << 20, end);
+    let none = format!("{}/none/", dir.display());
+    let said = bad(&["get", &format!("{door}/file"), &none]);
+    assert!(said.contains("none/: not a directory"), "{said}");
+    assert_eq!(here().len(), 2);
+    drop(stop);
 }
 
 /// Who gets a file that is replaced meanwhile hears that it may have been.
