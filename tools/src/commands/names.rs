@@ -95,6 +95,10 @@ pub(super) fn rm(options: &Rm, json: bool) -> Result<()> {
     let done = asked.each(&options.targets, |session, remote| {
         name_of(remote)?;
         let path = remote.path.trim_end_matches('/');
+        // Who writes a slash behind it means a directory, and nothing else of this name.
+        if remote.path.ends_with('/') {
+            ensure!(!is_file(session, path), "{remote} is not a directory");
+        }
         match remove(session, path, options, &mut removed) {
             Err(error) if options.force && errno(&error) == Some(libc::ENOENT) => Ok(()),
             done => done,
@@ -224,6 +228,12 @@ pub(super) fn is_directory(session: &mut Session, path: &str) -> Result<bool, Cl
         Err(ClientError::Refused { status, .. }) if status == libc::ENOENT => Ok(false),
         Err(error) => Err(error),
     }
+}
+
+/// Whether there is anything but a directory at a path.
+fn is_file(session: &mut Session, path: &str) -> bool {
+    let found = session.call(Request::new(Op::Stat, path));
+    found.is_ok_and(|reply| reply.mode & libc::S_IFMT != libc::S_IFDIR)
 }
 
 /// Makes a directory; one that is there is as good.

@@ -73,6 +73,11 @@ fn as_people_know_them() {
     let said = bad(&["mkdir", "-p", &target.url("/a/one")]);
     assert!(said.contains("/a/one"), "{said}");
 
+    // Who writes a slash behind it wants no file removed.
+    let said = bad(&["rm", "-rf", &target.url("/a/one/")]);
+    assert!(said.contains("not a directory"), "{said}");
+    good(&["rm", "-f", &target.url("/a/none/")]);
+
     good(&["mv", &target.url("/a/one"), &target.url("/a/two")]);
     good(&["mv", &target.url("/a/two"), &target.url("/b")]);
     put("/a/three");
