@@ -31,7 +31,7 @@ pub struct Mount {
     /// Do everything but mount.
     #[arg(short = 'f')]
     pub fake: bool,
-    /// Nothing is written to /etc/mtab, with or without this.
+    /// umount(8) is not told of its helper; nothing is written to /etc/mtab, with or without this.
     #[arg(short = 'n', hide = true)]
     pub no_mtab: bool,
     /// Say what was done.
@@ -54,7 +54,7 @@ pub struct Umount {
     /// Even if the target does not answer.
     #[arg(short = 'f')]
     pub force: bool,
-    /// Nothing is written to /etc/mtab, with or without this.
+    /// What umount(8) was told of its helper stays; nothing is written to /etc/mtab, with or without this.
     #[arg(short = 'n', hide = true)]
     pub no_mtab: bool,
     /// If it is busy, make it read-only instead: not to be had.

@@ -37,6 +37,7 @@ mod top;
 mod torture;
 mod tree;
 mod umount;
+mod utab;
 mod volume;
 
 use anyhow::Result;

@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 
-use super::remount;
+use super::{remount, utab};
 use crate::cli;
 use crate::cli::mount::MountOptions;
 use crate::devices;
@@ -47,6 +47,9 @@ pub(super) fn run(options: &cli::mount::Mount) -> Result<()> {
     }
     start(&paths, &dir, &known.join(","))
         .with_context(|| format!("cannot mount {spec} on {}", dir.display()))?;
+    if !options.no_mtab {
+        utab::enter(&dir);
+    }
     if options.verbose {
         println!("{spec} mounted on {}", dir.display());
     }

@@ -11,6 +11,7 @@ use contigfs::fuse::MountEntry;
 use ftl::FileDevice;
 use ftl::device::DeviceOpenError;
 
+use super::utab;
 use crate::cli;
 use crate::devices;
 use crate::target::take_down;
@@ -37,6 +38,9 @@ pub(super) fn run(options: &cli::mount::Umount) -> Result<()> {
             dir.display()
         ),
         result => result.with_context(|| format!("cannot unmount {}", dir.display()))?,
+    }
+    if !options.no_mtab {
+        utab::remove(&dir);
     }
     if !options.lazy && !is_over(&source)? {
         eprintln!(

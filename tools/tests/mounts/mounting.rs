@@ -227,6 +227,48 @@ fn mount_and_umount() {
     assert!(place.entry().is_none());
 }
 
+/// umount(8) waits for the end of the target as its helper does: told the whole path of a directory it looks for no helper by
+/// itself, so the mount tells it of one. It is told once, whatever became of the target before, and no longer than there is the mount.
+#[test]
+fn umount_is_told_of_its_helper() {
+    if !can_mount_as_root() {
+        return;
+    }
+    let place = Place::new();
+    let table = place.image.beside("utab");
+    let call = |name: &str, arguments: &[&Path]| {
+        let mut command = Command::new(place.image.beside(name));
+        command.env("LIBMOUNT_UTAB", &table).args(arguments);
+        command.stdin(Stdio::null()).output().unwrap()
+    };
+    let told = || fs::read_to_string(&table).unwrap_or_default();
+    let (image, dir) = (place.image.path(), place.dir.as_path());
+    for (options, kind) in [("rw", "fuse.contigfs"), ("syncfs", "fuseblk.contigfs")] {
+        let mount = || {
+            let options = [Path::new("-o"), Path::new(options)];
+            let output = call("mount.contigfs", &[&image, dir, options[0], options[1]]);
+            let errors = String::from_utf8_lossy(&output.stderr);
+            assert!(output.status.success() && errors.is_empty(), "{errors}");
+            let text = told();
+            let helper = format!(" OPTS=uhelper={kind}\n");
+            assert!(
+                text.ends_with(&helper) && text.lines().count() == 1,
+                "{text}"
+            );
+            let target = format!(" TARGET={} ", dir.canonicalize().unwrap().display());
+            assert!(text.contains(&target), "{text}");
+        };
+        mount();
+        place.signal(libc::SIGKILL);
+        place.wait_for_end();
+        mount();
+        let name = format!("umount.{kind}");
+        let output = free(|| call(&name, &[dir]));
+        assert!(output.status.success(), "{output:?}");
+        assert_eq!(told(), "");
+    }
+}
+
 /// What somebody has mounted over a volume is not taken away with it: neither by the command, which refuses, nor by the target's end,
 /// which leaves a dead mount beneath that the next target removes.
 #[test]
