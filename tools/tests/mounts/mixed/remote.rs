@@ -185,7 +185,7 @@ impl RemoteView {
     }
 }
 
-/// In the order in which the target looks: a file may be made and emptied before its region is refused.
+/// In the order in which the target looks: a file is neither made nor emptied for a region that it would not have.
 fn open(
     oracle: &mut Oracle,
     path: &str,
@@ -193,24 +193,31 @@ fn open(
     offset: usize,
     length: usize,
 ) -> Result<Region, i32> {
+    let region = |size: usize| {
+        let rest = size.checked_sub(offset).ok_or(EINVAL)?;
+        match length {
+            0 => Ok(rest),
+            len if len <= rest => Ok(len),
+            _ => Err(EINVAL),
+        }
+    };
     let node = match oracle.find(path) {
         Ok(_) if how.exclusive => return Err(EEXIST),
-        Err(ENOENT) if how.create => oracle.create(path)?,
+        Err(ENOENT) if how.create => {
+            region(if how.truncate { length } else { 0 })?;
+            oracle.create(path)?
+        }
         found => found?,
     };
     if oracle.is_dir(node) {
         return Err(EISDIR);
     }
     if how.truncate {
+        region(length)?;
         oracle.resize(node, 0);
         oracle.resize(node, length);
     }
-    let rest = oracle.size(node).checked_sub(offset).ok_or(EINVAL)?;
-    let len = match length {
-        0 => rest,
-        len if len <= rest => len,
-        _ => return Err(EINVAL),
-    };
+    let len = region(oracle.size(node))?;
     Ok(Region {
         node,
         offset,
