@@ -286,10 +286,11 @@ fn what_is_not_mapped_any_more_has_no_limit() {
     let (target, dir) = serve(&image, &["-o", options]);
     let path = dir.join("f");
     let cut = |bytes| nix::unistd::truncate(&path, bytes);
-    // The mapping goes after the descriptor, which tells nobody.
+    // The mapping goes after it is known that the descriptor has gone, which tells nobody.
     let map_and_close = || {
         cut(4096).unwrap();
         let mapped = map(&open(&path));
+        thread::sleep(Duration::from_millis(10));
         drop(mapped);
     };
     fs::write(&path, "").unwrap();
