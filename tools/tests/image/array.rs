@@ -416,7 +416,7 @@ fn root_records_are_not_lost_with_their_device() {
     disks[lost].cut();
     // Writes meet the device, by the log's round.
     let mut tries = 0;
-    let is_lost = || good(&["top", "--once", names[0]]).contains("is failed");
+    let is_lost = || good(&with(&["top", "--once"])).contains("is failed");
     while !is_lost() {
         let _ = put("/file");
         tries += 1;
@@ -476,7 +476,7 @@ fn records_and_names_are_not_lost_with_their_device() {
         assert_eq!((0..8).map(read).sum::<usize>(), 8 << 20);
         disks[lost].cut();
         let mut writes = 0;
-        while !good(&["top", "--once", names[0]]).contains("is failed") {
+        while !good(&with(&["top", "--once"])).contains("is failed") {
             let _ = files[0].write_all_at(&pattern(1 << 20, 1), 0);
             let _ = files[0].sync_data();
             writes += 1;
