@@ -40,8 +40,6 @@ pub struct WriteOptions {
     pub durable: bool,
     /// Clear setuid and setgid: the writer is not privileged.
     pub clear_privileges: bool,
-    /// What does not fit as a whole is an error, and makes no file longer.
-    pub whole: bool,
 }
 
 /// What `fsync` covers.
@@ -177,7 +175,7 @@ impl<S: BlockStore> Fs<S> {
     }
 
     /// Writes at `offset`, making the file longer if need be. A short count means that the volume or the
-    /// project was full; there is none if the options say so.
+    /// project was full.
     pub fn write(
         &self,
         ino: InodeNo,
@@ -211,10 +209,8 @@ impl<S: BlockStore> Fs<S> {
             return Err(FsError::FileTooLarge);
         }
         self.end_privileges(&inode, options)?;
-        let attempt = match self.write_inside(&inode, offset, data, end, (options, admits))? {
-            Attempt::BehindEnd => {
-                self.write_longer(&inode, offset, data, end, (options, admits))?
-            }
+        let attempt = match self.write_inside(&inode, offset, data, end, admits)? {
+            Attempt::BehindEnd => self.write_longer(&inode, offset, data, end, admits)?,
             attempt => attempt,
         };
         let Attempt::Wrote(n) = attempt else {
@@ -241,7 +237,7 @@ impl<S: BlockStore> Fs<S> {
         offset: u64,
         data: &[u8],
         end: u64,
-        (options, admits): (WriteOptions, &dyn Fn() -> bool),
+        admits: &dyn Fn() -> bool,
     ) -> Result<Attempt, FsError> {
         let _content = shared(&inode.content);
         inode.live_file()?;
@@ -252,8 +248,7 @@ impl<S: BlockStore> Fs<S> {
         if !admits() {
             return Ok(Attempt::NotAdmitted);
         }
-        self.write_grains(range, offset, data, options.whole)
-            .map(Attempt::Wrote)
+        self.write_grains(range, offset, data).map(Attempt::Wrote)
     }
 
     fn write_longer(
@@ -262,7 +257,7 @@ impl<S: BlockStore> Fs<S> {
         offset: u64,
         data: &[u8],
         end: u64,
-        (options, admits): (WriteOptions, &dyn Fn() -> bool),
+        admits: &dyn Fn() -> bool,
     ) -> Result<Attempt, FsError> {
         let _content = exclusive(&inode.content);
         inode.live_file()?;
@@ -272,7 +267,7 @@ impl<S: BlockStore> Fs<S> {
         let range = self.ensure_range(inode, end)?;
         self.clean_tail(inode)?;
         self.share_more(inode, end)?;
-        let written = self.write_grains(range, offset, data, options.whole);
+        let written = self.write_grains(range, offset, data);
         {
             let mut state = inode.state();
             match written {
@@ -291,18 +286,12 @@ impl<S: BlockStore> Fs<S> {
         written.map(Attempt::Wrote)
     }
 
-    /// Writes; when the volume or the project fills up, as many grains as fit, or none if it is `whole`. What was written before that showed may be more: a
+    /// Writes; when the volume or the project fills up, as many grains as fit. What was written before that showed may be more: a
     /// snapshot that comes between makes what was written take space once more.
-    fn write_grains(
-        &self,
-        range: Range,
-        offset: u64,
-        data: &[u8],
-        whole: bool,
-    ) -> Result<usize, FsError> {
+    fn write_grains(&self, range: Range, offset: u64, data: &[u8]) -> Result<usize, FsError> {
         match self.store.write(ByteAddr::new(range.start, offset), data) {
             Ok(()) => return Ok(data.len()),
-            Err(StoreError::NoSpace | StoreError::Quota) if !whole => {}
+            Err(StoreError::NoSpace | StoreError::Quota) => {}
             Err(error) => return Err(error.into()),
         }
         let mut done = 0;

@@ -198,32 +198,6 @@ fn a_full_volume() {
     mount.unmount();
 }
 
-/// A direct write that does not fit fails with `ENOSPC` as a whole, and the file is no longer than before: if it is asynchronous the
-/// kernel makes `EIO` of a short answer.
-#[test]
-fn a_full_volume_refuses_direct_writes_as_a_whole() {
-    let Some(mut mount) = Mount::new(1000) else {
-        return;
-    };
-    let mut big = File::create(mount.path().join("big")).unwrap();
-    while big.write_all(&[1; 4096]).is_ok() {}
-    big.set_len(900 * 4096).unwrap();
-    let mut options = File::options();
-    let mut direct = options
-        .write(true)
-        .create(true)
-        .custom_flags(libc::O_DIRECT)
-        .open(mount.path().join("direct"))
-        .unwrap();
-    let error = direct.write(&[2; 128 * 4096]).unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::StorageFull);
-    assert_eq!(direct.metadata().unwrap().len(), 0);
-    assert_eq!(direct.write(&[2; 32 * 4096]).unwrap(), 32 * 4096);
-    assert_eq!(direct.metadata().unwrap().len(), 32 * 4096);
-    drop((big, direct));
-    mount.unmount();
-}
-
 /// Holes are found, made and filled.
 #[test]
 fn holes() {

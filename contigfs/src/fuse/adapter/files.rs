@@ -129,9 +129,6 @@ impl<S: BlockStore + 'static> Adapter<S> {
         let options = WriteOptions {
             durable: what.flags as i32 & (libc::O_DSYNC | libc::O_SYNC) != 0,
             clear_privileges: what.write_flags & WRITE_KILL_SUIDGID != 0,
-            // Of a short answer to an asynchronous write past its cache the kernel makes `EIO`, whatever it was short for, and
-            // who would wait for space takes the device for broken.
-            whole: what.flags as i32 & libc::O_DIRECT != 0,
         };
         let (ino, offset) = (message.ino(), what.offset);
         if options.clear_privileges

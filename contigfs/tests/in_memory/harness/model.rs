@@ -258,7 +258,7 @@ impl Run {
             .map(|()| len);
         let options = WriteOptions {
             durable: self.dice.below(9) == 0,
-            ..WriteOptions::default()
+            clear_privileges: false,
         };
         let found = self.fs.write(self.inos[node], offset, &bytes, options);
         assert_eq!(found, expected, "{at}: write {len} at {offset}");
