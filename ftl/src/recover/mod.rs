@@ -82,6 +82,7 @@ pub(crate) fn recover(
     refuse_failed(&io, lost)?;
     refuse_unread(&mut io, how.unreadable_max)?;
 
+    session::make_durable(&mut io, &superblock, lost)?;
     superblock.heat |= has_heat(meaning, &geometry);
     superblock.suspect |= report.headers_lost > 0;
     session::begin(&mut io, &mut superblock, &decided, lost)?;

@@ -9,17 +9,25 @@ use crate::device::MediaError;
 use crate::error::OpenError;
 use crate::format::{SessionEnd, Superblock};
 
-/// Makes durable what counts, says so in the superblock of the next session, and only then erases the cut tail.
+/// Makes durable what counts, before anything says so. The superblock is still that of the last session.
+pub(super) fn make_durable(
+    io: &mut MediaIo<'_>,
+    superblock: &Superblock,
+    lost: u16,
+) -> Result<(), OpenError> {
+    crash_point!("recover.decided");
+    prove_writable(io, superblock)?;
+    io.flush()?;
+    refuse_failed(io, lost)
+}
+
+/// Says so in the superblock of the next session, and only then erases the cut tail.
 pub(super) fn begin(
     io: &mut MediaIo<'_>,
     superblock: &mut Superblock,
     decided: &Decided,
     lost: u16,
 ) -> Result<(), OpenError> {
-    crash_point!("recover.decided");
-    prove_writable(io, superblock)?;
-    io.flush()?;
-    refuse_failed(io, lost)?;
     let found = &decided.found;
     let ended = superblock.session;
     let known = superblock.sessions.ends.iter().any(|s| s.session == ended);
