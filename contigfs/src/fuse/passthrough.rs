@@ -34,7 +34,7 @@ use crate::store::BlockStore;
 pub const SHARE_ATTRIBUTE: &str = "user.contigfs.share_pages";
 
 /// How long to wait for the kernel to say that a file was closed, which it does after `close` has returned: long after, where a machine
-/// has much to do. Only those wait who would be refused, or open for writing only what somebody may have mapped.
+/// has much to do.
 const CLOSING: Duration = Duration::from_millis(250);
 
 /// Which files share their pages with those who map them.
@@ -205,7 +205,11 @@ impl<S: BlockStore + 'static> Passthrough<S> {
             };
             let mut file = lock(&entry);
             self.end_if_unused(ino, &mut file);
-            if file.shared.is_none() || Instant::now() >= until {
+            let Some(backing) = &file.shared else {
+                return;
+            };
+            // Who has a file open, or mapped, has the memory file: it is in use, and nobody has yet to say that it is not.
+            if is_open_elsewhere(&backing.memory) || Instant::now() >= until {
                 return;
             }
             drop(file);
